@@ -27,6 +27,7 @@ KINDS: dict[str, tuple[list[str], dict[str, str]]] = {
     "marked": (["k", "p"], {"deletion-vectors.enabled": "true", "bucket": "1"}),
     "appended": ([], {"deletion-vectors.enabled": "true"}),
 }
+VERSION = "publish.iceberg.format-version"
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 
@@ -66,9 +67,10 @@ def spark_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPro
     process.close()
 
 
-def made(lake: kt.Lake, kind: str) -> kt.Table:
+def made(lake: kt.Lake, kind: str, version: str = "2") -> kt.Table:
     key, options = KINDS[kind]
-    every = {**options, "publish": "delta,iceberg", "snapshot.num-retained.min": "1"}
+    published = {"publish": "delta,iceberg", VERSION: version}
+    every = {**options, **published, "snapshot.num-retained.min": "1"}
     return lake.create_table("t", SCHEMA, key, ["p"], options=every)
 
 
@@ -99,10 +101,13 @@ def some_rows(table: kt.Table, keys: Sequence[int]) -> list[dict[str, Any]]:
     return [{"k": k, "p": "ab"[k % 2], "at": None, **dict.fromkeys(added, k)} for k in keys]
 
 
-def step(table: kt.Table, random: Random) -> None:
+def step(lake: kt.Lake, table: kt.Table, random: Random) -> None:
     """Something that makes a commit, or some."""
     rows = some_rows(table, random.sample(range(9), 5))
-    match random.choice(["write", "write", "delete", "compact", "expire", "column"]):
+    match random.choice(["write", "write", "delete", "compact", "expire", "column", "version"]):
+        case "version":
+            lake.sql(f"ALTER TABLE t SET ('{VERSION}' = '{random.choice('23')}')")
+            table.publish()
         case "write":
             table.write(rows)
         case "delete":
@@ -117,18 +122,42 @@ def step(table: kt.Table, random: Random) -> None:
             table.write(some_rows(table, [1, 2]))
 
 
+@pytest.mark.parametrize("version", ["2", "3"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_spark_sees_the_rows_after_every_commit(
-    spark_process: SparkProcess, lake: kt.Lake, kind: str
+    spark_process: SparkProcess, lake: kt.Lake, kind: str, version: str
 ) -> None:
-    table, random = made(lake, kind), Random(kind)
+    table, random = made(lake, kind, version), Random(kind)
     table.write(some_rows(table, range(6)))
     for _ in range(6):
         assert_spark_sees(spark_process, table)
-        step(table, random)
+        step(lake, table, random)
     for k in range(20):  # as many as a checkpoint sums up
         table.write(some_rows(table, [k % 4]))
     assert_spark_sees(spark_process, table)
+
+
+def test_spark_finds_the_ids_of_rows_where_they_were_published_first(
+    spark_process: SparkProcess, lake: kt.Lake
+) -> None:
+    def ids() -> dict[int, int]:
+        told = spark_process.sql(f"SELECT k, _row_id FROM {named(spark_process, table, 'iceberg')}")
+        return dict(told)
+
+    table = made(lake, "indexed", "2")
+    table.write(some_rows(table, range(6)))
+    lake.sql(f"ALTER TABLE t SET ('{VERSION}' = '3')")
+    table.publish()
+    first = ids()
+    assert sorted(first.values()) == [*range(6)]
+    table.write(some_rows(table, [0, 9]))
+    second = ids()
+    assert {k: second[k] for k in range(1, 6)} == {k: first[k] for k in range(1, 6)}
+    assert {second[0], second[9]} == {6, 7}
+    table.compact(full=True)
+    third = ids()
+    assert min({*third.values()} - {*second.values()}) >= 8, "of rows that were written anew"
+    assert len({*third.values()}) == len(third) == 7
 
 
 @pytest.mark.parametrize(
@@ -147,13 +176,14 @@ def test_delta_lake_keeps_its_hands_off(
     assert_spark_sees(spark_process, table)
 
 
+@pytest.mark.parametrize("version", ["2", "3"])
 @pytest.mark.parametrize(
     "statement", ["INSERT INTO {} VALUES (7, 'a', NULL)", "DELETE FROM {} WHERE k = 1"]
 )
 def test_what_iceberg_commits_there_is_gone_with_the_next_publication(
-    spark_process: SparkProcess, lake: kt.Lake, statement: str
+    spark_process: SparkProcess, lake: kt.Lake, statement: str, version: str
 ) -> None:
-    table = made(lake, "indexed")
+    table = made(lake, "indexed", version)
     table.write(some_rows(table, range(3)))
     spark_process.sql(statement.format(named(spark_process, table, "iceberg")))
     assert len(spark_process.sql(f"SELECT * FROM {named(spark_process, table, 'iceberg')}")) in (

@@ -15,11 +15,13 @@ import keytide as kt
 
 __all__ = [
     "FORMS",
+    "ICEBERG_3",
     "READERS",
     "delta_readers",
     "iceberg_readers",
     "iceberg_table",
     "in_order",
+    "published_as",
     "scanned",
 ]
 
@@ -67,9 +69,19 @@ def duckdb_readers(table: kt.Table, form: str) -> dict[str, Rows]:
     return {"duckdb": in_order(duckdb_reader.read(table.uri, form).to_pylist())}
 
 
-READERS = {"delta": delta_readers, "iceberg": iceberg_readers}
+ICEBERG_3 = "iceberg 3"
+"""The form 'iceberg' in version 3 of its format."""
+READERS = {"delta": delta_readers, "iceberg": iceberg_readers, ICEBERG_3: iceberg_readers}
 """The readers of each form."""
-FORMS = list(READERS)
+FORMS = ["delta", "iceberg"]
+
+
+def published_as(form: str) -> dict[str, str]:
+    """The options that have a table published in a form."""
+    name, _, version = form.partition(" ")
+    versions = {"publish.iceberg.format-version": version} if version else {}
+    return {"publish": name, **versions}
+
 
 # Else Polars would have another package, which is not there, plan its reads, and say so each time.
 os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"

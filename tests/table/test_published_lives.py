@@ -5,6 +5,7 @@ What they see is a snapshot of the table, the newest one where nothing of it has
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_readers import READERS, Rows, scanned
+from other_readers import READERS, Rows, iceberg_table, scanned
+from row_ids import row_ids
 
 import keytide as kt
 from keytide.table.definition.evolution import AddColumn
@@ -53,6 +55,8 @@ class Life:
     random: Random
     versions: dict[str, int | None] = field(default_factory=dict)
     expected: dict[str, Rows] = field(default_factory=dict)
+    ids: dict[str, range] = field(default_factory=dict)
+    table_of_ids: tuple[object, int] = (None, 0)
 
     @property
     def has_key(self) -> bool:
@@ -76,6 +80,8 @@ class Life:
             if version != self.versions.get(form):
                 self.versions[form] = version
                 self.expected[form] = scanned(self.table, told["snapshot_id"])
+                if form == "iceberg":
+                    self.check_row_ids()
             assert told["newest_snapshot_id"] == newest
             assert (told["reason"] is None) == (told["snapshot_id"] == newest)
             if self.kind in PLAIN:
@@ -83,6 +89,28 @@ class Life:
             if version is not None:
                 for name, rows in READERS[form](self.table).items():
                     assert rows == self.expected[form], f"{name}, {form}"
+
+    def check_row_ids(self) -> None:
+        """A file keeps its ids for as long as the Iceberg table has any, and ids are given once."""
+        metadata = iceberg_table(self.table).metadata
+        assert str(metadata.format_version) == self.table.options["publish.iceberg.format-version"]
+        before, self.table_of_ids = self.table_of_ids, (None, 0)
+        if metadata.format_version < 3:
+            return
+        assert isinstance(metadata.next_row_id, int)
+        self.table_of_ids = metadata.table_uuid, metadata.next_row_id
+        is_other = before[0] != metadata.table_uuid
+        known, free = ({}, 0) if is_other else (self.ids, before[1])
+        self.ids = row_ids(self.table)
+        for path, ids in self.ids.items():
+            assert ids == known[path] if path in known else ids.start >= free
+        taken = [number for ids in self.ids.values() for number in ids]
+        assert len({*taken}) == len(taken)
+        assert max(taken, default=-1) < metadata.next_row_id
+        (snapshot,) = metadata.snapshots
+        assert (snapshot.first_row_id or 0) >= free, "a step may publish more than once"
+        given = (snapshot.first_row_id or 0) + (snapshot.added_rows or 0)
+        assert given == metadata.next_row_id
 
 
 def write(life: Life) -> None:
@@ -149,6 +177,18 @@ def lay_out(life: Life) -> None:
         life.table.rescale()
 
 
+def change_version(life: Life) -> None:
+    version = life.random.choice("233")
+    life.lake.sql(f"ALTER TABLE t SET ('publish.iceberg.format-version' = '{version}')")
+    life.table.publish()
+
+
+def clean(life: Life) -> None:
+    """Have everything go that nothing names at this moment, for nobody else is at work."""
+    time.sleep(0.003)
+    life.table.remove_orphan_files(time.time_ns() // 10**6, dry_run=False)
+
+
 def begin_anew(life: Life) -> None:
     """As a process that has published nothing yet."""
     forget_publications()
@@ -156,17 +196,18 @@ def begin_anew(life: Life) -> None:
 
 STEPS = [
     write, write, write, write, delete, update, compact, compact, expire, roll_back, restore, tag,
-    add_column, overwrite, truncate, rescale, begin_anew,
+    add_column, overwrite, truncate, rescale, begin_anew, change_version, change_version,
+    clean,
 ]  # fmt: skip
 
 
 def begun(folder: Path, kind: str, seed: int) -> Life:
-    lake = kt.connect(str(folder))
+    lake, random = kt.connect(str(folder)), Random(seed)
     key, options = KINDS[kind]
-    table = lake.create_table(
-        "t", SCHEMA, key, ["p"], options={**RETAINED, **options, "publish": "delta,iceberg"}
-    )
-    return Life(lake, table, kind, Random(seed))
+    version = random.choice("233")
+    published = {"publish": "delta,iceberg", "publish.iceberg.format-version": version}
+    every = {**RETAINED, **options, **published}
+    return Life(lake, lake.create_table("t", SCHEMA, key, ["p"], options=every), kind, random)
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,11 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from other_readers import READERS, Rows, scanned
+from other_readers import ICEBERG_3, READERS, Rows, iceberg_table, published_as, scanned
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import StaticTable
+from pyiceberg.table.puffin import PuffinFile
+from row_ids import row_ids
 
 import keytide as kt
 from keytide.format.cache import forget_files
@@ -24,6 +27,7 @@ from keytide.format.iceberg.metadata import METADATA_DIR, VERSION_HINT
 from keytide.store import open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import DropColumn, RenameColumn
+from keytide.table.publishing import delta as publishing_delta
 from keytide.table.publishing import publish as publishing
 from keytide.table.publishing.delta_log import CHECKPOINT_INTERVAL
 from keytide.table.publishing.seen import forget_publications, recall, remember
@@ -33,6 +37,8 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 HIGHEST_ID_OF_ICEBERG = 2147483447
 """Ids above are not those of columns."""
 FOLDERS = {"delta": LOG_DIR, "iceberg": METADATA_DIR}
+EVERY = {**FOLDERS, ICEBERG_3: METADATA_DIR}
+"""The forms, also in the other version of Iceberg's format."""
 
 
 def row(k: int, v: str) -> dict[str, Any]:
@@ -46,7 +52,7 @@ def lake_in(folder: Path, *faults: Fault) -> tuple[kt.Lake, FaultyStore]:
 
 def made(folder: Path, form: str, **options: str) -> kt.Table:
     """A table with an index of keys, three rows, and one of them dead."""
-    every = {"upsert.mode": "full", "publish": form} | options
+    every = {"upsert.mode": "full", **published_as(form)} | options
     table = kt.connect(str(folder)).create_table("t", SCHEMA, ["k"], options=every)
     table.write([row(k, "old") for k in range(3)])
     table.write([row(0, "new")])
@@ -70,6 +76,10 @@ def published(table: kt.Table) -> dict[str, Any]:
     (found,) = table.publish()
     return {"snapshot": found.snapshot_id, "newest": found.newest_snapshot_id,
             "reason": found.reason}  # fmt: skip
+
+
+def files_of(table: kt.Table) -> set[str]:
+    return {info.path for info in table.metadata.store.list()}
 
 
 def make_old(folder: Path) -> None:
@@ -101,11 +111,11 @@ def places_of_a_publication(form: str, action: Action, tmp_path: Path) -> list[t
 
 
 def is_of(form: str, path: str) -> bool:
-    return f"/{FOLDERS[form]}" in path
+    return f"/{EVERY[form]}" in path
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", EVERY)
 @pytest.mark.parametrize("action", ["fail", "lost-response", "torn", "crash"])
 def test_publication_that_fails_anywhere_is_caught_up_by_the_next(
     form: str, action: Action, tmp_path: Path
@@ -138,7 +148,7 @@ def test_publication_that_fails_is_a_warning_and_the_rows_are_written(
     form: str, tmp_path: Path
 ) -> None:
     table = made(tmp_path, form)
-    lake, _ = lake_in(tmp_path, Fault("create", f"*/{FOLDERS[form]}/*"))
+    lake, _ = lake_in(tmp_path, Fault("create", f"*/{EVERY[form]}/*"))
     with pytest.warns(kt.KeytideWarning, match=r"publishing it failed.*Table\.publish"):
         lake.table("t").write([row(1, "newer")])
     assert scanned(table) == [(0, "new"), (1, "newer"), (2, "old")]
@@ -163,7 +173,7 @@ class Overtaken(FaultyStore):
         return super().create(path, data)
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", EVERY)
 def test_publisher_who_is_overtaken_looks_again_and_never_goes_back(
     form: str, tmp_path: Path
 ) -> None:
@@ -179,12 +189,12 @@ def test_publisher_who_is_overtaken_looks_again_and_never_goes_back(
     assert published(table)["snapshot"] == 4
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", EVERY)
 def test_snapshot_that_expires_while_it_is_published_makes_room_for_the_newest(
     form: str, tmp_path: Path
 ) -> None:
     made(tmp_path, form)
-    unable = Fault("create", f"*/{FOLDERS[form]}/*", times=9)
+    unable = Fault("create", f"*/{EVERY[form]}/*", times=9)
 
     def replace_all() -> None:
         """Another writer's rows, which it fails to publish, and the end of all before them."""
@@ -209,10 +219,10 @@ def test_publications_of_two_processes_alternate(form: str, tmp_path: Path) -> N
         assert seen(table, form) == scanned(table)
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", EVERY)
 def test_publication_begins_anew_where_somebody_removed_it(form: str, tmp_path: Path) -> None:
     table = made(tmp_path, form)
-    table.metadata.store.delete_tree(FOLDERS[form])
+    table.metadata.store.delete_tree(EVERY[form])
     table.write([row(1, "newer")])
     assert seen(table, form) == scanned(table)
 
@@ -276,13 +286,13 @@ def test_last_publication_stays_until_nothing_has_to_be_merged(form: str, tmp_pa
     assert seen(table, form) == scanned(table)
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", EVERY)
 def test_expiry_and_orphan_removal_keep_what_is_published(form: str, tmp_path: Path) -> None:
     table = made(tmp_path, form, **MERGED)
     table.compact(full=True)
     first = seen(table, form)
     table.write([row(1, "newer")])
-    lake, _ = lake_in(tmp_path, Fault("create", f"*/{FOLDERS[form]}/*"))
+    lake, _ = lake_in(tmp_path, Fault("create", f"*/{EVERY[form]}/*"))
     with pytest.warns(kt.KeytideWarning, match="publishing it failed"):
         lake.table("t").compact(full=True)  # the files that are published go
     table.write([row(1, "newest")])
@@ -293,6 +303,31 @@ def test_expiry_and_orphan_removal_keep_what_is_published(form: str, tmp_path: P
     assert [each.id for each in table.snapshots()] == [table.metadata.latest_snapshot_id()]
     assert seen(table, form) == first
     table.compact(full=True)
+    assert seen(table, form) == scanned(table)
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_what_a_publisher_left_who_died_is_an_orphan_and_what_any_version_names_is_none(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing_delta, "_INLINE_BYTES_MAX", 0)
+    table = made(tmp_path, form)
+    named, before = files_of(table), seen(table, form)
+    lake, _ = lake_in(tmp_path, Fault("create", f"*/{EVERY[form]}/*.json", action="crash"))
+    with pytest.raises(Crash):
+        lake.table("t").delete("k = 1")
+    written_before_a_version = ("metadata/", "_delta_vectors/")
+    left = {path for path in files_of(table) - named if path.startswith(written_before_a_version)}
+    assert left
+    as_a_new_process()
+    assert not table.remove_orphan_files().paths, "it may be at work still"
+    make_old(tmp_path)
+    assert {*table.remove_orphan_files().paths} == left
+    assert seen(table, form) == before
+    table.publish()
+    make_old(tmp_path)
+    assert {*table.remove_orphan_files(dry_run=False).paths} == left
+    assert named <= files_of(table), "older versions are there, and whole"
     assert seen(table, form) == scanned(table)
 
 
@@ -394,7 +429,7 @@ def test_table_that_is_published_no_more_shows_what_it_showed(form: str, tmp_pat
     assert seen(table, form) == scanned(table) != before
 
 
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", EVERY)
 def test_table_whose_folder_moved_is_published_where_it_is(form: str, tmp_path: Path) -> None:
     made(tmp_path / "before", form)
     (tmp_path / "before").rename(tmp_path / "after")
@@ -402,6 +437,110 @@ def test_table_whose_folder_moved_is_published_where_it_is(form: str, tmp_path: 
     table = kt.connect(str(tmp_path / "after")).table("t")
     table.publish()
     assert seen(table, form) == scanned(table)
+
+
+# -- versions of Iceberg's format ------------------------------------------------------------------
+
+CHANGE_VERSION = "ALTER TABLE t SET ('publish.iceberg.format-version' = '{}')"
+
+
+def test_published_table_goes_on_in_a_newer_version_and_its_rows_get_ids(tmp_path: Path) -> None:
+    table = made(tmp_path, "iceberg")
+    before = iceberg_table(table).metadata
+    kt.connect(str(tmp_path)).sql(CHANGE_VERSION.format(3))
+    table.publish()
+    after = iceberg_table(table).metadata
+    assert (before.format_version, after.format_version) == (2, 3)
+    assert (after.table_uuid, after.snapshots[0].snapshot_id) == (before.table_uuid, 3)
+    assert sorted(number for ids in row_ids(table).values() for number in ids) == [*range(4)]
+    assert seen(table, ICEBERG_3) == scanned(table)
+    deletes = [entry.file_path for entry in deletes_of(table)]
+    assert [Path(path).suffix for path in deletes] == [".puffin"]
+    assert not table.publish()[0].reason
+    assert iceberg_table(table).metadata == after, "there was nothing more to say"
+
+
+def test_no_table_goes_back_to_an_older_version_but_another_one_begins(tmp_path: Path) -> None:
+    table = made(tmp_path, ICEBERG_3)
+    before = iceberg_table(table).metadata
+    kt.connect(str(tmp_path)).sql("ALTER TABLE t RESET ('publish.iceberg.format-version')")
+    as_a_new_process()
+    table.publish()
+    after = iceberg_table(table).metadata
+    assert (before.format_version, after.format_version) == (3, 2)
+    assert after.table_uuid != before.table_uuid
+    assert after.last_sequence_number > before.last_sequence_number, "readers find it by number"
+    assert seen(table, "iceberg") == scanned(table)
+    assert [Path(each.file_path).suffix for each in deletes_of(table)] == [".parquet"]
+
+
+def test_writer_that_began_before_the_version_changed_does_not_change_it_back(
+    tmp_path: Path,
+) -> None:
+    table = made(tmp_path, "iceberg")
+    stored = table.stored
+    as_it_was = stored.view(stored.schema)
+    kt.connect(str(tmp_path)).sql(CHANGE_VERSION.format(3))
+    table.write([row(1, "newest")])
+    publishing.publish_after(stored, as_it_was, 3)
+    assert iceberg_table(table).metadata.format_version == 3
+    assert seen(table, ICEBERG_3) == scanned(table)
+
+
+def test_version_is_that_of_the_branch_to_which_the_table_was_forwarded(tmp_path: Path) -> None:
+    table, lake = made(tmp_path, "iceberg"), kt.connect(str(tmp_path))
+    table.create_branch("b")
+    lake.sql(CHANGE_VERSION.format(3))
+    table.write([row(1, "newest")])
+    table.branch("b").write([row(1, "on the branch")])
+    table.fast_forward("b")
+    assert iceberg_table(table).metadata.format_version == 2
+    assert seen(table, "iceberg") == scanned(table)
+
+
+def test_file_keeps_its_row_ids_and_rows_that_are_written_anew_get_others(tmp_path: Path) -> None:
+    table = made(tmp_path, ICEBERG_3)
+    first = row_ids(table)
+    as_a_new_process()
+    table.write([row(2, "newer")])
+    second = row_ids(table)
+    assert first.items() <= second.items()
+    table.compact(full=True)
+    (ids,) = row_ids(table).values()
+    assert ids.start == max(each.stop for each in second.values())
+    assert seen(table, ICEBERG_3) == scanned(table)
+
+
+def test_dead_rows_of_a_bucket_are_one_file_with_a_vector_for_each_data_file(
+    tmp_path: Path,
+) -> None:
+    table = made(tmp_path, ICEBERG_3)
+    table.write([row(0, "newer"), row(1, "newer")])
+    deletes = deletes_of(table)
+    assert len({each.file_path for each in deletes}) == 1
+    assert [each.record_count for each in deletes] == [2, 1]
+    folder = Path(table.uri.removeprefix("file://"), METADATA_DIR)
+    puffin = PuffinFile(folder.joinpath(Path(deletes[0].file_path).name).read_bytes())
+    assert [int(blob.properties["cardinality"]) for blob in puffin.footer.blobs] == [2, 1]
+    assert seen(table, ICEBERG_3) == scanned(table)
+
+
+def test_version_that_iceberg_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(kt.InvalidError, match=r"'publish\.iceberg\.format-version' .*'4'.*2, 3"):
+        made(tmp_path, "iceberg 4")
+
+
+def deletes_of(table: kt.Table) -> list[DataFile]:
+    """What the manifests tell of deletes, in the order of the vectors."""
+    found = iceberg_table(table)
+    snapshot = found.current_snapshot()
+    assert snapshot is not None
+    return [
+        entry.data_file
+        for manifest in snapshot.manifests(found.io)
+        if manifest.content == ManifestContent.DELETES
+        for entry in manifest.fetch_manifest_entry(found.io)
+    ]
 
 
 # -- what is peculiar to Delta ---------------------------------------------------------------------

@@ -176,6 +176,7 @@ class TableOptions:
     consumers_hold_changelogs_only: bool = _option("consumer.changelog-only")
 
     publish: tuple[str, ...] = _option("publish")
+    publish_iceberg_format_version: int = _option("publish.iceberg.format-version")
 
     row_lifetime_ms: int | None = _option("record-level.expire-time")
     row_time_field: str | None = _option("record-level.time-field")

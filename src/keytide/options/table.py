@@ -23,6 +23,7 @@ from keytide.options.value_types import (
     FILE_NAME,
     FOLDER,
     FORMS,
+    ICEBERG_VERSION,
     LEVELS,
     NAMES,
     PADDINGS,
@@ -639,6 +640,11 @@ _PUBLISHING = (
            "Delta Lake and `iceberg` the metadata of Apache Iceberg. A snapshot is published when "
            "nothing of it has to be merged; until there is one, the last that was stays. Without "
            "it nothing more is published, and what was published last stays."),
+    Option("publish.iceberg.format-version", ICEBERG_VERSION, "The version of Iceberg's format in "
+           "which `iceberg` is published. With `3` rows that are dead are told by deletion "
+           "vectors, and rows have ids. The next publication goes by a change: from `2` to `3` it "
+           "carries the Iceberg table on, from `3` to `2` it begins another one.", "2",
+           used_with="publish"),
 )  # fmt: skip
 
 # -- writers of other engines ----------------------------------------------------------------------

@@ -21,6 +21,7 @@ __all__ = [
     "FILE_NAME",
     "FOLDER",
     "FORMS",
+    "ICEBERG_VERSION",
     "LEVELS",
     "NAMES",
     "PADDINGS",
@@ -235,6 +236,10 @@ def _forms(text: str) -> tuple[str, ...]:
     return names
 
 
+def _iceberg_version(text: str) -> int:
+    return int(_one_of(("2", "3"))(text))
+
+
 def _levels(text: str) -> dict[int, str]:
     found = {}
     for part in _names(text):
@@ -309,6 +314,7 @@ FORMS = ValueType(
 )
 FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
 FOLDER = ValueType("a folder", _folder, ("abc", "x/yz"), "../abc")
+ICEBERG_VERSION = ValueType("`2`, `3`", _iceberg_version, ("2", "3"), "1")
 LEVELS = ValueType("levels with a word for each", _levels, ("0:counts", "1:none,5:full"), "some")
 SHARE = ValueType("a number between 0 and 1", _share, ("0.02", "0.2"), "1.0")
 SIZE = size()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fastavro
 
 from keytide.errors import DataError
+from keytide.lazily import cached_property
 
 __all__ = [
     "ADDED",
@@ -24,6 +25,7 @@ __all__ = [
     "decode_list",
     "encode_entries",
     "encode_list",
+    "with_row_ids",
 ]
 
 DATA, DELETES = 0, 1
@@ -37,9 +39,11 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest: where it lies, what a list says of it, and its files by their paths.
+    """A manifest: where it lies, what a list says of it, and its entries.
 
     An entry is what the format has: `sequence_number`, `snapshot_id` and `data_file` among others.
+    `first_row_id` is the id of the first row of the data files that had none when it was listed
+    first; None for deletes, and before version 3 of the format.
     """
 
     path: str
@@ -47,48 +51,84 @@ class Manifest:
     content: int
     sequence_number: int
     snapshot_id: int
-    entries: Mapping[str, Entry] = field(repr=False)
+    entries: tuple[Entry, ...] = field(repr=False)
+    first_row_id: int | None = None
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths of its files, some of which may have several entries."""
+        return frozenset(entry["data_file"]["file_path"] for entry in self.entries)
 
     @property
     def least_sequence_number(self) -> int:
         """The lowest number of its files."""
-        return min((e["sequence_number"] for e in self.entries.values()), default=0)
+        return min((e["sequence_number"] for e in self.entries), default=0)
 
 
-def encode_entries(entries: Iterable[Entry], content: int, schema: Mapping[str, Any]) -> bytes:
+def with_row_ids(manifest: Manifest, first: int) -> tuple[Manifest, int]:
+    """A manifest, whose data files have row ids where those without begin with `first`.
+
+    Also tells the first id that is free after it. One that was listed with ids has them already.
+    """
+    if manifest.content != DATA or manifest.first_row_id is not None:
+        return manifest, first
+    entries, free = _inherited(manifest.entries, first)
+    return replace(manifest, entries=entries, first_row_id=first), free
+
+
+def _inherited(entries: Iterable[Entry], first: int) -> tuple[tuple[Entry, ...], int]:
+    """Entries with ids for those that had none, in order, and the next id."""
+    found = []
+    for entry in entries:
+        file = entry["data_file"]
+        if file.get("first_row_id") is None:
+            entry = {**entry, "data_file": {**file, "first_row_id": first}}
+            first += file["record_count"]
+        found.append(entry)
+    return tuple(found), first
+
+
+def encode_entries(
+    entries: Iterable[Entry], content: int, schema: Mapping[str, Any], format_version: int
+) -> bytes:
     """A manifest with these entries. `schema` is that of the table."""
     told = {
         "schema": json.dumps(schema),
         "schema-id": str(schema["schema-id"]),
         "partition-spec": "[]",
         "partition-spec-id": "0",
-        "format-version": "2",
+        "format-version": str(format_version),
         "content": "deletes" if content == DELETES else "data",
     }
-    return _encoded(_ENTRY, entries, told)
+    return _encoded(_ENTRIES[format_version], entries, told)
 
 
-def decode_entries(data: bytes, number: int, path: str) -> dict[str, Entry]:
-    """The files of a manifest; `number` is its sequence number. Raises `DataError`."""
-    found = {}
+def decode_entries(
+    data: bytes, number: int, first_row_id: int | None, path: str
+) -> tuple[Entry, ...]:
+    """The entries of a manifest, with what they inherit of what a list says of it.
+
+    That is its sequence `number` and the first of its row ids. Raises `DataError`.
+    """
+    found = []
     for entry in _decoded(data, path):
         if entry["status"] == _DELETED:
             continue
         inherited = {"sequence_number": number, "file_sequence_number": number}
         entry |= {name: value for name, value in inherited.items() if entry.get(name) is None}
-        found[entry["data_file"]["file_path"]] = entry
-    return found
+        found.append(entry)
+    return tuple(found) if first_row_id is None else _inherited(found, first_row_id)[0]
 
 
-def encode_list(manifests: Iterable[Manifest], snapshot_id: int) -> bytes:
+def encode_list(manifests: Iterable[Manifest], snapshot_id: int, format_version: int) -> bytes:
     """A list of manifests, as a snapshot has it."""
     told = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null",
         "sequence-number": str(snapshot_id),
-        "format-version": "2",
+        "format-version": str(format_version),
     }
-    return _encoded(_LISTED, map(_listed, manifests), told)
+    return _encoded(_LISTS[format_version], map(_listed, manifests), told)
 
 
 def decode_list(data: bytes, path: str) -> list[Entry]:
@@ -98,7 +138,7 @@ def decode_list(data: bytes, path: str) -> list[Entry]:
 
 def _listed(manifest: Manifest) -> Entry:
     added, existing = (
-        [e for e in manifest.entries.values() if (e["status"] == ADDED) is is_added]
+        [e for e in manifest.entries if (e["status"] == ADDED) is is_added]
         for is_added in (True, False)
     )
     return {
@@ -116,6 +156,7 @@ def _listed(manifest: Manifest) -> Entry:
         "existing_rows_count": sum(e["data_file"]["record_count"] for e in existing),
         "deleted_rows_count": 0,
         "partitions": [],
+        "first_row_id": manifest.first_row_id,
     }
 
 
@@ -153,34 +194,46 @@ def _by_column(name: str, field_id: int, key_id: int, value_id: int, type_: str)
     return _optional(name, field_id, {"type": "array", "items": pair, "logicalType": "map"})
 
 
-_DATA_FILE = {
-    "type": "record",
-    "name": "r2",
-    "fields": [
-        _member("content", 134, "int"),
-        _member("file_path", 100, "string"),
-        _member("file_format", 101, "string"),
-        _member("partition", 102, {"type": "record", "name": "r102", "fields": []}),
-        _member("record_count", 103, "long"),
-        _member("file_size_in_bytes", 104, "long"),
-        _by_column("null_value_counts", 110, 121, 122, "long"),
-        _by_column("lower_bounds", 125, 126, 127, "bytes"),
-        _by_column("upper_bounds", 128, 129, 130, "bytes"),
-    ],
+_DATA_FILE_FIELDS = [
+    _member("content", 134, "int"),
+    _member("file_path", 100, "string"),
+    _member("file_format", 101, "string"),
+    _member("partition", 102, {"type": "record", "name": "r102", "fields": []}),
+    _member("record_count", 103, "long"),
+    _member("file_size_in_bytes", 104, "long"),
+    _by_column("null_value_counts", 110, 121, 122, "long"),
+    _by_column("lower_bounds", 125, 126, 127, "bytes"),
+    _by_column("upper_bounds", 128, 129, 130, "bytes"),
+]
+_DATA_FILE_FIELDS_OF_3 = [
+    _optional("first_row_id", 142, "long"),
+    _optional("referenced_data_file", 143, "string"),
+    _optional("content_offset", 144, "long"),
+    _optional("content_size_in_bytes", 145, "long"),
+]
+
+
+def _entry(data_file: list[Entry]) -> Any:
+    return fastavro.parse_schema(
+        {
+            "type": "record",
+            "name": "manifest_entry",
+            "fields": [
+                _member("status", 0, "int"),
+                _optional("snapshot_id", 1, "long"),
+                _optional("sequence_number", 3, "long"),
+                _optional("file_sequence_number", 4, "long"),
+                _member("data_file", 2, {"type": "record", "name": "r2", "fields": data_file}),
+            ],
+        }
+    )
+
+
+_ENTRIES = {
+    2: _entry(_DATA_FILE_FIELDS),
+    3: _entry([*_DATA_FILE_FIELDS, *_DATA_FILE_FIELDS_OF_3]),
 }
-_ENTRY = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "manifest_entry",
-        "fields": [
-            _member("status", 0, "int"),
-            _optional("snapshot_id", 1, "long"),
-            _optional("sequence_number", 3, "long"),
-            _optional("file_sequence_number", 4, "long"),
-            _member("data_file", 2, _DATA_FILE),
-        ],
-    }
-)
+"""What a manifest is made of, by the version of the format."""
 _PARTITIONS = {
     "type": "array",
     "element-id": 508,
@@ -195,25 +248,30 @@ _PARTITIONS = {
         ],
     },
 }
-_LISTED = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "manifest_file",
-        "fields": [
-            _member("manifest_path", 500, "string"),
-            _member("manifest_length", 501, "long"),
-            _member("partition_spec_id", 502, "int"),
-            _member("content", 517, "int"),
-            _member("sequence_number", 515, "long"),
-            _member("min_sequence_number", 516, "long"),
-            _member("added_snapshot_id", 503, "long"),
-            _member("added_files_count", 504, "int"),
-            _member("existing_files_count", 505, "int"),
-            _member("deleted_files_count", 506, "int"),
-            _member("added_rows_count", 512, "long"),
-            _member("existing_rows_count", 513, "long"),
-            _member("deleted_rows_count", 514, "long"),
-            _optional("partitions", 507, _PARTITIONS),
-        ],
-    }
-)
+_LISTED_FIELDS = [
+    _member("manifest_path", 500, "string"),
+    _member("manifest_length", 501, "long"),
+    _member("partition_spec_id", 502, "int"),
+    _member("content", 517, "int"),
+    _member("sequence_number", 515, "long"),
+    _member("min_sequence_number", 516, "long"),
+    _member("added_snapshot_id", 503, "long"),
+    _member("added_files_count", 504, "int"),
+    _member("existing_files_count", 505, "int"),
+    _member("deleted_files_count", 506, "int"),
+    _member("added_rows_count", 512, "long"),
+    _member("existing_rows_count", 513, "long"),
+    _member("deleted_rows_count", 514, "long"),
+    _optional("partitions", 507, _PARTITIONS),
+]
+
+
+def _list(fields: list[Entry]) -> Any:
+    return fastavro.parse_schema({"type": "record", "name": "manifest_file", "fields": fields})
+
+
+_LISTS = {
+    2: _list(_LISTED_FIELDS),
+    3: _list([*_LISTED_FIELDS, _optional("first_row_id", 520, "long")]),
+}
+"""What a list is made of, by the version of the format."""

@@ -14,11 +14,12 @@ from typing import Any
 
 from keytide.errors import DataError
 from keytide.format.iceberg.columns import column_ids
-from keytide.format.iceberg.manifest import DATA, DELETES, Entry, Manifest
+from keytide.format.iceberg.manifest import DATA, DELETES, Manifest
 from keytide.format.schema import KEY_FIELD_ID_START
 from keytide.lazily import cached_property
 
 __all__ = [
+    "FIRST_WITH_ROW_IDS",
     "METADATA_DIR",
     "VERSION_HINT",
     "IcebergState",
@@ -32,9 +33,11 @@ __all__ = [
 METADATA_DIR = "metadata"
 VERSION_HINT = f"{METADATA_DIR}/version-hint.text"
 """The file that says which version is the newest."""
+FIRST_WITH_ROW_IDS = 3
+"""The version of the format that gave rows ids, and data files deletion vectors."""
 
 _NAME = re.compile(r"v([0-9]{1,18})\.metadata\.json")
-_SNAPSHOT, _DROPPED = "keytide.snapshot-id", "keytide.dropped"
+_SNAPSHOT, _SCHEMA, _DROPPED = "keytide.snapshot-id", "keytide.schema-id", "keytide.dropped"
 _LAST_PARTITION_ID = 999
 
 
@@ -51,41 +54,45 @@ def parse_metadata_name(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class IcebergState:
-    """One version: what it is of, its columns, and its files."""
+    """One version: what it is of, its columns, and its files.
+
+    `row_ids` are those that it is the first to give, from where the version before it ended; the
+    format has none before its version 3.
+    """
 
     version: int
+    format_version: int
     table_id: str
     schema: Mapping[str, Any]
     location: str
     manifest_list: str
+    row_ids: range
     manifests: tuple[Manifest, ...] = field(repr=False)
     snapshot_id: int | None = None
     """The snapshot that it shows, None where Keytide did not say so."""
+    options_id: int = 0
+    """The schema of the table by whose options it was made, be its columns of an older one."""
 
-    def files(self, content: int) -> dict[str, Entry]:
-        """The entries of data files, or of files with deletes, by their paths."""
-        return {
-            path: entry
-            for manifest in self.manifests
-            if manifest.content == content
-            for path, entry in manifest.entries.items()
-        }
+    def paths(self, content: int) -> frozenset[str]:
+        """The paths of data files, or of files with deletes."""
+        manifests = (each for each in self.manifests if each.content == content)
+        return frozenset(path for manifest in manifests for path in manifest.paths)
 
     @cached_property
     def by_name(self) -> Mapping[str, str]:
         """The paths of data files by their names."""
-        return {path.rpartition("/")[2]: path for path in self.files(DATA)}
+        return {path.rpartition("/")[2]: path for path in self.paths(DATA)}
 
     @cached_property
-    def deletes(self) -> dict[str, Entry]:
-        """The files that say which of their rows are dead."""
-        return self.files(DELETES)
+    def deletes(self) -> frozenset[str]:
+        """The paths of the files that say which of their rows are dead."""
+        return self.paths(DELETES)
 
 
 def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) -> bytes:
     """The metadata file of a version that `dropped` these files."""
     number = state.version
-    snapshot = {
+    snapshot: dict[str, Any] = {
         "snapshot-id": number,
         "sequence-number": number,
         "timestamp-ms": now_ms,
@@ -94,7 +101,7 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         "summary": {"operation": "overwrite", _SNAPSHOT: str(state.snapshot_id)},
     }
     document = {
-        "format-version": 2,
+        "format-version": state.format_version,
         "table-uuid": state.table_id,
         "location": state.location,
         "last-sequence-number": number,
@@ -107,13 +114,20 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         "last-partition-id": _LAST_PARTITION_ID,
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {_SNAPSHOT: str(state.snapshot_id), _DROPPED: ",".join(dropped)},
+        "properties": {
+            _SNAPSHOT: str(state.snapshot_id),
+            _SCHEMA: str(state.options_id),
+            _DROPPED: ",".join(dropped),
+        },
         "current-snapshot-id": number,
         "refs": {"main": {"snapshot-id": number, "type": "branch"}},
         "snapshots": [snapshot],
         "snapshot-log": [{"snapshot-id": number, "timestamp-ms": now_ms}],
         "metadata-log": [],
     }
+    if state.format_version >= FIRST_WITH_ROW_IDS:
+        snapshot |= {"first-row-id": state.row_ids.start, "added-rows": len(state.row_ids)}
+        document["next-row-id"] = state.row_ids.stop
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -132,16 +146,21 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
     try:
         document = json.loads(data)
         snapshots = {each["snapshot-id"]: each for each in document["snapshots"]}
+        shown = snapshots[document["current-snapshot-id"]]
+        next_row_id = int(document.get("next-row-id", 0))
         schemas = {each["schema-id"]: each for each in document["schemas"]}
         told = document["properties"].get(_SNAPSHOT)
         state = IcebergState(
             version,
+            int(document["format-version"]),
             document["table-uuid"],
             schemas[document["current-schema-id"]],
             document["location"],
-            snapshots[document["current-snapshot-id"]]["manifest-list"],
+            shown["manifest-list"],
+            range(int(shown.get("first-row-id", next_row_id)), next_row_id),
             (),
             None if told is None else int(told),
+            int(document["properties"].get(_SCHEMA, 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a whole metadata file of Iceberg ({error!r})") from error

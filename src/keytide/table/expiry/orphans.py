@@ -1,7 +1,8 @@
 """Orphan files: what lies in a table and is named by nothing in it.
 
 Writers that died leave them, and so do rollbacks and dropped tags. A file counts as one when it has
-its place in the table, is old enough, and is named by no snapshot, tag, branch or changelog.
+its place in the table, is old enough, and is named by no snapshot, tag, branch or changelog, nor by
+a version of what is published.
 
 Files are listed before snapshots are read, and tags and branches before the snapshots of the table:
 whatever is named by the time of the listing is found to be. What is named later is either young, or
@@ -17,12 +18,16 @@ import pyarrow as pa
 from keytide import html
 from keytide.errors import InvalidError
 from keytide.format import paths
+from keytide.format.delta.names import LOG_DIR
+from keytide.format.delta.vector import VECTOR_DIR
+from keytide.format.iceberg.metadata import METADATA_DIR
 from keytide.format.partition import escape_path_name
 from keytide.moments import Moment, epoch_ms
 from keytide.record import Record
 from keytide.store import ObjectInfo
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.expiry.sweeping import free_files
+from keytide.table.publishing.leftovers import left_over, may_be_left_over
 from keytide.table.state.retries import again
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -60,11 +65,12 @@ def remove_orphan_files(
 ) -> OrphanFiles:
     """Delete files that nothing in the table names; with `dry_run`, the default, only tell.
 
-    Writers that died, rollbacks, and tags and branches that were dropped leave them. What a
-    snapshot, tag, branch or changelog names stays, and so does whatever has no place in the
-    table. Only files that were changed last before `older_than` go, a day ago when it is left
-    out: a file that a writer has not committed yet looks the same, so give no time at which
-    somebody was writing what is not committed yet. Takes a listing of the whole table.
+    Writers and publishers that died, rollbacks, and tags and branches that were dropped leave
+    them. What a snapshot, tag, branch, changelog or version of what is published names stays, and
+    so does whatever has no place in the table. Only files that were changed last before
+    `older_than` go, a day ago when it is left out: a file that a writer has not committed yet looks
+    the same, so give no time at which somebody was writing what is not committed yet. Takes a
+    listing of the whole table.
 
     Raises `InvalidError` for a time to come, and `DataError`, with nothing deleted, when the
     store fails or something that names files is torn.
@@ -94,12 +100,11 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
     table = table.uncached
     view = table.view(table.schema)
     place = _Places.of(view)
-    old = [
-        info
-        for info in table.store.list()
-        if info.modified_ms < before_ms and place.may_be_orphan(info.path)
-    ]
-    free = {*again(lambda: free_files(table.metadata, view, [f.path for f in old], None))}
+    old = [info for info in table.store.list() if info.modified_ms < before_ms]
+    found = [info.path for info in old if place.may_be_orphan(info.path)]
+    published = [info.path for info in old if may_be_left_over(info.path)]
+    free = {*again(lambda: free_files(table.metadata, view, found, None))}
+    free |= {*again(lambda: left_over(table.store, view, published))}
     return [info for info in old if info.path in free]
 
 
@@ -150,5 +155,5 @@ class _Places:
 _NAMED_BY_METADATA = (paths.MANIFEST_DIR, paths.INDEX_DIR, paths.STATISTICS_DIR)
 _DOCUMENTS = (
     paths.schema_dir(), paths.snapshot_dir(), paths.tag_dir(), paths.consumer_dir(),
-    paths.changelog_dir(),
+    paths.changelog_dir(), METADATA_DIR, LOG_DIR, VECTOR_DIR,
 )  # fmt: skip

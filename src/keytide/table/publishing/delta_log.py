@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from keytide.errors import DataError
 from keytide.format.delta.checkpoint import decode_checkpoint, encode_checkpoint
@@ -21,7 +21,15 @@ from keytide.format.delta.vector import VECTOR_DIR, vector_file_name
 from keytide.store import Store
 from keytide.table.state.retries import again
 
-__all__ = ["CHECKPOINT_INTERVAL", "drop_old", "newest_state", "read_on", "write_checkpoint"]
+__all__ = [
+    "CHECKPOINT_INTERVAL",
+    "drop_old",
+    "newest_state",
+    "read_on",
+    "vector_files",
+    "vector_files_of_all",
+    "write_checkpoint",
+]
 
 CHECKPOINT_INTERVAL = 20
 """Versions from one checkpoint to the next: so many small files a reader looks at, at most."""
@@ -113,7 +121,32 @@ def drop_old(store: Store, state: DeltaState, before_ms: int) -> None:
 
 def vector_files(state: DeltaState) -> Iterator[str]:
     """The names of files with vectors that the files of a version have, or had shortly before."""
-    for action in (*state.files.values(), *state.removed):
+    return _files_of_vectors((*state.files.values(), *state.removed))
+
+
+def vector_files_of_all(store: Store) -> frozenset[str]:
+    """The names of files with vectors of any version that is there.
+
+    Raises `DataError` for a part of the log that is torn.
+    """
+    names = store.list_names(LOG_DIR)
+    logged = [n for n in names if parse_commit_name(n) is not None]
+    checkpoints = [n for n in names if parse_checkpoint_name(n) is not None]
+    paths = [f"{LOG_DIR}/{name}" for name in (*logged, *checkpoints)]
+    found: set[str] = set()
+    for path, data in zip(paths, store.read_present(paths), strict=True):
+        if data is None:
+            continue
+        if path.endswith(".json"):
+            actions = decode_actions(data, store.uri_of(path))
+            found |= {*_files_of_vectors(each.get("add") or {} for each in actions)}
+        else:
+            found |= {*vector_files(decode_checkpoint(data, 0, store.uri_of(path)))}
+    return frozenset(found)
+
+
+def _files_of_vectors(actions: Iterable[Action]) -> Iterator[str]:
+    for action in actions:
         vector = action.get("deletionVector")
         name = None if vector is None else vector_file_name(vector)
         if name is not None:

@@ -70,6 +70,10 @@ class Form(Protocol[V]):
         """
         ...
 
+    def is_outdated(self, before: V) -> bool:
+        """Whether a version was made by newer options than this goes by, so that these count."""
+        ...
+
     def draft(self, before: V | None, content: Content, now_ms: int) -> Draft[V] | None:
         """The version that shows the content, made of the one before; None where that shows it."""
         ...

@@ -1,35 +1,36 @@
-"""Tables as Apache Iceberg, version 2, with deletes by position.
+"""Tables as Apache Iceberg, of the version of the format that an option says.
 
-`metadata/` names data files of the table, and files of its own that say which rows are dead: one
-for each bucket, written anew when one of its rows has died, as the table's own vectors are. There
-are no partitions: bounds of columns prune as well, for they are exact of partition columns.
+`metadata/` names data files of the table, and files of its own that say which rows are dead, see
+`DeadRows`. There are no partitions: bounds of columns prune as well, for they are exact of
+partition columns.
+
+From version 3 of the format on rows have ids. A data file keeps those that it was given when it
+was named first, from version to version; the format says nothing of rows that are written anew but
+that they may have others.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from keytide.format.deletion_vector import Vector
 from keytide.format.iceberg.bounds import bound, has_bounds
 from keytide.format.iceberg.columns import is_promoted, schema_json, why_no_column
-from keytide.format.iceberg.deletes import FILE_PATH_ID, delete_file
 from keytide.format.iceberg.manifest import (
     ADDED,
     DATA,
     DELETES,
     EXISTING,
-    POSITION_DELETES,
     Entry,
     Manifest,
     encode_entries,
     encode_list,
+    with_row_ids,
 )
 from keytide.format.iceberg.metadata import (
+    FIRST_WITH_ROW_IDS,
     METADATA_DIR,
     IcebergState,
     metadata_document,
@@ -39,16 +40,16 @@ from keytide.format.schema import TableSchema
 from keytide.store import Store, created
 from keytide.table.definition.publication import ICEBERG
 from keytide.table.publishing.content import Content
+from keytide.table.publishing.iceberg_deletes import DeadRows, digest_in
 from keytide.table.publishing.iceberg_metadata import (
     drop_old,
+    files_of,
     newest_state,
     read_on,
     tell_newest,
 )
 from keytide.table.publishing.retention import is_time_to_drop, kept_since_ms
-from keytide.table.publishing.vectors import digests_of, stored
 from keytide.table.read.statistics import value_bounds
-from keytide.table.state.live_files import BucketId
 
 __all__ = ["IcebergForm"]
 
@@ -59,7 +60,13 @@ _TIDY_INTERVAL = 20
 
 @dataclass(frozen=True)
 class IcebergForm:
-    """See `Form`."""
+    """See `Form`; `format_version` is the one in which versions are made, any is read.
+
+    The options of the schema `options_id` say so.
+    """
+
+    format_version: int = 2
+    options_id: int = 0
 
     @property
     def name(self) -> str:
@@ -79,11 +86,15 @@ class IcebergForm:
         found = None if known is None else read_on(store, known)
         return newest_state(store) if found is None else found
 
+    def is_outdated(self, before: IcebergState) -> bool:
+        """See `Form`."""
+        return before.options_id > self.options_id
+
     def draft(
         self, before: IcebergState | None, content: Content, now_ms: int
     ) -> IcebergDraft | None:
         """See `Form`."""
-        return _Difference.of(before, content, now_ms).draft()
+        return _Difference.of(before, content, now_ms, self).draft()
 
     def is_there(self, store: Store, version: IcebergState) -> bool:
         """See `Form`."""
@@ -127,43 +138,62 @@ class _Difference:
     before: IcebergState | None
     content: Content
     now_ms: int
+    format_version: int
+    options_id: int
     location: str
     uuid: str
 
     @classmethod
-    def of(cls, before: IcebergState | None, content: Content, now_ms: int) -> _Difference:
+    def of(
+        cls, before: IcebergState | None, content: Content, now_ms: int, form: IcebergForm
+    ) -> _Difference:
         location = content.view.store.uri.rstrip("/")
-        return cls(before, content, now_ms, location, str(uuid4()))
+        said = form.format_version, form.options_id
+        return cls(before, content, now_ms, *said, location, str(uuid4()))
 
     @property
     def version(self) -> int:
         """The number of the next version, and of its snapshot."""
         return 1 if self.before is None else self.before.version + 1
 
+    @property
+    def basis(self) -> IcebergState | None:
+        """The version before, where the next one is of the same Iceberg table.
+
+        A table there never goes back to an older version of the format: another one begins, whose
+        readers look at nothing of before.
+        """
+        before = self.before
+        return before if before and before.format_version <= self.format_version else None
+
     def draft(self) -> IcebergDraft | None:
         """The next version; None where there is no difference."""
         known = self._known()
         new = [name for name in self.content.files if name not in known]
-        dead = self._dead_by_digest()
+        dead = DeadRows(self.content, self.location, self.format_version)
         schema = schema_json(self.content.view.schema.fields, self.content.view.schema.id)
         if not new and self._is_shown(known, dead, schema):
             return None
         files: dict[str, bytes] = {}
         data = {uri for name, uri in known.items() if name in self.content.files}
-        manifests = [
+        named = [
             *self._manifests(DATA, data, self._data_entries(new), schema, files),
             *self._manifests(DELETES, *self._deletes(dead, files), schema, files),
         ]
+        manifests, row_ids = self._with_row_ids(named)
         name = f"snap-{self.version}-{self.uuid}.avro"
-        files[f"{METADATA_DIR}/{name}"] = encode_list(manifests, self.version)
+        files[f"{METADATA_DIR}/{name}"] = encode_list(manifests, self.version, self.format_version)
         after = IcebergState(
             self.version,
-            str(uuid4()) if self.before is None else self.before.table_id,
+            self.format_version,
+            str(uuid4()) if self.basis is None else self.basis.table_id,
             schema,
             self.location,
             self._uri(f"{METADATA_DIR}/{name}"),
-            tuple(manifests),
+            row_ids,
+            manifests,
             self.content.snapshot.id,
+            self.options_id,
         )
         document = metadata_document(after, self.now_ms, self._dropped(after))
         return IcebergDraft(files, document, after)
@@ -173,70 +203,34 @@ class _Difference:
 
     def _known(self) -> Mapping[str, str]:
         """The data files that the version before names here, by their names, with their paths."""
-        is_here = self.before is not None and self.before.location == self.location
-        return self.before.by_name if self.before is not None and is_here else {}
+        basis = self.basis
+        return basis.by_name if basis is not None and basis.location == self.location else {}
 
     def _is_shown(
-        self, known: Mapping[str, str], dead: Mapping[str, object], schema: Mapping[str, Any]
+        self, known: Mapping[str, str], dead: DeadRows, schema: Mapping[str, Any]
     ) -> bool:
         """Whether the version before shows all of this, where no file is new."""
         before = self.before
         return (
             before is not None
+            and before.format_version == self.format_version
             and before.snapshot_id == self.content.snapshot.id
             and before.location == self.location
             and before.schema == schema
             and len(known) == len(self.content.files)
-            and {_digest_in(path) for path in before.deletes} == dead.keys()
+            and {digest_in(path) for path in before.deletes} == dead.by_digest.keys()
         )
 
-    # -- dead rows
-
-    def _dead_by_digest(self) -> dict[str, list[str]]:
-        """The files with dead rows of each bucket, by what tells the dead rows of the bucket."""
-        if not self.content.dead:
-            return {}
-        digests = digests_of(self.content)
-        buckets: dict[BucketId, list[str]] = {}
-        for name, entry in self.content.files.items():
-            if name in digests:
-                buckets.setdefault((entry.partition, entry.bucket), []).append(name)
-        return {self._digest(names, digests): names for names in buckets.values()}
-
-    def _digest(self, names: Iterable[str], digests: Mapping[str, str]) -> str:
-        told = [self.location, *sorted((name, digests[name]) for name in names)]
-        return hashlib.blake2b(json.dumps(told).encode(), digest_size=12).hexdigest()
-
-    def _deletes(
-        self, dead: Mapping[str, Sequence[str]], files: dict[str, bytes]
-    ) -> tuple[set[str], list[Entry]]:
+    def _deletes(self, dead: DeadRows, files: dict[str, bytes]) -> tuple[set[str], list[Entry]]:
         """The files with deletes that there are to be, and the entries of new ones."""
-        known = {} if self.before is None else {_digest_in(p): p for p in self.before.deletes}
-        new = {digest: of for digest, of in dead.items() if digest not in known}
-        vectors = stored(self.content, [n for of in new.values() for n in of]) if new else {}
-        wanted = {known[digest] for digest in dead if digest in known}
-        entries = []
-        for digest, of in new.items():
-            path = f"{METADATA_DIR}/deletes-{digest}-{self.uuid}.parquet"
-            by_uri = {self._uri(self.content.path(name)): vectors[name] for name in of}
-            entry, files[path] = self._delete_entry(self._uri(path), by_uri)
-            entries.append(entry)
+        known = {} if self.basis is None else {digest_in(p): p for p in self.basis.deletes}
+        wanted = {known[digest] for digest in dead.by_digest if digest in known}
+        entries: list[Entry] = []
+        for path, made in dead.files(dead.by_digest.keys() - known.keys(), self.uuid).items():
+            files[path] = made.data
+            entries += map(self._added, made.told)
             wanted.add(self._uri(path))
         return wanted, entries
-
-    def _delete_entry(self, uri: str, vectors: Mapping[str, Vector]) -> tuple[Entry, bytes]:
-        data, rows = delete_file(vectors)
-        told = {
-            "content": POSITION_DELETES,
-            "file_path": uri,
-            "file_format": "PARQUET",
-            "partition": {},
-            "record_count": rows,
-            "file_size_in_bytes": len(data),
-            "lower_bounds": [{"key": FILE_PATH_ID, "value": min(vectors).encode()}],
-            "upper_bounds": [{"key": FILE_PATH_ID, "value": max(vectors).encode()}],
-        }
-        return self._added(told), data
 
     # -- data files
 
@@ -295,18 +289,18 @@ class _Difference:
         schema: Mapping[str, Any], files: dict[str, bytes],
     ) -> list[Manifest]:  # fmt: skip
         """The manifests of one content: those that are as they were, and one with the rest."""
-        known = () if self.before is None else self.before.manifests
+        known = () if self.basis is None else self.basis.manifests
         before = [each for each in known if each.content == content]
         named = frozenset(wanted)
-        whole = [each for each in before if each.entries.keys() <= named]
+        whole = [each for each in before if each.paths <= named]
         if len(whole) > _MANIFESTS_MAX:
             whole = []
         left = [
             {**entry, "status": EXISTING}
             for manifest in before
             if manifest not in whole
-            for path, entry in manifest.entries.items()
-            if path in named
+            for entry in manifest.entries
+            if entry["data_file"]["file_path"] in named
         ]
         entries = [*left, *new]
         return [*whole, *([self._manifest(content, entries, schema, files)] if entries else [])]
@@ -316,17 +310,26 @@ class _Difference:
         files: dict[str, bytes],
     ) -> Manifest:  # fmt: skip
         path = f"{METADATA_DIR}/{self.uuid}-m{content}.avro"
-        files[path] = encode_entries(entries, content, schema)
-        by_path = {entry["data_file"]["file_path"]: entry for entry in entries}
+        files[path] = encode_entries(entries, content, schema, self.format_version)
         size = len(files[path])
-        return Manifest(self._uri(path), size, content, self.version, self.version, by_path)
+        return Manifest(self._uri(path), size, content, self.version, self.version, tuple(entries))
+
+    def _with_row_ids(self, manifests: Iterable[Manifest]) -> tuple[tuple[Manifest, ...], range]:
+        """The manifests where rows have ids, and the ids that they are the first to have."""
+        first = free = 0 if self.basis is None else self.basis.row_ids.stop
+        if self.format_version < FIRST_WITH_ROW_IDS:
+            return tuple(manifests), range(first, free)
+        found = []
+        for each in manifests:
+            manifest, free = with_row_ids(each, free)
+            found.append(manifest)
+        return tuple(found), range(first, free)
 
     def _dropped(self, after: IcebergState) -> list[str]:
         """The names of files that the version before named, and this one does not."""
         if self.before is None:
             return []
-        names = {path.rpartition("/")[2] for path in _metadata_files(self.before)}
-        return sorted(names - {path.rpartition("/")[2] for path in _metadata_files(after)})
+        return sorted(files_of(self.before) - files_of(after))
 
 
 def _why_not_by_id(older: TableSchema, newer: TableSchema) -> str | None:
@@ -342,13 +345,3 @@ def _why_not_by_id(older: TableSchema, newer: TableSchema) -> str | None:
         elif not is_promoted(old.type, new.type):
             return f"column {new.name!r}, which was {old.type.sql()}, became {new.type.sql()}"
     return None
-
-
-def _metadata_files(state: IcebergState) -> list[str]:
-    manifests = [manifest.path for manifest in state.manifests]
-    return [state.manifest_list, *manifests, *state.deletes]
-
-
-def _digest_in(path: str) -> str:
-    """What a file with deletes says in its name of the dead rows of its bucket."""
-    return path.rpartition("/")[2].removeprefix("deletes-").partition("-")[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from keytide.errors import DataError
-from keytide.format.iceberg.manifest import Manifest, decode_entries, decode_list
+from keytide.format.iceberg.manifest import DELETES, Manifest, decode_entries, decode_list
 from keytide.format.iceberg.metadata import (
     METADATA_DIR,
     VERSION_HINT,
@@ -21,7 +21,7 @@ from keytide.format.iceberg.metadata import (
 from keytide.store import Store
 from keytide.table.state.retries import again
 
-__all__ = ["drop_old", "newest_state", "read_on", "tell_newest"]
+__all__ = ["drop_old", "files_of", "files_of_all", "newest_state", "read_on", "tell_newest"]
 
 _PROBES = 4
 
@@ -77,7 +77,7 @@ def _manifest(
     path = str(told["manifest_path"])
     if path in known:
         return known[path]
-    number = int(told["sequence_number"])
+    number, first_row_id = int(told["sequence_number"]), told.get("first_row_id")
     data = store.read(_own_path(store, state, path))
     return Manifest(
         path,
@@ -85,7 +85,8 @@ def _manifest(
         int(told["content"]),
         number,
         int(told["added_snapshot_id"]),
-        decode_entries(data, number, path),
+        decode_entries(data, number, first_row_id, path),
+        first_row_id,
     )
 
 
@@ -129,3 +130,51 @@ def drop_old(store: Store, before_ms: int) -> None:
     # Versions last: they say what is to go.
     store.discard(gone)
     store.discard(metadata_path(version) for version in old[:-1])
+
+
+# -- which files versions name ---------------------------------------------------------------------
+
+
+def files_of(state: IcebergState) -> frozenset[str]:
+    """The names of the files in `METADATA_DIR` that a version names."""
+    manifests = [manifest.path for manifest in state.manifests]
+    return frozenset(map(_name_of, [state.manifest_list, *manifests, *state.deletes]))
+
+
+def files_of_all(store: Store) -> frozenset[str]:
+    """The names of the files that any version names which is there.
+
+    A file that is missing names nothing: what is old is dropped with the versions last. Raises
+    `DataError` for one that is torn.
+    """
+    names = store.list_names(METADATA_DIR)
+    versions = [name for name in names if parse_metadata_name(name) is not None]
+    lists = {
+        snapshot["manifest-list"]
+        for name, data in _read_named(store, versions)
+        for snapshot in decode_metadata(data, 0, store.uri_of(name))[1]["snapshots"]
+    }
+    found = {*map(_name_of, lists)}
+    manifests = [
+        told
+        for name, data in _read_named(store, sorted(found))
+        for told in decode_list(data, store.uri_of(name))
+    ]
+    found |= {_name_of(told["manifest_path"]) for told in manifests}
+    deletes = {_name_of(each["manifest_path"]) for each in manifests if each["content"] == DELETES}
+    for name, data in _read_named(store, sorted(deletes)):
+        entries = decode_entries(data, 0, None, store.uri_of(name))
+        found |= {_name_of(entry["data_file"]["file_path"]) for entry in entries}
+    return frozenset(found)
+
+
+def _read_named(store: Store, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Those of some files of the folder that are there, with their paths."""
+    paths = [f"{METADATA_DIR}/{name}" for name in names]
+    for path, data in zip(paths, store.read_present(paths), strict=True):
+        if data is not None:
+            yield path, data
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]

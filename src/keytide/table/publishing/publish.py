@@ -22,7 +22,7 @@ from keytide.options import keys
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.publishing.content import Content
 from keytide.table.publishing.form import Version
-from keytide.table.publishing.forms import FORMS, AnyForm, content_for
+from keytide.table.publishing.forms import FORMS, AnyForm, content_for, form_for, forms_for
 from keytide.table.publishing.published import NO_SNAPSHOT, Publication, Publications
 from keytide.table.publishing.seen import forget, recall, remember
 from keytide.table.state.retries import is_gone
@@ -58,9 +58,7 @@ def publish(table: StoredTable) -> Publications:
             f"table {table.name} has no '{keys.PUBLISH}'; set it to "
             f"{' or '.join(map(repr, FORMS))} to say for whom it is to be published"
         )
-    return Publications(
-        _Publishing(table.live, FORMS[name]).run(None) for name in view.options.publish
-    )
+    return Publications(_Publishing(table.live, form).run(None) for form in forms_for(view))
 
 
 def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
@@ -72,7 +70,7 @@ def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
     if not view.options.publish or branch_of(table.store) != paths.MAIN_BRANCH:
         return
     # Where one form fails, the others are published all the same.
-    attempts = [_Publishing(table.live, FORMS[name]) for name in view.options.publish]
+    attempts = [_Publishing(table.live, form) for form in forms_for(view)]
     outcomes = table.store.together([partial(each.failure, newest_id) for each in attempts])
     for error in outcomes:
         if error is not None:
@@ -133,7 +131,7 @@ class _Publishing:
 
     def _make(self, known: Version | None, content: Content) -> Publication | _Again:
         store, number = self.table.store, content.snapshot.id
-        draft = self.form.draft(known, content, wall_clock_ms())
+        draft = self._form_after(known).draft(known, content, wall_clock_ms())
         if draft is None:
             return self._told(known, number, None)
         made = draft.create(store)
@@ -154,6 +152,12 @@ class _Publishing:
             return _Again(made)
         self.form.tidy(store, made, content, wall_clock_ms())
         return self._told(made, number, None)
+
+    def _form_after(self, known: Version | None) -> AnyForm:
+        """The form by options that are no older than those by which a version was made."""
+        if known is None or not self.form.is_outdated(known):
+            return self.form
+        return form_for(self.form.name, self.table.view(self.table.schema))
 
     def _is_there(self, known: Version | None) -> bool:
         return known is None or self.form.is_there(self.table.store, known)

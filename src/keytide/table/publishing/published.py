@@ -20,7 +20,14 @@ from keytide.table.publishing.seen import recall, remember
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
-__all__ = ["NO_SNAPSHOT", "Publication", "Publications", "names_of_published", "publications_of"]
+__all__ = [
+    "NO_SNAPSHOT",
+    "Publication",
+    "Publications",
+    "names_of_published",
+    "newest_versions",
+    "publications_of",
+]
 
 
 NO_SNAPSHOT = "nobody has written to the table"
@@ -114,6 +121,14 @@ def names_of_published(store: Store, view: TableView) -> frozenset[str]:
         if version is not None:
             names |= version.by_name.keys()
     return names
+
+
+def newest_versions(store: Store, view: TableView) -> list[tuple[AnyForm, Version | None]]:
+    """The newest version of each form that the options name or have named; None where none is.
+
+    Raises `DataError` for what is damaged.
+    """
+    return [(form, _newest(store, form)) for form in map(FORMS.__getitem__, _forms_ever(view))]
 
 
 def _newest(store: Store, form: AnyForm) -> Version | None:

@@ -9,8 +9,8 @@ from threading import Lock
 from cachetools import LRUCache
 
 from keytide.format.deletion_vector import Vector, stored_vectors
-from keytide.format.delta.vector import DeltaVector
 from keytide.format.index_manifest import IndexFile
+from keytide.format.portable_vector import PortableVector
 from keytide.table.publishing.content import Content
 from keytide.table.state.dead_rows import vector_file_path
 
@@ -31,16 +31,16 @@ def digests_of(content: Content) -> Mapping[str, str]:
         found |= digests or {}
     new = [file for file, digests in kept if digests is None]
     for file, vectors in zip(new, _stored(content, new), strict=True):
-        told = {name: DeltaVector.of(vector).digest for name, vector in vectors.items()}
+        told = {name: PortableVector.of(vector).digest for name, vector in vectors.items()}
         with _LOCK:
             _DIGESTS[_key(content, file)] = told
         found |= told
     return found
 
 
-def encoded(content: Content, names: Collection[str]) -> dict[str, DeltaVector]:
-    """The vectors of some data files, as Delta Lake stores them."""
-    return {name: DeltaVector.of(vector) for name, vector in stored(content, names).items()}
+def encoded(content: Content, names: Collection[str]) -> dict[str, PortableVector]:
+    """The vectors of some data files, in their portable form."""
+    return {name: PortableVector.of(vector) for name, vector in stored(content, names).items()}
 
 
 def stored(content: Content, names: Collection[str]) -> dict[str, Vector]:

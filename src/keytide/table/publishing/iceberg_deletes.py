@@ -1,0 +1,77 @@
+"""The dead rows of a table as Apache Iceberg has them: a file for each bucket that has some.
+
+The file is written anew when one of the bucket's rows has died, as the table's own vectors are. So
+it speaks of living data files only, and of each once: readers may take all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from keytide.format.deletion_vector import Vector
+from keytide.format.iceberg.deletes import DeleteFile, position_deletes, vectors_of_deletes
+from keytide.format.iceberg.metadata import METADATA_DIR
+from keytide.lazily import cached_property
+from keytide.table.publishing.content import Content
+from keytide.table.publishing.vectors import digests_of, stored
+from keytide.table.state.live_files import BucketId
+
+__all__ = ["DeadRows", "digest_in"]
+
+_Encode = Callable[[str, Mapping[str, Vector]], DeleteFile]
+_FILES: Mapping[int, tuple[str, _Encode]] = {
+    2: ("parquet", position_deletes),
+    3: ("puffin", vectors_of_deletes),
+}
+"""By the version of the format: how names of files end, and what makes the files."""
+
+
+@dataclass(frozen=True)
+class DeadRows:
+    """Those of what is to be shown of a table that lies at `location`."""
+
+    content: Content
+    location: str
+    format_version: int
+
+    @cached_property
+    def by_digest(self) -> Mapping[str, Sequence[str]]:
+        """The files with dead rows of each bucket, by what tells the dead rows of the bucket."""
+        if not self.content.dead:
+            return {}
+        digests = digests_of(self.content)
+        buckets: dict[BucketId, list[str]] = {}
+        for name, entry in self.content.files.items():
+            if name in digests:
+                buckets.setdefault((entry.partition, entry.bucket), []).append(name)
+        return {self._digest(names, digests): names for names in buckets.values()}
+
+    def files(self, digests: Collection[str], uuid: str) -> dict[str, DeleteFile]:
+        """The files of some of them, by their paths in the table, which the uuid makes unique."""
+        if not digests:
+            return {}
+        ending, encode = _FILES[self.format_version]
+        names = {digest: self.by_digest[digest] for digest in digests}
+        vectors = stored(self.content, [name for each in names.values() for name in each])
+        made = {}
+        for digest, of in names.items():
+            path = f"{METADATA_DIR}/deletes-{digest}-{uuid}.{ending}"
+            by_uri = {self._uri(self.content.path(name)): vectors[name] for name in of}
+            made[path] = encode(self._uri(path), by_uri)
+        return made
+
+    def _digest(self, names: Iterable[str], digests: Mapping[str, str]) -> str:
+        marks = sorted((name, digests[name]) for name in names)
+        told = [self.format_version, self.location, *marks]
+        return hashlib.blake2b(json.dumps(told).encode(), digest_size=12).hexdigest()
+
+    def _uri(self, path: str) -> str:
+        return f"{self.location}/{path}"
+
+
+def digest_in(path: str) -> str:
+    """What a file with deletes says in its name of the dead rows of its bucket."""
+    return path.rpartition("/")[2].removeprefix("deletes-").partition("-")[0]
