@@ -33,6 +33,7 @@ import fuzz_changes
 import fuzz_feeds
 import fuzz_files
 import fuzz_lives
+import fuzz_others
 import fuzz_sql
 import fuzz_tables
 from fuzz_case import Case, Finding, made
@@ -48,6 +49,7 @@ PARTS: dict[str, Callable[[Case], None]] = {
     "feeds": fuzz_feeds.run,
     "files": fuzz_files.run,
     "lives": fuzz_lives.run,
+    "others": fuzz_others.run,
 }
 
 _HANG_SECONDS = 240
