@@ -472,3 +472,27 @@ def test_lists_are_read_however_the_library_writes_them(tmp_path: Path) -> None:
         (2, None),
         (3, []),
     ]
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_versions_in_partitions_that_are_no_part_of_the_key_nobody_knows_the_later_one(
+    turn: int, tmp_path: Path
+) -> None:
+    deltalake.DeltaTable.create(tmp_path / "far/t", SCHEMA, partition_by="v")
+    lake = kt.connect(tmp_path / "lake")
+    lake.attach("far", tmp_path / "far", format="delta", tables={"t": KEYS})
+    rows = [{"k": 1, "w": 5, "d": None, "v": v} for v in "abc"[::turn]]
+    lake.table("far.t").write([*rows, {**rows[0], "k": 2}, {**rows[0], "k": 2, "d": True}])
+    assert values(lake.sql("SELECT * FROM far.t").to_arrow()) == [(1, 5, None, "c")]
+    assert lake.sql("UPDATE far.t SET v = 'a'").row_count == 1
+    assert values(lake.sql("SELECT k, v FROM far.t").to_arrow()) == [(1, "a")]
+
+
+def test_time_that_no_text_of_a_database_can_have_is_refused(tmp_path: Path) -> None:
+    keys = kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="statement-time")
+    far = sqlite(tmp_path, keys, "TIMESTAMP")
+    far.sql("INSERT INTO far.t VALUES (1, TIMESTAMP '9999-12-31 23:59:59.999999', NULL, 'a')")
+    before = far.stored()
+    with pytest.raises(kt.InvalidError, match="column 'w': a time is in the year 10000"):
+        far.sql("DELETE FROM far.t")
+    assert far.stored() == before

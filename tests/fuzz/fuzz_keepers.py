@@ -10,6 +10,7 @@ import csv
 import json
 import random
 import sqlite3
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -20,7 +21,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "external"))
+
+import delta_tables  # behind the path of what is beside the tests of such tables
 import deltalake
+import iceberg_tables
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz_columns import array, kind_of, plain
@@ -169,13 +174,36 @@ class DeltaKeeper(Keeper):
                 ("vacuum", lambda: table.vacuum(0, enforce_retention_duration=False, dry_run=True)),
                 ("checkpoint", table.create_checkpoint),
                 ("restore", lambda: table.restore(max(0, table.version() - 1))),
+                ("vector", lambda: self._kill(table)),
+                ("overwrite", lambda: self._overwrite(table, column)),
             ]
         )
+        if told == "overwrite" and self.columns[column].sql() == "BYTES":
+            return "nothing"
         if told == "restore" and table.version() < 2:
             return "nothing"
         _able(act)
-        self.has_rewritten |= files > 0 and told in ("compact", "z-order", "delete", "restore")
+        moves = told in ("compact", "z-order", "delete", "restore", "overwrite")
+        self.has_rewritten |= files > 0 and moves
         return f"{told} by {column}"
+
+    def _kill(self, table: deltalake.DeltaTable) -> None:
+        """Mark some rows of a file as dead."""
+        adds = pa.table(table.get_add_actions()).to_pylist()
+        if adds and not table.protocol().reader_features:
+            add = self.chance.choice(adds)
+            dead = self.chance.sample(range(add["num_records"]), (add["num_records"] + 1) // 2)
+            folder = Path(self.location)
+            inline = self.chance.random() < 0.5
+            delta_tables.delete_by_vector(folder, add["path"], dead, inline=inline)
+
+    def _overwrite(self, table: deltalake.DeltaTable, column: str) -> None:
+        """Write rows anew that have no value in a column."""
+        query = f"SELECT * FROM t WHERE {quoted_name(column)} IS NULL"
+        rows = pa.table(deltalake.QueryBuilder().register("t", table).execute(query))
+        rows = rows.cast(self.arrow([]).schema)
+        where = f"{quoted_name(column)} IS NULL"
+        deltalake.write_deltalake(table, rows, mode="overwrite", predicate=where)
 
     def evolve(self, name: str, kind: DataType) -> None:
         added = deltalake.Field.from_arrow(pa.field(name, kind.to_arrow()))
@@ -234,6 +262,7 @@ class IcebergKeeper(Keeper):
 
     def maintain(self) -> str:
         from pyiceberg.expressions import IsNull
+        from pyiceberg.table.snapshots import Operation
 
         table = self.table
         if table.current_snapshot() is None:
@@ -248,11 +277,22 @@ class IcebergKeeper(Keeper):
                 ("overwrite", lambda: table.overwrite(table.scan().to_arrow())),
                 ("overwrite some", lambda: table.overwrite(
                     table.scan(row_filter=IsNull(column)).to_arrow(), IsNull(column))),
+                ("positions", lambda: self._kill(table)),
+                ("rewrite", lambda: iceberg_tables.rewrite(
+                    table, iceberg_tables.live_files(table), Operation.REPLACE)),
             ]
         )  # fmt: skip
         _able(act)
         self.has_rewritten = True
         return f"{told} by {column}"
+
+    def _kill(self, table: Any) -> None:
+        """Mark some rows of a file as dead."""
+        files = iceberg_tables.live_files(table)
+        if files and self.is_ordered:
+            file = self.chance.choice(files)
+            dead = self.chance.sample(range(file.record_count), (file.record_count + 1) // 2)
+            iceberg_tables.delete_positions(table, {file.file_path: dead})
 
     def evolve(self, name: str, kind: DataType) -> None:
         from pyiceberg.io.pyarrow import visit_pyarrow  # noqa: F401  # there, if pyiceberg is

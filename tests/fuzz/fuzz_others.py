@@ -337,7 +337,11 @@ class Life:
         if any(version.place < 0 for version in of_last):
             return [None if keys.is_dead(v.row) else v.row for v in of_last]
         row = max(of_last, key=lambda version: version.place).row
-        return [None if keys.is_dead(row) else row]
+        found = [None if keys.is_dead(row) else row]
+        if self.keeper.partition not in (None, *keys.primary):
+            # Its rows may lie in several files, of which nobody knows the later one.
+            found += [None] if dead else self._largest([v.row for v in of_last], view)
+        return found
 
     def _largest(self, rows: list[Row], view: View) -> list[Row | None]:
         for name, kind in view.columns.items():
@@ -642,7 +646,8 @@ class Life:
         """What a call gives, which may be refused for a reason only."""
         made = self.case.attempt(self.told[-1_200:], act)
         if isinstance(made, Refused):
-            if not (must_refuse or may_refuse):
+            # A time after the last one that there is has no text.
+            if not (must_refuse or may_refuse or "is in the year" in str(made.error)):
                 place = f"{self.steps[-1].split(' ')[0].split('(')[0].lower()} is refused"
                 self.case.note(
                     "rows", f"{place}, {_gist(made.error)}", f"{made.error} by {self.told}"

@@ -141,6 +141,12 @@ class PinnedDelta:
         """See `AppendableSource`."""
         return frozenset(c.name for c in self.columns if not c.stored.nullable)
 
+    @property
+    def cut_by(self) -> Sequence[str]:
+        """See `PinnedSource`."""
+        with delta_errors(self.store):
+            return list(self._table.metadata().partition_columns)
+
     def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
         """See `PinnedSource`."""
         adds, dead, history = self._adds, self._dead, self._history
