@@ -384,6 +384,8 @@ class Life:
                     v = chance.choice(_TEXTS) if kind.sql() == "STRING" else v
             if name == self.keeper.partition and v == "" and self.keeper.format == "delta":
                 continue  # which is NULL there
+            if name == self.keeper.partition and isinstance(v, str) and len(v.encode()) > 60:
+                continue  # no folder has such a name
             if v is None or self.keeper.keeps(v, kind):
                 return v
 
