@@ -101,6 +101,14 @@ class Keeper(ABC):
         """Add a column."""
         raise UnableError
 
+    def rename(self, name: str, to: str) -> None:
+        """Give a column another name."""
+        raise UnableError
+
+    def drop(self, name: str) -> None:
+        """Let a column go."""
+        raise UnableError
+
     def version(self) -> str | None:
         """What the newest version is called; None where there is none."""
         return None
@@ -137,7 +145,7 @@ class DeltaKeeper(Keeper):
         "DATE", "DECIMAL(10, 2)", "DECIMAL(30, 5)", "TIMESTAMP(6)",
         "TIMESTAMP(6) WITH LOCAL TIME ZONE", *_NESTED,
     )  # fmt: skip
-    awkward = " ,;{}()\n\t="
+    awkward = " ,;{}()\n\t=:"  # with a colon the library does not find its own partitions
     is_federated = True
 
     @property
@@ -305,6 +313,22 @@ class IcebergKeeper(Keeper):
 
         _able(add)
         self.columns[name] = kind
+
+    def rename(self, name: str, to: str) -> None:
+        def change() -> None:
+            with self.table.update_schema() as update:
+                update.rename_column(name, to)
+
+        _able(change)
+        self.columns = {to if n == name else n: k for n, k in self.columns.items()}
+
+    def drop(self, name: str) -> None:
+        def change() -> None:
+            with self.table.update_schema(allow_incompatible_changes=True) as update:
+                update.delete_column(name)
+
+        _able(change)
+        self.columns = {n: k for n, k in self.columns.items() if n != name}
 
     def version(self) -> str | None:
         snapshot = self.table.current_snapshot()

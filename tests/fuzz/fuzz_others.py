@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -136,7 +137,8 @@ def _drawn(case: Case, kind: type[Keeper]) -> tuple[Keeper, Keys]:
     keys = Keys([*key], [*orders], tombstone, marker, dml)
     keeper = kind(case.folder / "theirs", columns, chance)
     cut = [n for n, k in columns.items() if n[0] in "kv" and k.sql() in _PARTS]
-    if kind.format in ("delta", "parquet", "csv", "json") and cut and chance.random() < 0.3:
+    can_cut = kind.format in ("delta", "parquet", "csv", "json") and len(columns) > 1
+    if can_cut and cut and chance.random() < 0.3:
         keeper.partition = chance.choice(cut)
     return keeper, keys
 
@@ -280,9 +282,6 @@ class Life:
         """Compare what lies there with what did: what is more came in this step."""
         now = Counter(map(repr, found := self.keeper.stored()))
         by_text = {repr(row): row for row in found}
-        if self.added:
-            for version in self.versions:
-                version.row = {n: version.row.get(n) for n in self.columns}
         self.commits += 1
         left: list[Version] = []
         for version in self.versions:
@@ -358,7 +357,7 @@ class Life:
         acts: list[Callable[[], Any]] = [*[self.append] * 5, *[self.maintain] * 2, self.evolve]
         if self.is_federated:
             acts += [*[self.write] * 2, *[self.insert] * 2, *[self.update] * 3, *[self.delete] * 2,
-                     *[self.merge] * 2, self.move]  # fmt: skip
+                     *[self.merge] * 2, self.move, self.at_once]  # fmt: skip
         self.chance.choice(acts)()
         for view in self.views:
             if not self.case.findings:
@@ -424,25 +423,68 @@ class Life:
             view.past.clear() if self.keeper.format == "iceberg" else None
 
     def evolve(self) -> None:
-        """The format's own library adds a column."""
+        """The format's own library adds a column, or renames or drops one."""
+        chance = self.chance
         self.added += 1
         name = f"x{self.added}"
-        kind = kind_of(self.chance.choice([t for t in self.keeper.types if "<" not in t]))
+        there = [n for n in self.columns if n[0] in "vx"]
+        declared = {n for view in self.views if not view.on_read for n in view.columns}
+        free = [n for n in there if n not in declared]
+        act = chance.choice(["add", "add", "rename", "drop"]) if free else "add"
         try:
-            self.keeper.evolve(name, kind)
+            if act == "add":
+                kind = kind_of(chance.choice([t for t in self.keeper.types if "<" not in t]))
+                self.keeper.evolve(name, kind)
+                self.steps.append(f"add {name} {kind.sql()}")
+            elif act == "rename":
+                old = chance.choice(free)
+                self.keeper.rename(old, name)
+                self.steps.append(f"rename {old} to {name}")
+                for version in self.versions:
+                    version.row[name] = version.row.pop(old, None)
+            else:
+                old = chance.choice(free)
+                self.keeper.drop(old)
+                self.steps.append(f"drop {old}")
         except UnableError:
             return
-        self.steps.append(f"add {name} {kind.sql()}")
+        for version in self.versions:
+            version.row = {n: version.row.get(n) for n in self.columns}
         self.learn()
         for view in self.views:
             view.stale.add(self.keeper.version())
-            if view.name == "e" and view.on_read:
-                made = self.case.attempt(
-                    f"refresh after {self.told}", lambda: self.lake.table("e").refresh()
-                )
-                if made is not True:
-                    self.case.note("rows", "refresh", f"{made} after {self.told}")
-                view.columns, view.past = dict(self.columns), {}
+            if view.name == "far.t":
+                view.columns = self.columns
+            elif view.on_read:
+                self.refresh(view)
+
+    def refresh(self, view: View) -> None:
+        """The columns are taken anew."""
+        table = self.lake.table("e")
+        made = self.case.attempt(f"refresh after {self.told}", table.refresh)
+        if made is not True:
+            self.case.note("rows", "refresh", f"{made} after {self.told}")
+        view.columns, view.past = dict(self.columns), {}
+
+    def at_once(self) -> None:
+        """The format's own library and a statement at the same time."""
+        rows, sent = self.some_rows(), self.some_rows(distinct=True)
+        self.steps.append(f"append {_texts(rows)} at once with write {_texts(sent)}")
+        given, told = self.keeper.arrow(sent), self.told
+
+        def append() -> None:
+            try:
+                self.keeper.append(rows)
+            except UnableError:
+                self.case.count("unable")
+
+        other = Thread(target=append)
+        other.start()
+        made = self.case.attempt(told[-1_200:], lambda: self.far.write(given)) if sent else None
+        other.join()
+        if isinstance(made, Refused) and not isinstance(made.error, kt.ConflictError):
+            self.case.note("rows", "write at once is refused", f"{made.error} by {self.told}")
+        self.learn()
 
     def write(self) -> None:
         """Rows are written as they are."""
@@ -848,12 +890,15 @@ class Life:
     def tell(self, view: View, table: Any, rows: list[Row]) -> None:
         """What changed since an older version."""
         known = [
-            v for v, (columns, _) in view.past.items() if columns.keys() == view.columns.keys()
+            v
+            for v, (columns, _) in view.past.items()
+            if view.name == "far.t" or columns.keys() == view.columns.keys()
         ]
         if not known:
             return
         version = self.chance.choice(known)
-        _, then = view.past[version]
+        # What the older version lacks is NULL there.
+        then = [{n: row.get(n) for n in view.columns} for row in view.past[version][1]]
         found = self.case.attempt(
             f"changes from {version} after {self.told[-1_000:]}",
             lambda: table.changes(version).to_arrow(),

@@ -38,7 +38,9 @@ _VALUES = [
 ]  # fmt: skip
 _PARTITIONS = ["INT", "STRING", "DATE", "BOOLEAN", "BIGINT", "VARCHAR(5)", "TIMESTAMP(3)"]
 _INDEXED = ["TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "DATE", "TIMESTAMP(3)"]
-_NAMES = ["", "", "", "Größe", "it's", 'q"q', "per%cent", "-", "back`tick", "\\", "😀", "a.b", "#"]
+_NAMES = [
+    "", "", "", "Größe", "it's", 'q"q', "per%cent", "-", "back`tick", "\\", "😀", "a.b", "#", ":x",
+]  # fmt: skip
 _BLANKS = ["a b", "{x}", "=", ";--", "a,b"]
 """What no name of a column of Delta may have."""
 _KINDS: list[tuple[bool, dict[str, str]]] = [
