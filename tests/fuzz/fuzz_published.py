@@ -143,7 +143,7 @@ class Life:
 
     def may_refuse(self, error: kt.KeytideError) -> bool:
         """Whether a refusal says what to do first."""
-        hints = ("new bucket num", "cannot be altered", "rescale")
+        hints = ("new bucket num", "cannot be altered", "rescale", "no new value")
         return isinstance(error, kt.UnsupportedError) or any(h in str(error) for h in hints)
 
     # -- what is done --------------------------------------------------------------------------
