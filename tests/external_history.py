@@ -89,6 +89,8 @@ class _Pinned:
     name: str
     last: int
 
+    cut_by = ()
+
     @property
     def schema(self) -> pa.Schema:
         return HISTORIES[self.name].schema

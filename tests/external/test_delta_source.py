@@ -541,3 +541,9 @@ def test_every_type_is_read_as_it_is(tmp_path: Path) -> None:
     source = pinned(tmp_path / "t")
     assert all_rows(source) == rows.to_pylist()
     assert source.schema.types[:11] == rows.schema.types[:11]
+
+
+def test_partition_column_with_a_colon_is_no_address(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1, 2], "p:x": ["a", "b:c"]})
+    deltalake.write_deltalake(tmp_path, rows, partition_by=["p:x"])
+    assert counted(all_rows(pinned(tmp_path))) == counted(rows.to_pylist())

@@ -408,3 +408,91 @@ def test_tables_that_others_keep_are_merged_into_others(tmp_path: Path) -> None:
     assert isinstance(table, kt.FederatedTable)
     assert table.merge(outer, "target.k = source.k").when_matched_delete().execute().rows == 2
     assert far.rows() == []
+
+
+@ENGINES
+def test_changes_are_told_across_a_column_that_came_meanwhile(
+    engine: Callable[[Path], Federated], tmp_path: Path
+) -> None:
+    far = engine(tmp_path)
+    far.sql(FIRST)
+    table = far.lake.table("far.t")
+    first = table.scan().version
+    if engine is delta:
+        added = deltalake.Field.from_arrow(pa.field("n", pa.int64()))
+        deltalake.DeltaTable(tmp_path / "far/t").alter.add_columns(added)
+    else:
+        with iceberg_tables.catalog(tmp_path / "far").load_table("n.t").update_schema() as update:
+            update.union_by_name(pa.schema([*SCHEMA, pa.field("n", pa.int64())]))
+    far.sql("UPDATE far.t SET n = 4 WHERE k = 1")
+    told = table.changes(first).to_pylist()
+    assert [(row["_row_kind"], row["k"], row["n"]) for row in told] == [
+        ("-U", 1, None),
+        ("+U", 1, 4),
+    ]
+
+
+def test_versions_between_which_a_column_became_another_are_not_compared(tmp_path: Path) -> None:
+    far = delta(tmp_path)
+    far.sql(FIRST)
+    numbers = pa.table({"k": pa.array([1], pa.int32()), "w": pa.array([1], pa.int32()),
+                        "d": [True], "v": [7]})  # fmt: skip
+    deltalake.write_deltalake(
+        tmp_path / "far/t", numbers, mode="overwrite", schema_mode="overwrite"
+    )
+    with pytest.raises(
+        kt.InvalidError, match=r"versions 1 and 2 cannot be compared.*'v' is STRING"
+    ):
+        far.lake.table("far.t").changes(1).to_pylist()
+
+
+def test_empty_text_is_refused_where_a_partition_would_make_it_null(tmp_path: Path) -> None:
+    deltalake.DeltaTable.create(tmp_path / "far/t", SCHEMA, partition_by="v")
+    lake = kt.connect(tmp_path / "lake")
+    lake.attach("far", tmp_path / "far", format="delta", tables={"t": KEYS})
+    with pytest.raises(kt.InvalidError, match=r"partitioned by column 'v'.*empty text for NULL"):
+        lake.sql("INSERT INTO far.t VALUES (1, 5, NULL, 'a'), (2, 6, NULL, '')")
+    assert lake.sql("INSERT INTO far.t VALUES (1, 5, NULL, 'a'), (2, 6, NULL, NULL)").row_count == 2
+
+
+def test_lists_are_read_however_the_library_writes_them(tmp_path: Path) -> None:
+    iceberg_tables.create(
+        tmp_path / "far", pa.schema([("k", pa.int32()), ("v", pa.list_(pa.int32()))])
+    )
+    lake = kt.connect(tmp_path / "lake")
+    options = {"catalog.uri": f"sqlite:///{tmp_path}/far/c.db"}
+    lake.attach("far", "n", format="iceberg", options=options, tables={"t": kt.UpsertKeys(["k"])})
+    lake.sql("INSERT INTO far.t SELECT 1, [4, NULL] UNION ALL SELECT 2, NULL")
+    large = pa.table(
+        {"k": pa.array([3], pa.int32()), "v": pa.array([[]], pa.large_list(pa.int32()))}
+    )
+    iceberg_tables.catalog(tmp_path / "far").load_table("n.t").append(large)
+    assert values(lake.sql("SELECT * FROM far.t").to_arrow()) == [
+        (1, [4, None]),
+        (2, None),
+        (3, []),
+    ]
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_versions_in_partitions_that_are_no_part_of_the_key_nobody_knows_the_later_one(
+    turn: int, tmp_path: Path
+) -> None:
+    deltalake.DeltaTable.create(tmp_path / "far/t", SCHEMA, partition_by="v")
+    lake = kt.connect(tmp_path / "lake")
+    lake.attach("far", tmp_path / "far", format="delta", tables={"t": KEYS})
+    rows = [{"k": 1, "w": 5, "d": None, "v": v} for v in "abc"[::turn]]
+    lake.table("far.t").write([*rows, {**rows[0], "k": 2}, {**rows[0], "k": 2, "d": True}])
+    assert values(lake.sql("SELECT * FROM far.t").to_arrow()) == [(1, 5, None, "c")]
+    assert lake.sql("UPDATE far.t SET v = 'a'").row_count == 1
+    assert values(lake.sql("SELECT k, v FROM far.t").to_arrow()) == [(1, "a")]
+
+
+def test_time_that_no_text_of_a_database_can_have_is_refused(tmp_path: Path) -> None:
+    keys = kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="statement-time")
+    far = sqlite(tmp_path, keys, "TIMESTAMP")
+    far.sql("INSERT INTO far.t VALUES (1, TIMESTAMP '9999-12-31 23:59:59.999999', NULL, 'a')")
+    before = far.stored()
+    with pytest.raises(kt.InvalidError, match="column 'w': a time is in the year 10000"):
+        far.sql("DELETE FROM far.t")
+    assert far.stored() == before

@@ -33,6 +33,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimeType
 from pyiceberg.utils.config import Config
 from sources import all_rows, check_order, counted, place, rows_of
 
+import keytide as kt
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 from keytide.external.iceberg import PinnedIceberg, open_source
 from keytide.external.iceberg_origins import SnapshotFacts, origins_of
@@ -492,3 +493,20 @@ def test_table_of_a_rest_catalog_is_read_and_its_token_is_shown_to_nobody_else(
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__S3__REGION", "of-the-executor")
     (part,) = pickle.loads(pickle.dumps(found.parts()))
     assert part.storage.io.properties["s3.region"] == "of-the-executor"
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_rows_of_a_commit_in_several_partitions_nobody_knows_the_later_one(
+    tmp_path: Path, turn: int
+) -> None:
+    schema = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("v", pa.string())])
+    table = create(tmp_path / "far", schema)
+    with table.update_spec() as update:
+        update.add_identity("v")
+    texts = list("abcdef"[::turn])
+    table.append(pa.table({"k": [1] * 6, "w": [1] * 6, "v": texts}, schema=schema))
+    merged = kt.connect(tmp_path / "lake").create_external_table(
+        "e", format="iceberg", location=table.metadata_location, primary_key=["k"],
+        watermark_key=["w"],
+    )  # fmt: skip
+    assert merged.scan().to_pylist() == [{"k": 1, "w": 1, "v": "f"}]

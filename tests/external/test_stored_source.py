@@ -144,3 +144,21 @@ SAMPLES = Path(__file__).parents[1] / "data/samples"
 def test_tables_that_other_writers_made_have_the_rows_that_a_scan_shows(path: Path) -> None:
     shown = kt.open_table(path).scan().to_arrow().to_pylist()
     assert counted(all_rows(open_source(place(path)).pin())) == counted(shown)
+
+
+@pytest.mark.parametrize("options", [{}, {"bucket": "4", "bucket-key": "v"}])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_rows_of_a_write_that_lie_apart_nobody_knows_the_later_one(
+    tmp_path: Path, turn: int, options: dict[str, str]
+) -> None:
+    lake = kt.connect(tmp_path / "lake")
+    schema = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("v", pa.string())])
+    partition = [] if options else ["v"]
+    table = lake.create_table("t", schema, [], partition, options=options)
+    table.write([{"k": 1, "w": 1, "v": v} for v in "abcdef"[::turn]])
+    merged = lake.create_external_table(
+        "e", format="keytide", location=table.uri, primary_key=["k"], watermark_key=["w"]
+    )
+    assert merged.scan().to_pylist() == [{"k": 1, "w": 1, "v": "f"}]
+    table.write([{"k": 1, "w": 1, "v": "a"}])
+    assert merged.scan().to_pylist() == [{"k": 1, "w": 1, "v": "a"}]

@@ -33,6 +33,8 @@ import fuzz_changes
 import fuzz_feeds
 import fuzz_files
 import fuzz_lives
+import fuzz_others
+import fuzz_published
 import fuzz_sql
 import fuzz_tables
 from fuzz_case import Case, Finding, made
@@ -48,6 +50,8 @@ PARTS: dict[str, Callable[[Case], None]] = {
     "feeds": fuzz_feeds.run,
     "files": fuzz_files.run,
     "lives": fuzz_lives.run,
+    "others": fuzz_others.run,
+    "published": fuzz_published.run,
 }
 
 _HANG_SECONDS = 240

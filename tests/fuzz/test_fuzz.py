@@ -21,6 +21,8 @@ SEED = 1
         ("feeds", range(2)),
         ("files", range(3)),
         ("lives", range(3)),
+        ("others", range(3)),
+        ("published", range(2, 6)),
     ],
 )
 def test_cases_of_the_fuzzer_find_nothing(part: str, numbers: range, is_far: bool) -> None:

@@ -18,6 +18,7 @@ from keytide.dml.freshness import is_older, orders_of
 from keytide.dml.handles import ChangedByKey
 from keytide.dml.values import among_keys
 from keytide.errors import InvalidError
+from keytide.merge.joined import joined
 from keytide.merge.order import IS_ADD
 from keytide.scratch import scratch
 from keytide.table.conditions.predicate import Predicate
@@ -91,7 +92,7 @@ def _refuse_hidden(table: ChangedByKey, moved: pl.DataFrame, left: pl.DataFrame,
         return
     key = list(table.view.schema.primary_keys)
     descends = table.view.options.sequence_sort_order == "descending"
-    both = moved.join(left, on=key, how="inner", nulls_equal=True, suffix=_LEFT)
+    both = joined(moved, left, key, suffix=_LEFT)
     for order in orders_of(table.view):
         other = both.select(
             pl.col(name if name in key else f"{name}{_LEFT}").alias(name) for name in order

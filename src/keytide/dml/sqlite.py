@@ -29,6 +29,7 @@ from keytide.extras import library
 __all__ = ["SqliteDatabase"]
 
 _DIGITS_MAX = 15
+_YEARS_MAX = 9_999
 _PATIENCE_MS = 10_000
 """How long a statement waits for another transaction before it is a conflict."""
 
@@ -163,10 +164,16 @@ class SqliteDatabase(Database):
         return values.cast(column.type)
 
     def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
-        """See `Database`. Raises `InvalidError` for NaN, which SQLite would keep as NULL."""
+        """See `Database`.
+
+        Raises `InvalidError` for NaN, which SQLite would keep as NULL, and for days of which the
+        texts have more digits than those that SQLite and others compare and read.
+        """
         type_ = column.type
         if pa.types.is_boolean(type_):
             return values.cast(pa.int64())
+        if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+            self._check_years(values, column)
         if pa.types.is_timestamp(type_):
             return pc.replace_substring_regex(values.cast(pa.string()), r"\.000000$", "")
         if pa.types.is_decimal(type_) or pa.types.is_date(type_):
@@ -176,6 +183,15 @@ class SqliteDatabase(Database):
                 f"column {column.name!r}: NaN cannot be kept in {self.label}; give NULL or a number"
             )
         return values
+
+    def _check_years(self, values: pa.Array, column: DatabaseColumn) -> None:
+        years = pc.min_max(pc.year(values)).as_py()
+        if years["min"] is not None and not 0 <= years["min"] <= years["max"] <= _YEARS_MAX:
+            year = years["max"] if years["min"] >= 0 else years["min"]
+            raise InvalidError(
+                f"column {column.name!r}: a time is in the year {year}, and {self.label} keeps "
+                f"times as texts, of the years 0 to {_YEARS_MAX}"
+            )
 
     def changed(self, session: DatabaseSession) -> int:
         """See `Database`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from keytide.errors import InvalidError
 from keytide.external.cut import KeyCut
 from keytide.external.merging import Merging
 from keytide.external.pinned import PinnedExternal
@@ -16,6 +17,7 @@ from keytide.merge.difference import difference
 from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND
 from keytide.table.changes.kinds import with_shown_kind
+from keytide.table.definition.widening import widened
 from keytide.table.read.row_source import RowSource
 from keytide.table.state.view import TableView
 from keytide.types import Field, parse_sql_type
@@ -62,8 +64,25 @@ class ExternalChanges(RowSource):
         """The work as picklable tasks: one. Raises what reading the source's metadata does."""
         refuse_forked_child()
         names = self.view.schema.names
-        sides = [Merging(side.versions(), names) for side in (self.before, self.after)]
-        return [ChangesTask(*sides)]
+        before = Merging(self.before.versions(), self._known_before())
+        return [ChangesTask(before, Merging(self.after.versions(), names))]
+
+    def _known_before(self) -> tuple[str, ...]:
+        """The columns that the older version has too.
+
+        Raises `InvalidError` for one whose values then are none of its type now.
+        """
+        then = self.before.view.schema.by_name
+        known = [field for field in self.view.schema.fields if field.name in then]
+        try:
+            for field in known:
+                widened(then[field.name].type, field.type, (field.name,))
+        except InvalidError as error:
+            raise InvalidError(
+                f"table {self.view.name}: versions {' and '.join(map(str, self.versions))} "
+                f"cannot be compared: {error}"
+            ) from error
+        return tuple(field.name for field in known)
 
     def count(self) -> int:
         """The number of rows. Raises as `to_batches`."""
@@ -72,7 +91,10 @@ class ExternalChanges(RowSource):
 
 @dataclass(frozen=True)
 class ChangesTask:
-    """Merges both versions and compares them, by parts of the keys. Pickles."""
+    """Merges both versions and compares them, by parts of the keys. Pickles.
+
+    A column that the older one lacks is NULL there.
+    """
 
     before: Merging
     after: Merging
@@ -86,15 +108,23 @@ class ChangesTask:
         """See `FramesTask`."""
         names, key = self.view.schema.names, self.view.schema.primary_keys
         share = memory_bytes // 4
+        empty = pl.DataFrame(schema=polars_schema(self.view.schema.fields))
         with (
             closing(KeyCut(key, _PARTS, share)) as then,
             closing(KeyCut(key, _PARTS, share)) as now,
         ):
             for cut, side in ((then, self.before), (now, self.after)):
                 for rows in side.frames(memory_bytes - 2 * share):
-                    cut.add(rows)
-            empty = pl.DataFrame(schema=polars_schema(self.view.schema.fields))
+                    cut.add(_with_columns_of(empty, rows))
             for before, after in zip(then.parts(), now.parts(), strict=True):
                 told = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
                 if told.height:
                     yield with_shown_kind(told, names)
+
+
+def _with_columns_of(after: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with the columns that the newer version has, in its types."""
+    return rows.select(
+        (pl.col(name) if name in rows.columns else pl.lit(None).alias(name)).cast(type_)
+        for name, type_ in after.schema.items()
+    )

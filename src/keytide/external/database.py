@@ -92,6 +92,7 @@ class PinnedDatabase:
         return None
 
     tells_order = False
+    cut_by = ()
 
     @property
     def properties(self) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -140,6 +140,12 @@ class PinnedDelta:
     def required(self) -> frozenset[str]:
         """See `AppendableSource`."""
         return frozenset(c.name for c in self.columns if not c.stored.nullable)
+
+    @property
+    def cut_by(self) -> Sequence[str]:
+        """See `PinnedSource`."""
+        with delta_errors(self.store):
+            return list(self._table.metadata().partition_columns)
 
     def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
         """See `PinnedSource`."""
@@ -395,11 +401,16 @@ def _finder(table: Any, location: str) -> Finder:
 def _placed(store: Store, path: str) -> tuple[Store, str]:
     """The store and the name of a file; clones have files of other folders."""
     plain = unquote(path)
-    return store_of_file(plain, store) if urlsplit(path).scheme else (store, plain)
+    return store_of_file(plain, store) if _is_absolute(path) else (store, plain)
+
+
+def _is_absolute(path: str) -> bool:
+    """Whether a path is a whole address; a colon alone may be that of a partition column."""
+    return re.match(r"[A-Za-z][\w+.-]*:/", path) is not None
 
 
 def _full_name(store: Store, path: str) -> str:
-    if urlsplit(path).scheme:
+    if _is_absolute(path):
         return _spelt(unquote(path))
     local = store.local_path("_")
     root = store.uri if local is None else f"file://{local.parent}"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
-from keytide.external.appending import Rows, again_after_conflicts, fitting
+from keytide.external.appending import FittingRows, Rows, again_after_conflicts, fitting
 from keytide.external.delta import delta_errors, open_delta
 from keytide.external.delta_schema import delta_columns
 from keytide.external.source import Place
@@ -52,9 +53,23 @@ class DeltaAppender:
             columns = delta_columns(table.schema().to_json(), owner)
             schema = pa.schema([pa.field(c.name, c.type, c.stored.nullable) for c in columns])
             fit = fitting(rows, schema, key, owner)
+            _refuse_empty_texts(fit, table.metadata().partition_columns, owner)
             write: Any = library("deltalake", "delta", owner).write_deltalake
             write(table, fit.reader(), mode="append")
             return str(table.version())
+
+
+def _refuse_empty_texts(rows: FittingRows, partitions: Sequence[str], owner: str) -> None:
+    """Refuse values of partition columns that are NULL to whoever reads them."""
+    for name in partitions:
+        if not pa.types.is_string(rows.schema.field(name).type):
+            continue
+        for part in rows.parts():
+            if pc.any(pc.equal(part.column(name), "")).as_py():
+                raise InvalidError(
+                    f"{owner} is partitioned by column {name!r}, where Delta takes the empty text "
+                    f"for NULL; give NULL, or another text"
+                )
 
 
 @contextmanager

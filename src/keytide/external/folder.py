@@ -102,6 +102,8 @@ class PinnedFolder:
     files: tuple[ObjectInfo, ...]
     declared: pa.Schema | None
 
+    cut_by = ()  # nothing is in order anyway
+
     @property
     def version(self) -> None:
         """See `PinnedSource`: there are none."""

@@ -119,6 +119,13 @@ class PinnedIceberg:
         """See `AppendableSource`."""
         return frozenset(c.name for c in self.columns if not c.stored.nullable)
 
+    @property
+    def cut_by(self) -> Sequence[str]:
+        """See `PinnedSource`: what any specification of partitions cuts by."""
+        names = {field.field_id: field.name for field in self._described.fields}
+        sources = {f.source_id for spec in self._table.specs().values() for f in spec.fields}
+        return sorted(names.get(source, "") for source in sources)  # or a member, or one gone
+
     def parts(self, about_key: Predicate | None = None) -> list[IcebergPart]:
         """See `PinnedSource`."""
         if self.snapshot_id is None:

@@ -180,6 +180,8 @@ def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
     """Values of a file in the type of a column; `stored` says how their members are found."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    if pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))  # as some writers hold lists
     if not pa.types.is_nested(wanted):
         return array if array.type.equals(wanted) else array.cast(wanted)
     if not _is_alike(array.type, wanted):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from keytide.errors import InvalidError
 from keytide.external.formats import open_source
 from keytide.external.key_conditions import asked_of_source
-from keytide.external.source import PinnedSource, Place, Source
+from keytide.external.source import PinnedSource, Place, Source, SourcePart, in_no_order
 from keytide.external.versions import SourceVersions, numbers_of
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
@@ -50,8 +52,15 @@ class PinnedExternal:
         """
         self.check_columns()
         asked = asked_of_source(about_key, self.view.schema.fields, self.source.schema)
-        parts = tuple(self.source.parts(asked))
+        parts = self._placed(self.source.parts(asked))
         return SourceVersions(self.view, parts, numbers_of(parts), about_key, asked)
+
+    def _placed(self, parts: Sequence[SourcePart]) -> tuple[SourcePart, ...]:
+        """The parts, of which those are in no order that tell nothing of the order in a commit."""
+        if {*self.source.cut_by} <= {*self.view.schema.primary_keys}:
+            return tuple(parts)
+        of_commit = Counter(part.commit for part in parts)
+        return tuple(in_no_order(p) if of_commit[p.commit] > 1 else p for p in parts)
 
     def check_columns(self) -> None:
         """Raise `InvalidError` where the definition names columns that are not there."""

@@ -16,6 +16,7 @@ from keytide.external.connector import EXTERNAL_TABLES, ExternalHandle
 from keytide.external.merging import Merging, split_condition
 from keytide.external.pinned import PinnedExternal
 from keytide.format.arrow import in_python, to_arrow
+from keytide.merge.joined import joined
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.condition import Condition, predicate_of
@@ -57,9 +58,8 @@ def get_many_external(table: PinnedExternal, keys: Sequence[Any]) -> pa.Table:
     schema = table.view.schema
     wanted, condition = keys_condition(keys, schema, table.name)
     scan = ExternalScan(table, schema.names, condition)
-    names = list(schema.primary_keys)
     places = wanted.columns[0]
-    rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
+    rows = joined(scan.to_polars(), wanted, schema.primary_keys)
     return to_arrow(rows.sort(places), scan.schema)
 
 

@@ -12,7 +12,7 @@ the sequence numbers of Iceberg, never from the times or names of files (R3).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,7 +20,15 @@ import pyarrow as pa
 from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate
 
-__all__ = ["AppendableSource", "PinnedSource", "Place", "Source", "SourceOptions", "SourcePart"]
+__all__ = [
+    "AppendableSource",
+    "PinnedSource",
+    "Place",
+    "Source",
+    "SourceOptions",
+    "SourcePart",
+    "in_no_order",
+]
 
 
 class SourcePart(Protocol):
@@ -67,6 +75,11 @@ class SourcePart(Protocol):
         ...
 
 
+def in_no_order(part: SourcePart) -> SourcePart:
+    """The part, of whose rows nobody knows which came later in their commit."""
+    return replace(part, is_in_order=False)  # type: ignore[type-var]  # parts are dataclasses
+
+
 class PinnedSource(Protocol):
     """One version of what lies there."""
 
@@ -78,6 +91,14 @@ class PinnedSource(Protocol):
     @property
     def version(self) -> str | None:
         """What people call this version; None where there are no versions."""
+        ...
+
+    @property
+    def cut_by(self) -> Sequence[str]:
+        """The columns by whose values the rows of one commit lie in several parts.
+
+        Of rows that differ in one of them nobody knows which came later in their commit.
+        """
         ...
 
     def parts(self, about_key: Predicate | None = None) -> Sequence[SourcePart]:

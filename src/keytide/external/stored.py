@@ -87,6 +87,12 @@ class PinnedStored:
         """The id of the snapshot; None for a table that nobody has written to."""
         return None if self.scan.snapshot is None else str(self.scan.snapshot.id)
 
+    @property
+    def cut_by(self) -> Sequence[str]:
+        """See `PinnedSource`: partitions and buckets."""
+        view = self.scan.view
+        return (*view.schema.partition_keys, *(field.name for field in view.bucket_fields))
+
     def parts(self, about_key: Predicate | None = None) -> list[StoredPart]:
         """See `PinnedSource`."""
         scan = replace(self.scan, predicate=about_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from keytide.merge.joined import joined
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 
@@ -24,10 +25,8 @@ def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> p
     places = _places(_terms(versions, order), order.descending)
     ranked = rows.with_columns(places.head(rows.height).alias(RANK))
     before = stored.select(order.key).with_columns(places.slice(rows.height).alias(STORED_RANK))
-    joined = ranked.join(
-        before, on=list(order.key), how="left", nulls_equal=True, maintain_order="left"
-    )
-    return joined.with_columns(pl.col(STORED_RANK).fill_null(-1))
+    both = joined(ranked, before, order.key, "left", keeps_order=True)
+    return both.with_columns(pl.col(STORED_RANK).fill_null(-1))
 
 
 def is_late(order: MergeOrder) -> pl.Expr:

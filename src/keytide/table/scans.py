@@ -16,6 +16,7 @@ from keytide.format import paths
 from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
+from keytide.merge.joined import joined
 from keytide.moments import Moment, epoch_ms
 from keytide.options import keys
 from keytide.plural import counted
@@ -143,8 +144,7 @@ def _rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     wanted, condition = keys_condition(keys, schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, condition)
     scan = replace(scan, keys=_exact(wanted, schema))
-    names = list(schema.primary_keys)
-    rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
+    rows = joined(scan.to_polars(), wanted, schema.primary_keys)
     return to_arrow(rows.sort(_PLACE), scan.schema)
 
 

@@ -25,6 +25,7 @@ from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.engine import Elsewhere
 from keytide.merge.engines import engine_class
+from keytide.merge.joined import joined
 from keytide.merge.order import IS_ADD
 from keytide.row_kind import RowKind
 from keytide.scratch import scratch
@@ -148,7 +149,7 @@ class _Moving(Placing):
         left = self._homes.join(last, on=self._key, how="semi").join(
             stays, on=[*self._key, *self._partition], how="anti", nulls_equal=True
         )
-        deletes = last.drop(self._partition).join(left, on=self._key)
+        deletes = joined(last.drop(self._partition), left, self._key)
         deletes = deletes.with_columns(pl.lit(int(RowKind.DELETE), pl.Int8).alias(VALUE_KIND))
         come = self._settled(
             adds.select(*self._key, *self._partition).join(
@@ -156,23 +157,21 @@ class _Moving(Placing):
             )
         )
         self._homes = pl.concat([self._homes.join(last, on=self._key, how="anti"), stays, come])
-        placed = adds.join(self._homes, on=[*self._key, *self._partition], nulls_equal=True)
+        placed = joined(adds, self._homes, [*self._key, *self._partition])
         return pl.concat([deletes.select(placed.columns), placed])
 
     def _kept(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows, each in the partition that its key is in already."""
         self._settle_unknown(frame)
         home = self._homes.unique(self._key, keep="first", maintain_order=True)
-        return frame.drop(self._partition).join(home, on=self._key, maintain_order="left")
+        return joined(frame.drop(self._partition), home, self._key, keeps_order=True)
 
     def _first(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The first row of each key that is nowhere yet."""
         first = frame.unique(self._key, keep="first", maintain_order=True)
         new = first.join(self._homes, on=self._key, how="anti")
         self._settle_unknown(new)
-        return new.join(
-            self._homes, on=[*self._key, *self._partition], nulls_equal=True, maintain_order="left"
-        )
+        return joined(new, self._homes, [*self._key, *self._partition], keeps_order=True)
 
     # -- where keys go that are new in a partition ----------------------------------------------
 

@@ -1,0 +1,42 @@
+"""Rows joined by their key, as keys compare: NULL is equal to NULL, and NaN to NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import polars as pl
+
+from keytide.scratch import scratch
+
+__all__ = ["joined"]
+
+
+def joined(
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    key: Sequence[str],
+    how: Literal["inner", "left"] = "inner",
+    *,
+    suffix: str = "_right",
+    keeps_order: bool = False,
+) -> pl.DataFrame:
+    """The rows of both that have the same key; with 'left' those too that have it alone.
+
+    With `keeps_order` in the order of the left ones.
+    """
+    if len(key) == 1 and left.schema[key[0]].is_float():
+        # Of one column that is sorted Polars loses NaN; of several it compares the rows.
+        same = pl.lit(0, pl.Int8).alias(_SAME)
+        left, right, key = left.with_columns(same), right.with_columns(same), (*key, _SAME)
+    return left.join(
+        right,
+        on=list(key),
+        how=how,
+        suffix=suffix,
+        nulls_equal=True,
+        maintain_order="left" if keeps_order else "none",
+    ).drop(_SAME, strict=False)
+
+
+_SAME = scratch("same")
