@@ -16,7 +16,7 @@ from keytide.table.commit.moved_keys import MovedKeys
 from keytide.table.state.bucket_index import BucketIndex, by_index_key
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.dynamic_buckets import HashFiles
-from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.live_files import BucketId, LiveFiles, number_after
 from keytide.table.write.task import Written
 
 __all__ = [
@@ -318,7 +318,8 @@ def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
         number = entry.file.min_sequence_number
         lowest[bucket] = min(lowest.get(bucket, number), number)
     shifts = {
-        bucket: live.bucket(bucket).max_sequence_number + 1 - low for bucket, low in lowest.items()
+        bucket: number_after(live.bucket(bucket).max_sequence_number, bucket) - low
+        for bucket, low in lowest.items()
     }
     return {
         place: entry.file.min_sequence_number + shift

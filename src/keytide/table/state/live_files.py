@@ -13,14 +13,22 @@ from typing import TypeAlias
 
 import polars as pl
 
-from keytide.errors import NotFoundError
+from keytide.errors import DataError, NotFoundError
 from keytide.format.entry_columns import Entries, is_live
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.lazily import cached_property
 from keytide.table.state.metadata import TableMetadata
 
-__all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "files_of", "load_live_files"]
+__all__ = [
+    "NO_FILES",
+    "BucketId",
+    "BucketState",
+    "LiveFiles",
+    "files_of",
+    "load_live_files",
+    "number_after",
+]
 
 BucketId: TypeAlias = "tuple[bytes, int]"
 """Serialized partition row and bucket number."""
@@ -29,6 +37,21 @@ BucketId: TypeAlias = "tuple[bytes, int]"
 _CHANGES_MAX = 4096
 # More steps, each of them a snapshot and a manifest to read, take longer than one whole load.
 _STEPS_MAX = 64
+# No count of rows or of nanoseconds comes near; what is above says that a manifest is damaged.
+_SEQUENCE_NUMBER_MAX = (1 << 63) - (1 << 40)
+
+
+def number_after(highest: int, bucket: BucketId) -> int:
+    """The sequence number that follows the highest one of a bucket.
+
+    Raises `DataError` where rows that came on top of it would run out of numbers.
+    """
+    if highest > _SEQUENCE_NUMBER_MAX:
+        raise DataError(
+            f"a manifest says that bucket {bucket[1]} has the sequence number {highest}, after "
+            f"which none can follow: it is damaged; Table.verify names the file"
+        )
+    return highest + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,11 @@ class TableMetadata:
             snapshot = None  # whoever reads it says what is wrong with it
         if snapshot is None or snapshot.schema_id == newest.id:
             return SchemasInForce.of([newest])
-        # Whoever reads the table needs those before too; a conversion may end during the look.
+        # A conversion may end during the look. What is not there is told of before others are read,
+        # for a number that is damaged may be any.
+        if snapshot.schema_id > newest.id:
+            self._schema(seen.lineage, snapshot.schema_id)
+        # Whoever reads the table needs those before too.
         numbers = range(max(newest.id, snapshot.schema_id) + 1)
         calls = [partial(self._schema, seen.lineage, number) for number in numbers]
         return SchemasInForce.of(self.store.together(calls)[snapshot.schema_id :])

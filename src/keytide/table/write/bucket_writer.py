@@ -34,7 +34,7 @@ from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.padding import padded_sequence
 from keytide.options import TableOptions, keys
-from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.live_files import BucketId, LiveFiles, number_after
 from keytide.table.state.view import TableView
 from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch, Numbers
 from keytide.types import AtomicType, Field, arrow_schema
@@ -79,8 +79,8 @@ class SequenceBase:
         return cls(highest, count)
 
     def first(self, bucket: BucketId) -> int:
-        """The number for a bucket's rows."""
-        return self.highest.get(bucket, -1) + 1 + self.offset
+        """The number for a bucket's rows. Raises `DataError` where none can follow."""
+        return number_after(self.highest.get(bucket, -1), bucket) + self.offset
 
     def behind(self, entries: Iterable[ManifestEntry], row_count: int) -> SequenceBase:
         """Where the numbers of the same task go on when `row_count` rows made `entries`."""
