@@ -154,6 +154,7 @@ def test_stream_goes_on_over_conversions_of_the_table(
     assert fold(held, told) == shown(table)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
 def test_stream_of_a_changelog_that_jobs_made_is_the_table(
     producer: str, warehouse: str, spark: Any, tmp_path: Path

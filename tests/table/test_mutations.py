@@ -106,6 +106,6 @@ def test_every_member_that_says_something_else_is_told_or_harmless(name: str) ->
 @pytest.mark.parametrize("member", ["schemaId", "_MAX_SEQUENCE_NUMBER", "_ROW_COUNT"])
 def test_number_that_nothing_could_count_to_is_told_at_once(member: str) -> None:
     largest = [m for m in some("keyed") if m.place[-1] == member and m.value == 2**63 - 1]
-    for mutation in largest[:3]:
+    for mutation in largest[:1]:
         with noting(str(mutation)):
             check("keyed", mutation)

@@ -114,7 +114,7 @@ def is_of(form: str, path: str) -> bool:
     return f"/{EVERY[form]}" in path
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("form", EVERY)
 @pytest.mark.parametrize("action", ["fail", "lost-response", "torn", "crash"])
 def test_publication_that_fails_anywhere_is_caught_up_by_the_next(
@@ -518,10 +518,10 @@ def test_dead_rows_of_a_bucket_are_one_file_with_a_vector_for_each_data_file(
     table.write([row(0, "newer"), row(1, "newer")])
     deletes = deletes_of(table)
     assert len({each.file_path for each in deletes}) == 1
-    assert [each.record_count for each in deletes] == [2, 1]
+    assert sorted(each.record_count for each in deletes) == [1, 2]
     folder = Path(table.uri.removeprefix("file://"), METADATA_DIR)
     puffin = PuffinFile(folder.joinpath(Path(deletes[0].file_path).name).read_bytes())
-    assert [int(blob.properties["cardinality"]) for blob in puffin.footer.blobs] == [2, 1]
+    assert sorted(int(blob.properties["cardinality"]) for blob in puffin.footer.blobs) == [1, 2]
     assert seen(table, ICEBERG_3) == scanned(table)
 
 
