@@ -122,7 +122,7 @@ class IcebergAppend(IcebergMerge):
     def load(self, rows: pa.Table) -> None:
         super().load(rows)
         self.lake = kt.connect(self.folder / "lake")
-        options = {"catalog.uri": self.uri}
+        options = {"catalog.uri": self.uri, "catalog.name": "own"}
         tables = {"t": KEYS}
         self.lake.attach("far", "bench", format="iceberg", options=options, tables=tables)
 

@@ -496,3 +496,11 @@ def test_time_that_no_text_of_a_database_can_have_is_refused(tmp_path: Path) -> 
     with pytest.raises(kt.InvalidError, match="column 'w': a time is in the year 10000"):
         far.sql("DELETE FROM far.t")
     assert far.stored() == before
+
+
+def test_catalog_of_another_name_is_told_where_it_has_no_such_table(tmp_path: Path) -> None:
+    far = iceberg(tmp_path)
+    options = {"catalog.uri": f"sqlite:///{tmp_path}/far/c.db", "catalog.name": "other"}
+    far.lake.attach("wrong", "n", format="iceberg", options=options, tables={"t": KEYS})
+    with pytest.raises(kt.NotFoundError, match=r"of the name 'other' \(catalog\.name\)"):
+        far.lake.table("wrong.t")

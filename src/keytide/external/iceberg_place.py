@@ -57,7 +57,9 @@ class IcebergPlace:
     def shown(self) -> str:
         """What messages call the table."""
         kind = dict(self.catalog).get("type")
-        return f"Iceberg table {self.name}" + (f" in a {kind} catalog" if kind else "")
+        # A SQL catalog shows the tables of its own name alone.
+        named = f" of the name {self.catalog_name!r} (catalog.name)" if kind == "sql" else ""
+        return f"Iceberg table {self.name}" + (f" in a {kind} catalog{named}" if kind else "")
 
     @property
     def catalog_name(self) -> str | None:
