@@ -504,3 +504,29 @@ def test_catalog_of_another_name_is_told_where_it_has_no_such_table(tmp_path: Pa
     far.lake.attach("wrong", "n", format="iceberg", options=options, tables={"t": KEYS})
     with pytest.raises(kt.NotFoundError, match=r"of the name 'other' \(catalog\.name\)"):
         far.lake.table("wrong.t")
+
+
+def test_calls_look_at_a_table_once_and_for_columns_of_given_rows_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from keytide.external.delta import DeltaSource
+
+    far, pins, pin = delta(tmp_path), [], DeltaSource.pin
+    far.sql(FIRST)
+    table = far.lake.table("far.t")
+    assert isinstance(table, kt.FederatedTable)
+    monkeypatch.setattr(DeltaSource, "pin", lambda *given: pins.append(1) or pin(*given))
+
+    def merge() -> Any:
+        return table.merge([{"k": 1}], "target.k = source.k").when_matched_delete().execute()
+
+    calls: list[tuple[Callable[[], Any], int]] = [
+        (lambda: table.get(1), 1),
+        (lambda: table.update({"v": "'z'"}, "k = 1"), 1),
+        (lambda: table.delete("k = 2"), 1),
+        (merge, 2),
+    ]
+    for call, looks in calls:
+        pins.clear()
+        call()
+        assert len(pins) == looks

@@ -40,8 +40,9 @@ class AppendResult:
 class FederatedTable(ForeignTable):
     """A table of what is attached with a format: its rows are merged, and its changes appended.
 
-    Columns are those that the table has when they are asked for; each call looks at it once. No row
-    that lies there is ever changed or deleted. What else tables of the lake can do raises
+    Columns are those that the table has when they are asked for. Reads, deletes and updates look at
+    it once; `write`, and `merge` of rows that the caller has, look at its columns before that. No
+    row that lies there is ever changed or deleted. What else tables of the lake can do raises
     `UnsupportedError`. Safe to share between threads.
     """
 
@@ -167,7 +168,7 @@ class FederatedTable(ForeignTable):
     def _form(self) -> FederatedForm:
         from keytide.sql.forms import FederatedForm
 
-        return FederatedForm(self._catalog, self.name, self.table_schema)
+        return FederatedForm(self._catalog, self.name, lambda: self.table_schema)
 
     def _pinned(self, version: int | str | None = None) -> PinnedExternal:
         return self._tables.pinned(self._inner, version).table

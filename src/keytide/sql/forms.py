@@ -21,6 +21,7 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.external.connector import EXTERNAL_TABLES, ExternalHandle
 from keytide.external.pinned import PinnedExternal
 from keytide.format.schema import TableSchema
+from keytide.lazily import cached_property
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.form_texts import FormTexts
@@ -87,11 +88,19 @@ class FormTable(Protocol):
 
 @dataclass(frozen=True)
 class FederatedForm:
-    """A table that others keep, and that the catalog finds by its name. See `FormTable`."""
+    """A table that others keep, and that the catalog finds by its name. See `FormTable`.
+
+    `look` tells its columns; most statements have no need to ask.
+    """
 
     catalog: AttachedCatalog
     name: str
-    schema: TableSchema
+    look: Callable[[], TableSchema]
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """See `FormTable`."""
+        return self.look()
 
     def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
         """See `FormTable`."""
