@@ -83,11 +83,26 @@ class Keytide(Engine):
     def compact(self) -> None:
         self.table.compact(full=True)
 
+    def close(self) -> None:
+        self.table.close()
+
 
 class KeytideIndex(Keytide):
     """A table with an index of keys."""
 
     options: ClassVar[dict[str, str]] = {"upsert.mode": "full"}
+
+
+class KeytideInFront(Keytide):
+    """Every compaction in the write that made it due."""
+
+    options: ClassVar[dict[str, str]] = {"compaction.background": "false"}
+
+
+class KeytideUncompacted(Keytide):
+    """No compaction at all: what writing alone takes."""
+
+    options: ClassVar[dict[str, str]] = {"write-only": "true"}
 
 
 class PypaimonRust(Engine):
@@ -133,6 +148,7 @@ class Chdb(Engine):
 
     distribution = "chdb"
     compacts = True
+    settings = ""
 
     def __init__(self, directory: Path, buckets: int) -> None:
         super().__init__(directory, buckets)
@@ -143,7 +159,7 @@ class Chdb(Engine):
     def create(self) -> None:
         self.session.query(
             "CREATE TABLE t (id Int64, a Int64, b Float64, c Int64, s String) "
-            "ENGINE = ReplacingMergeTree ORDER BY id"
+            f"ENGINE = ReplacingMergeTree ORDER BY id {self.settings}"
         )
 
     def load(self, rows: pa.Table) -> None:
@@ -159,6 +175,51 @@ class Chdb(Engine):
 
     def close(self) -> None:
         self.session.close()
+
+
+class ChdbSynced(Chdb):
+    """The same with each insert on the disk when it returns, as Keytide's commits are."""
+
+    settings = "SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
+
+
+class Ducklake(Engine):
+    """DuckDB's lake: Parquet files, and a catalog in a database file."""
+
+    distribution = "duckdb"
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        import duckdb
+
+        self.connection = duckdb.connect()
+        try:
+            self.connection.execute("LOAD ducklake")
+        except duckdb.Error as error:
+            raise ModuleNotFoundError("DuckDB's extension ducklake") from error
+        self.connection.execute(
+            f"ATTACH 'ducklake:{directory}/catalog' AS lake (DATA_PATH '{directory}/data')"
+        )
+
+    def create(self) -> None:
+        self.connection.execute(
+            "CREATE TABLE lake.t (id BIGINT, a BIGINT, b DOUBLE, c BIGINT, s VARCHAR)"
+        )
+
+    def load(self, rows: pa.Table) -> None:
+        self.connection.execute("INSERT INTO lake.t SELECT * FROM rows")
+
+    def upsert(self, rows: pa.Table) -> None:
+        self.connection.execute(
+            "MERGE INTO lake.t USING rows USING (id) WHEN MATCHED THEN UPDATE "
+            "WHEN NOT MATCHED THEN INSERT"
+        )
+
+    def read(self) -> pa.Table:
+        return self.connection.execute("FROM lake.t").to_arrow_table()
+
+    def close(self) -> None:
+        self.connection.close()
 
 
 class Pylance(Engine):
@@ -277,6 +338,10 @@ class Pyiceberg(Engine):
 
 ENGINES: dict[str, type[Engine]] = {
     "keytide-index": KeytideIndex,
+    "keytide-in-front": KeytideInFront,
+    "keytide-uncompacted": KeytideUncompacted,
+    "chdb-synced": ChdbSynced,
+    "ducklake": Ducklake,
     **{
         engine.distribution: engine
         for engine in (Keytide, PypaimonRust, Chdb, Pylance, Deltalake, Pypaimon, Pyiceberg)
@@ -284,3 +349,6 @@ ENGINES: dict[str, type[Engine]] = {
 }
 SLOW = ("pypaimon", "pyiceberg")
 """Engines that take minutes for the whole workload and get a fifth of it."""
+
+VARIANTS = ("keytide-in-front", "keytide-uncompacted", "chdb-synced", "ducklake")
+"""Engines that are measured only where they are asked for."""

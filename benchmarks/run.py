@@ -23,7 +23,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from engines import ENGINES, SLOW
+from engines import ENGINES, SLOW, VARIANTS
 from plot import save_chart
 from report import Result, print_report, verdicts, with_buckets
 from workload import Workload, prepare
@@ -67,7 +67,7 @@ def parse_arguments() -> argparse.Namespace:
         "--engines",
         nargs="+",
         choices=ENGINES,
-        default=[name for name in ENGINES if name not in SLOW],
+        default=[name for name in ENGINES if name not in (*SLOW, *VARIANTS)],
         help="engines to measure (default: all but the slow ones)",
     )
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -40,15 +41,18 @@ def runs_of(text: str, made: int = NOW) -> list[SortedRun]:
     return sorted_runs(entries)
 
 
-def shown(unit: Unit | None) -> str:
-    """`sizes > level`."""
-    if unit is None:
-        return "nothing"
-    return f"{' '.join(str(run.size) for run in unit.runs)} > {unit.output_level}"
+def shown(*units: Unit | None) -> str:
+    """`sizes > level, sizes > level`."""
+    texts = [
+        f"{' '.join(str(run.size) for run in unit.runs)} > {unit.output_level}"
+        for unit in units
+        if unit is not None
+    ]
+    return ", ".join(texts) or "nothing"
 
 
 def picked(text: str, made: int = NOW, **rules: Any) -> str:
-    return shown(pick(runs_of(text, made), Rules(**rules), NOW))
+    return shown(*pick(runs_of(text, made), Rules(**rules), NOW))
 
 
 def test_runs_are_files_of_level_0_newest_first_then_levels() -> None:
@@ -57,6 +61,7 @@ def test_runs_are_files_of_level_0_newest_first_then_levels() -> None:
     assert found == [(0, [1]), (0, [2]), (3, [7, 5]), (5, [9])]
 
 
+MOVES = {"moved_bytes_min": 9}
 STEEP = {"trigger_runs": 3, "num_levels": 4, "size_amplification_percent": 25}
 
 
@@ -90,6 +95,19 @@ STEEP = {"trigger_runs": 3, "num_levels": 4, "size_amplification_percent": 25}
         ("1 1 9 9@1", {"trigger_runs": 3, "size_amplification_percent": 999}, "1 1 9 9 > 5"),
         # A run above the configured levels stays the highest.
         ("1 1 1 1 1@9", {}, "1 1 1 1 1 > 9"),
+        # What outweighs all newer runs moves as it is, where it is large and there are levels.
+        ("1 1 1 1 50", {}, "1 1 1 1 50 > 5"),
+        ("1 1 1 1 50", MOVES, "1 1 1 1 > 4, 50 > 5"),
+        ("1 1 1 1 8", MOVES, "1 1 1 1 8 > 5"),
+        ("9 9 9 9 36", MOVES, "9 9 9 9 36 > 5"),
+        ("9 9 9 9 37", MOVES, "9 9 9 9 > 4, 37 > 5"),
+        ("1 1 1 20 50", MOVES, "1 1 1 > 3, 20 > 4, 50 > 5"),
+        ("1 1 1 20 50@3 99@5", MOVES, "1 1 1 > 1, 20 > 2"),
+        ("1 1 1 20 50@2 99@5", MOVES, "1 1 1 20 > 1"),
+        ("1 1 20 50@1 99@5", {**MOVES, "size_amplification_percent": 999}, "1 1 20 50 > 4"),
+        ("1 1 1 1 50", {**MOVES, "num_levels": 2}, "1 1 1 1 50 > 1"),
+        ("1 1 50", {**MOVES, "total_size_threshold": 99}, "1 1 50 > 5"),
+        ("1 1 1 1 50@0", {**MOVES, "only_whole": True}, "nothing"),
         # Early rules need no trigger, but something to do.
         ("1 9@5", {"total_size_threshold": 11}, "1 9 > 5"),
         ("1 9@5", {"total_size_threshold": 10}, "nothing"),
@@ -145,7 +163,7 @@ any_runs = st.builds(
 )
 any_rules = st.builds(
     Rules, st.integers(1, 6), st.integers(2, 6), st.integers(0, 300), st.integers(0, 100),
-    only_whole=st.booleans(),
+    only_whole=st.booleans(), moved_bytes_min=st.none() | st.integers(1, 1000),
 )  # fmt: skip
 
 
@@ -154,15 +172,18 @@ def test_whatever_is_picked_is_the_newest_runs_for_a_free_level_above_0(
     text: str, rules: Rules
 ) -> None:
     runs = runs_of(text)
-    unit = pick(runs, rules, NOW)
-    if unit is None:
+    units = pick(runs, rules, NOW)
+    if not units:
         return
-    left = runs[len(unit.runs) :]
-    assert runs == [*unit.runs, *left]
-    assert unit.is_whole == (not left)
-    assert unit.output_level > 0
-    assert all(unit.output_level < run.level for run in left)
-    assert unit.output_level >= max(run.level for run in unit.runs)
+    taken = list(chain.from_iterable(unit.runs for unit in units))
+    left = runs[len(taken) :]
+    assert runs == [*taken, *left]
+    assert [unit.is_whole for unit in units] == [not left and units == units[:1]] * len(units)
+    levels = [unit.output_level for unit in units]
+    assert levels[0] > 0
+    assert levels == sorted(set(levels))
+    assert all(levels[-1] < run.level for run in left)
+    assert all(unit.output_level >= run.level for unit in units for run in unit.runs)
     assert left == [] or not rules.only_whole
 
 
@@ -172,11 +193,17 @@ def test_compacting_goes_on_until_there_are_no_more_runs_than_the_trigger(
 ) -> None:
     runs = runs_of(text)
     for _ in range(len(runs) + 1):
-        unit = pick(runs, rules, NOW)
-        if unit is None:
+        units = pick(runs, rules, NOW)
+        if not units:
             break
-        merged = SortedRun(unit.output_level, unit.files)
-        runs = [merged, *runs[len(unit.runs) :]]
-    assert unit is None
+        made = [SortedRun(unit.output_level, unit.files) for unit in units]
+        runs = [*made, *runs[sum(len(unit.runs) for unit in units) :]]
+    assert not units
     least = 10 * rules.trigger_runs - 1 if rules.only_whole else rules.trigger_runs
     assert len(runs) <= max(1, least)
+
+
+def test_the_files_of_one_large_run_move_together() -> None:
+    load = [entry(50, 0, 7), entry(60, 0, 7)]
+    runs = sorted_runs([*load, *(entry(1, 0, number) for number in (8, 9, 10))])
+    assert shown(*pick(runs, Rules(moved_bytes_min=9), NOW)) == "1 1 1 > 4, 50 60 > 5"

@@ -38,11 +38,14 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.external import is_external
 from keytide.table.local_writes import fill
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.types import Field
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from keytide.sql.query_engine import Engine
 
 __all__ = ["Lake", "connect", "open_table"]
@@ -110,6 +113,21 @@ class Lake:
     def __init__(self, catalog: AttachedCatalog, spark: Any = None) -> None:
         self._catalog = catalog
         self._spark = spark
+
+    def close(self) -> None:
+        """Wait for what is compacted behind the writes of this process, to tables of this lake.
+
+        See `Table.close`. The lake can be used as before.
+        """
+        BEHIND.wait_below(self.uri)
+
+    def __enter__(self) -> Self:
+        """The lake; the end of the block waits as `close`."""
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """See `close`."""
+        self.close()
 
     def __repr__(self) -> str:
         return f"Lake({self.uri!r})"

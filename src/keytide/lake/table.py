@@ -48,6 +48,7 @@ from keytide.table.state.branches import open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep import conversion, going_back, mending, old_partitions, purging
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.compacting import compact
 from keytide.table.upkeep.doctor import doctor as diagnose
 from keytide.table.upkeep.indexing import IndexingResult, index_files
@@ -57,6 +58,8 @@ from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from keytide.sql.query_engine import Engine
 
 __all__ = ["Table"]
@@ -147,6 +150,22 @@ class Table:
     def stored(self) -> StoredTable:
         """The table as the layers below know it."""
         return self._stored
+
+    def close(self) -> None:
+        """Wait for what is compacted behind the writes of this process, to this table.
+
+        A failure there is a warning here. The table can be used as before, by others too; the end
+        of the process waits as well. Nothing is lost where a process dies instead.
+        """
+        BEHIND.wait(self.uri)
+
+    def __enter__(self) -> Self:
+        """The table; the end of the block waits as `close`."""
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """See `close`."""
+        self.close()
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, {self.uri!r})"

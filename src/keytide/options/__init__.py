@@ -140,6 +140,8 @@ class TableOptions:
     given_num_levels: int | None = _option("num-levels")
     size_amplification_percent: int = _option("compaction.max-size-amplification-percent")
     size_ratio_percent: int = _option("compaction.size-ratio")
+    background_compaction: bool = _option("compaction.background")
+    background_compaction_bytes_min: int = _option("compaction.background.min-size")
     optimization_interval_ms: int | None = _option("compaction.optimization-interval")
     total_size_threshold_bytes: int | None = _option("compaction.total-size-threshold")
     incremental_size_threshold_bytes: int | None = _option("compaction.incremental-size-threshold")
@@ -192,10 +194,15 @@ class TableOptions:
 
     @property
     def stop_trigger_runs(self) -> int:
-        """The sorted runs of a bucket that a write leaves at most; three above the trigger."""
+        """The sorted runs of a bucket that a write leaves at most.
+
+        Three above the trigger, or four times as many where they are compacted behind the writer.
+        """
         given = self.given_stop_trigger_runs
         trigger = self.compaction_trigger_runs
-        return trigger + 3 if given is None else max(given, trigger)
+        if given is None:
+            return 4 * trigger if self.background_compaction else trigger + 3
+        return max(given, trigger)
 
     @property
     def merges_on_read(self) -> bool:

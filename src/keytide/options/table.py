@@ -481,8 +481,16 @@ _COMPACTION = (
            "level 0 and each level above it, at which a write compacts the bucket after its "
            "commit. More runs make writes cheaper and reads dearer.", "5"),
     Option("num-sorted-run.stop-trigger", integer(1), "More sorted runs of a bucket than these, "
-           "and a write goes on compacting until there are fewer, whoever else compacts; left out, "
-           "three more than start a compaction."),
+           "and a write goes on compacting until there are fewer, or waits for what is compacted "
+           "behind it; left out, four times as many as start a compaction, and three more where "
+           "nothing is compacted behind writers."),
+    Option("compaction.background", BOOLEAN, "Whether larger compactions run behind the writer: "
+           "a write returns once its rows are durable, and a thread of its process compacts while "
+           "the next writes go on, one compaction of a table at a time. `Table.close`, the end of "
+           "a `with` block and that of the process wait for it. Rows that no reader would be shown "
+           "before are compacted in the write nevertheless.", "true"),
+    Option("compaction.background.min-size", SIZE, "Compactions of files of at least this size "
+           "run behind the writer, smaller ones in the write.", "256 kb"),
     Option("num-levels", integer(2), "Levels of a bucket; `$ro` shows the highest. Left out, one "
            "more than the runs that start a compaction."),
     _compacting("compaction.force-rewrite-all-files", BOOLEAN, "false",

@@ -42,6 +42,7 @@ from keytide.table.runner import Outcome, settled
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import WriteTask, Written
@@ -186,6 +187,7 @@ class SourceWrite:
                 self._publish(transaction)
             else:
                 transaction.already_done()
+        BEHIND.wait(self.table.uri)  # Spark ends this process when it likes
 
     def abort(self, told: Sequence[TaskMessage]) -> None:
         """Delete the files of the tasks that did finish."""

@@ -39,6 +39,7 @@ from keytide.table.state.branches import open_table, pinned_table
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins
 from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.warehouse import DATABASE_SUFFIX, Warehouse
 from keytide.table.write.trial import try_definition
 from keytide.types import Field, type_from_arrow
@@ -263,6 +264,7 @@ class Catalog:
             if missing_ok:
                 return
             self.table(name)
+        BEHIND.wait(self.warehouse.metadata(database, table).uri)
         self.warehouse.drop(database, table)
 
     def _split_whole(self, name: str) -> tuple[str, str]:

@@ -2,7 +2,9 @@
 
 Universal compaction, as the other engines of the format do it. Runs are picked from the newest on
 without a gap, so what comes out never jumps over an older run. Nothing is written to level 0, and
-when all runs are picked, the highest level takes them.
+when all runs are picked, the highest level takes them. A run of level 0 that outweighs all newer
+ones, such as what a load wrote, becomes a unit of its own: it moves to its level as it is, and they
+are compacted below it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ __all__ = [
 # times the runs that start a compaction, are worth it.
 _WORTH_PERCENT = 10
 _MANY = 10
+# Smaller runs are written again in no time, and one run is read faster than two.
+_MOVED_BYTES_MIN = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,14 @@ class SortedRun:
 class Unit:
     """Runs to compact, newest first, and the level for what they become.
 
-    `is_whole` tells whether they are all runs of the bucket, so that nothing older lies below.
+    `is_whole` tells whether they are all runs of the bucket, so that nothing older lies below, and
+    `moves` that their files are to stay what they are, however small.
     """
 
     runs: tuple[SortedRun, ...]
     output_level: int
     is_whole: bool
+    moves: bool = False
 
     @property
     def files(self) -> tuple[ManifestEntry, ...]:
@@ -88,9 +94,12 @@ class Rules:
     incremental_size_threshold: int | None = None
     only_whole: bool = False
     """Whether a merged version always needs all older ones of its key."""
+    moved_bytes_min: int | None = None
+    """From which size on a run of level 0 that outweighs all newer ones moves to its level as it
+    is; None: all of level 0 is compacted together."""
 
     @classmethod
-    def of(cls, options: TableOptions, *, only_whole: bool) -> Rules:
+    def of(cls, options: TableOptions, *, only_whole: bool, moves: bool) -> Rules:
         """The rules of a table."""
         return cls(
             options.compaction_trigger_runs,
@@ -101,6 +110,7 @@ class Rules:
             options.total_size_threshold_bytes,
             options.incremental_size_threshold_bytes,
             only_whole,
+            _MOVED_BYTES_MIN if moves else None,
         )
 
     @property
@@ -131,19 +141,57 @@ def sorted_runs(files: Iterable[ManifestEntry]) -> list[SortedRun]:
     return [*(SortedRun(0, (entry,)) for entry in level_0), *upper]
 
 
-def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
-    """What to compact of a bucket that a write has reached; None where it can wait.
+def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> list[Unit]:
+    """What to compact of a bucket that a write has reached, newest first; none where it can wait.
 
     `now_ms` is the time in which files say when they were made.
     """
-    unit = _by_early_rules(runs, rules, now_ms) or (
-        _by_worth(runs, rules)
-        if rules.only_whole
-        else _by_size_amplification(runs, rules)
-        or _by_size_ratio(runs, rules)
-        or _by_number(runs, rules)
+    whole = _by_early_rules(runs, rules, now_ms) or (
+        _by_worth(runs, rules) if rules.only_whole else _by_size_amplification(runs, rules)
     )
-    return None if unit is None or unit.is_idle else unit
+    if whole is not None or rules.only_whole:
+        units = [] if whole is None else [whole]
+    else:
+        newest = _by_size_ratio(runs, rules) or _by_number(runs, rules)
+        units = [] if newest is None else _apart(newest, rules)
+    return [unit for unit in units if not unit.is_idle]
+
+
+def _apart(unit: Unit, rules: Rules) -> list[Unit]:
+    """A unit without the runs of level 0 that outweigh all newer ones, and these.
+
+    They get the levels from the unit's own downwards, as far as one is left for the others.
+    """
+    runs, level, moved = unit.runs, unit.output_level, list[Unit]()
+    while level > 1 and (oldest := _oldest_of_level_0(runs)):
+        newer = runs[: len(runs) - len(oldest)]
+        size = sum(run.size for run in oldest)
+        least = rules.moved_bytes_min
+        if least is None or not newer or size < max(least, sum(run.size for run in newer) + 1):
+            break
+        moved.append(Unit(oldest, level, is_whole=False, moves=True))
+        runs, level = newer, level - 1
+    if not moved:
+        return [unit]
+    return [Unit(runs, level, is_whole=False), *reversed(moved)]
+
+
+def _oldest_of_level_0(runs: tuple[SortedRun, ...]) -> tuple[SortedRun, ...]:
+    """The files of the oldest sorted run, where that lies on level 0.
+
+    A large run is stored as several files, all of whose rows have the number of their write.
+    """
+    if runs[-1].level > 0:
+        return ()
+    numbers = _numbers_of(runs[-1])
+    same = itertools.takewhile(lambda run: _numbers_of(run) == numbers, reversed(runs))
+    oldest = tuple(same) if numbers[0] == numbers[1] else runs[-1:]
+    return oldest[::-1]
+
+
+def _numbers_of(run: SortedRun) -> tuple[int, int]:
+    (entry,) = run.files
+    return entry.file.min_sequence_number, entry.file.max_sequence_number
 
 
 def pick_all(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import ManifestEntry
@@ -67,7 +68,7 @@ class Planner:
             self._due_of(sorted_runs(files), now_ms, waits=waits)
             for files in _by_bucket(live, buckets)
         )
-        return self._with_all_told([unit for unit in found if unit is not None], live)
+        return self._with_all_told(list(chain.from_iterable(found)), live)
 
     def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
         """All runs of each bucket that has something to gain."""
@@ -93,6 +94,15 @@ class Planner:
             for bucket, state in states.items()
             if self._runs(state) >= least or state.level_files.get(0, 0) >= self._new_runs
         }
+
+    def bytes_due(self, live: LiveFiles, buckets: Collection[BucketId]) -> int | None:
+        """The size of the files that are due of some buckets; None where nothing is.
+
+        What moves to its level as it is does not count.
+        """
+        units = self.due(live, buckets) if buckets else []
+        sizes = (run.size for unit in units if not unit.moves for run in unit.runs)
+        return sum(sizes) if units else None
 
     def are_too_many(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
         """Whether a bucket has more runs than a write may leave there."""
@@ -129,15 +139,17 @@ class Planner:
             return math.inf
         return options.lookup_runs_max
 
-    def _due_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> Unit | None:
+    def _due_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> list[Unit]:
         if self._stays_apart:
-            return pick_apart(runs, self._rules, now_ms)
-        unit = pick(runs, self._rules, now_ms)
+            unit = pick_apart(runs, self._rules, now_ms)
+            return [] if unit is None else [unit]
+        units = pick(runs, self._rules, now_ms)
         is_told_of = self.view.options.changelog_producer == "lookup" and not waits
         least = 1 if is_told_of else self._new_runs
-        if unit is None and sum(run.level == 0 for run in runs) >= least:
-            return pick_new(runs, self._rules)
-        return unit
+        if not units and sum(run.level == 0 for run in runs) >= least:
+            new = pick_new(runs, self._rules)
+            return [] if new is None else [new]
+        return units
 
     def _with_all_told(self, units: list[Unit], live: LiveFiles) -> list[Unit]:
         """The units and, where keys move and one of them makes a changelog, all that would make it.
@@ -175,8 +187,11 @@ class Planner:
     def _rules(self) -> Rules:
         options = self.view.options
         # Where compactions look up, the older version of a key is at hand wherever it lies.
-        only_whole = self.view.engine.needs_oldest and not compacts_by_lookup(options)
-        return Rules.of(options, only_whole=only_whole)
+        looks_up = compacts_by_lookup(options)
+        only_whole = self.view.engine.needs_oldest and not looks_up
+        # What moves as it is would be looked up by no one, and told of by no changelog.
+        is_told_of = options.changelog_producer in ("lookup", "full-compaction")
+        return Rules.of(options, only_whole=only_whole, moves=not looks_up and not is_told_of)
 
 
 def _by_bucket(

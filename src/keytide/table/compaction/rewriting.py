@@ -144,7 +144,7 @@ class CompactTask:
         """Whether a section is one file that has nothing to gain but its level."""
         file = section.files[0]
         is_large = file.meta.file_size * 100 >= self._target_bytes * LARGE_PERCENT
-        return is_large and self._may_stay(section)
+        return (is_large or self.unit.moves) and self._may_stay(section)
 
     def _may_stay(self, section: Section) -> bool:
         """Whether a section is one file that reads at the new level as it does now."""

@@ -35,6 +35,7 @@ from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.afterwards import Made, follow
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.writable import writable_view
 
@@ -47,6 +48,7 @@ def compact(
     runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
     """Compact a table, or some partitions of it, as `Table.compact` says."""
+    BEHIND.wait(table.uri)
     if order_by or order_strategy is not None:
         strategy = order_strategy or "order"
         return _cluster(table, strategy, order_by, partitions, dry_run=dry_run, runner=runner)

@@ -32,6 +32,7 @@ from keytide.table.state.schemas import Schemas
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.manifests import commit_alike
 from keytide.table.upkeep.moved_keys import MoveKeysTask, move_keys_tasks
 from keytide.table.upkeep.winners import MoveWinnersTask, move_winners_tasks
@@ -83,6 +84,7 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     table that has no equivalent of the other kind, naming what stands in the way;
     `ConflictError` when too many races were lost; `DataError` when the store fails.
     """
+    BEHIND.wait(table.uri)
     wanted, seen = _mode(table, upsert_mode), table.pinned()
     tries = writable_view(seen).options.commit_retries_max + 1
     for _ in range(tries):

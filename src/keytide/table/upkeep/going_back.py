@@ -12,6 +12,7 @@ from keytide.table.history.branches import FastForwardResult
 from keytide.table.history.rollback import RollbackResult
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.afterwards import follow_newest
+from keytide.table.upkeep.behind import BEHIND
 
 __all__ = ["fast_forward", "rollback_to"]
 
@@ -40,6 +41,7 @@ def rollback_to(
     snapshot that is not there, naming the oldest; `InvalidError` unless one place is given;
     `ConflictError` while others go on committing; `DataError` when the store fails.
     """
+    BEHIND.wait(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     done = rollback.roll_back(table.metadata, to, moment, watermark, dry_run=dry_run)
     if not dry_run:
@@ -60,6 +62,7 @@ def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> Fas
     `ConflictError` when other writers come between or the branch begins later than the table
     ends; `DataError` when the store fails.
     """
+    BEHIND.wait(table.uri)
     done = branches.fast_forward(table, name, dry_run=dry_run)
     if not dry_run:
         follow_newest(table, "the table is fast-forwarded", leaves_upkeep=True)

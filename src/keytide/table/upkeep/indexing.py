@@ -25,6 +25,7 @@ from keytide.table.runner import TaskRunner
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.afterwards import Made, follow
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.write.bucket_writer import file_filters
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.task import Written
@@ -50,6 +51,7 @@ def index_files(
     table: StoredTable, partitions: Sequence[Place] = (), *, runner: TaskRunner | None = None
 ) -> IndexingResult:
     """Give files the filters that they lack, as `Table.rewrite_file_index` says."""
+    BEHIND.wait(table.uri)
     view = writable_view(table)
     filters = file_filters(view.options)
     if not filters.columns:

@@ -20,6 +20,7 @@ from keytide.table.history.guards import is_guard
 from keytide.table.history.tags import delete_tag
 from keytide.table.state.branches import branch_names, table_name
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.writable import writable_view
@@ -56,6 +57,7 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
     Raises `InvalidError` for a branch, and where an option names one; `UnsupportedError`,
     `ConflictError` and `DataError` as `truncate` and `expire_snapshots` do.
     """
+    BEHIND.wait(table.uri)
     if isinstance(table.store, BranchStore):
         raise InvalidError(
             f"table {table.name}: a purge is of a whole table, which {table_name(table)} is; to be "

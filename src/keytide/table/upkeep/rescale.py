@@ -39,6 +39,7 @@ from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.moved_keys import MoveKeysTask, move_keys_tasks
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
@@ -73,6 +74,7 @@ def rescale(
     runner: TaskRunner | None = None,
 ) -> RescaleResult:  # fmt: skip
     """Lay partitions out anew, as `Table.rescale` says."""
+    BEHIND.wait(table.uri)
     view = writable_view(table)
     _refuse_unmovable(view)
     spec = fitting(partitions, view.schema, table.name, view.options.partition_default_name)
@@ -199,7 +201,7 @@ def _raise_tasks(view: TableView, buckets: list[list[ManifestEntry]]) -> list[Co
     memory, now_ms, rules = (
         memory_of(view, len(buckets)),
         wall_clock_ms(),
-        Rules.of(view.options, only_whole=False),
+        Rules.of(view.options, only_whole=False, moves=False),
     )
     units = (pick_all(sorted_runs(files), rules) for files in buckets)
     return [CompactTask(quiet, unit, now_ms, memory) for unit in units if unit is not None]

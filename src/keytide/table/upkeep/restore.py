@@ -32,6 +32,7 @@ from keytide.table.state.live_files import load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.restored_files import Returning
 from keytide.table.upkeep.writing import followed
 from keytide.table.write.partition_spec import Place, fitting
@@ -65,6 +66,7 @@ def restore(
     dry_run: bool = False,
 ) -> RestoreResult:
     """Restore partitions, all of them where none is named, as `Table.restore` says."""
+    BEHIND.wait(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     view = writable_view(table)
     source = _source(table.metadata, to, moment)

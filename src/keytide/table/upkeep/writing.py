@@ -32,6 +32,7 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.afterwards import Made, follow
+from keytide.table.upkeep.behind import BEHIND, Due
 from keytide.table.write.writable import writable_view
 
 __all__ = ["followed", "show_rows", "writing"]
@@ -51,7 +52,8 @@ def writing(
 
     After its commit the buckets that it touched are compacted where enough runs have come together,
     or where its rows would not be shown otherwise, and in full where the table asks for that by
-    now; tags are made and snapshots expire that are due, unless the table says `write-only`.
+    now; tags are made and snapshots expire that are due, unless the table says `write-only`. What
+    takes longer is compacted behind the writer, as the table's options say; see `Behind`.
     Without a primary key there are no runs, and reads do not slow down with the number of files so
     soon: their compaction is left to `Table.compact`.
     """
@@ -170,7 +172,13 @@ def _compact_touched(
     live = write.live
     for _ in range(_ROUNDS_MAX):
         crowded = planner.may_be_due(live, touched)
-        if not crowded:
+        bytes_due = planner.bytes_due(live, crowded)
+        if bytes_due is None:
+            break
+        if _goes_behind(table, planner, bytes_due):
+            BEHIND.compact(Due(table, planner, frozenset(crowded), runner))
+            if planner.are_too_many(live, touched):
+                BEHIND.wait(table.uri)
             break
         result, live = compact_due(table, crowded, runner)
         if result.overtaken:
@@ -180,6 +188,14 @@ def _compact_touched(
         if is_idle or not has_more:
             break
     return live
+
+
+def _goes_behind(table: StoredTable, planner: Planner, bytes_due: int) -> bool:
+    """Whether a write does not wait for a compaction of so many bytes."""
+    options = planner.view.options
+    if not options.background_compaction or planner.raises_new:
+        return False
+    return bytes_due >= options.background_compaction_bytes_min or BEHIND.is_busy(table.uri)
 
 
 def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) -> LiveFiles:

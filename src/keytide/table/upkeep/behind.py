@@ -1,0 +1,174 @@
+"""Compactions behind the writers of a process, one at a time for each table.
+
+A write hands over what it made due and returns; a thread compacts that while the next writes go on.
+What is handed over meanwhile waits for the thread and is compacted together. A process that dies
+leaves what a compaction that was killed leaves: files that no snapshot names.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from keytide.callers import warn_caller
+from keytide.table.compaction.compact import CompactionResult, compact_due
+from keytide.table.compaction.planning import Planner
+from keytide.table.runner import TaskRunner
+from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.afterwards import Made, follow
+
+__all__ = ["BEHIND", "Behind", "Due"]
+
+# How often what is due is looked for again, beside other compactions: each of them has one under
+# way at most that does not know of what was written last.
+_ROUNDS_MAX = 100
+
+
+@dataclass(frozen=True)
+class Due:
+    """Buckets of a table that have runs enough to be looked at, and what compacts them."""
+
+    table: StoredTable
+    planner: Planner
+    buckets: frozenset[BucketId]
+    runner: TaskRunner
+
+    def compact(self) -> None:
+        """Compact what is due of the buckets until none has more runs than it may have."""
+        for _ in range(_ROUNDS_MAX):
+            done, live = compact_due(self.table, self.buckets, self.runner)
+            if done.snapshot_id is not None:
+                self._follow(done)
+            if not self._has_more(done, live):
+                break
+
+    def _has_more(self, done: CompactionResult, live: LiveFiles) -> bool:
+        is_idle = done.snapshot_id is None and not done.overtaken
+        return not is_idle and self.planner.are_too_many(live, self.buckets)
+
+    def _follow(self, done: CompactionResult) -> None:
+        assert done.snapshot_id is not None
+        follow(Made(self.table, self.planner.view, done.snapshot_id, "the table is compacted"))
+
+    def and_also(self, before: Due | None) -> Due:
+        """The same with the buckets that waited before."""
+        buckets = frozenset[BucketId]() if before is None else before.buckets
+        return replace(self, buckets=self.buckets | buckets)
+
+
+class Behind:
+    """What is compacted, and what waits to be, by the address of the table.
+
+    Safe to share between threads. A failure is a warning at the next call about the table.
+    """
+
+    _lock: threading.Lock
+    _waiting: dict[str, Due]
+    _threads: dict[str, threading.Thread]
+    _failures: dict[str, str]
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def compact(self, due: Due) -> None:
+        """Compact behind the caller what is due, once what is under way of the table has ended."""
+        uri = due.table.uri
+        self._tell(uri)
+        with self._lock:
+            self._waiting[uri] = due.and_also(self._waiting.get(uri))
+            if uri not in self._threads:
+                # A stop of the process that is in a hurry does not wait for it.
+                name = f"keytide-compaction-{due.table.name}"
+                thread = threading.Thread(target=self._run, args=[uri], name=name, daemon=True)
+                self._threads[uri] = thread
+                thread.start()
+
+    def wait(self, uri: str) -> None:
+        """Wait until nothing of a table is compacted behind its writers any more.
+
+        Returns at once in the thread that compacts it.
+        """
+        with self._lock:
+            thread = self._threads.get(uri)
+        if thread is threading.current_thread():
+            return
+        if thread is not None:
+            thread.join()
+        self._tell(uri)
+
+    def wait_for(self, uris: Collection[str]) -> None:
+        """Wait for some tables, one after the other."""
+        for uri in uris:
+            self.wait(uri)
+
+    def wait_for_all(self) -> None:
+        """Wait for all tables."""
+        with self._lock:
+            uris = [*self._threads, *self._failures]
+        self.wait_for(uris)
+
+    def wait_below(self, folder: str) -> None:
+        """Wait for all tables in a folder."""
+        with self._lock:
+            known = (*self._threads, *self._failures)
+        uris = [uri for uri in known if uri.startswith(f"{folder.rstrip('/')}/")]
+        self.wait_for(uris)
+
+    def is_busy(self, uri: str) -> bool:
+        """Whether something of a table is compacted, or waits to be."""
+        with self._lock:
+            return uri in self._threads
+
+    def forget(self) -> None:
+        """Begin anew, as in a process to which a fork took no threads along."""
+        self._lock = threading.Lock()
+        self._waiting, self._threads, self._failures = {}, {}, {}
+
+    def _run(self, uri: str) -> None:
+        while (due := self._next(uri)) is not None:
+            self._carry_out(due)
+
+    def _carry_out(self, due: Due) -> None:
+        try:
+            due.compact()
+        except Exception as error:
+            self._failures[due.table.uri] = (
+                f"table {due.table.name}: the rows are written, and their compaction behind that "
+                f"failed, which a later write or Table.compact makes up for: {error}"
+            )
+
+    def _next(self, uri: str) -> Due | None:
+        """What waits of a table; None ends its thread."""
+        with self._lock:
+            due = self._waiting.pop(uri, None)
+            if due is None:
+                del self._threads[uri]
+            return due
+
+    def _tell(self, uri: str) -> None:
+        failure = self._failures.pop(uri, None)
+        if failure is not None:
+            warn_caller(failure)
+
+
+BEHIND = Behind()
+"""That of this process."""
+
+os.register_at_fork(after_in_child=BEHIND.forget)
+
+
+def _wait_at_exit() -> None:
+    """Wait at the end of the interpreter, as long as threads can be started.
+
+    `atexit` would come too late: the interpreter has shut all executors down by then. The hook
+    that executors use themselves comes before that, for what registered last is called first.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        register(BEHIND.wait_for_all)
+
+
+_wait_at_exit()
