@@ -7,18 +7,18 @@ maximum mean "unknown" (unless every value is null), and a truncated maximum is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
+from keytide.lazily import cached_property
 from keytide.types import AtomicType, DataType, Field
 
 __all__ = [
@@ -97,6 +97,8 @@ class StatsMode:
         return cls(match.group().split("(")[0].lower(), None if length is None else int(length))
 
 
+# As many pieces are looked at in less time than it takes to plan a look at all of them at once.
+_FEW_PIECES = 16
 # Longer bounds than other columns have: reads by key are the ones that prune best.
 _KEY_MODE = StatsMode("truncate", 128)
 
@@ -127,8 +129,7 @@ def collect_piece_stats(
     """
     parsed = StatsMode.parse(mode)
     covered = [f for f in fields if parsed.name != "none" and has_statistics(f.type)]
-    # A piece is the group of its rows; a table that is all one piece needs no groups.
-    pieces = None if len(lengths) == 1 else np.repeat(np.arange(len(lengths)), lengths)
+    pieces = _Pieces(lengths)
     measured = {
         f.name: _measured(table.column(f.name), f.type, pieces)
         for f in {f.name: f for f in (*keys, *covered)}.values()
@@ -167,7 +168,7 @@ def row_stats(groups: Iterable[Sequence[ColumnStats]], count: int = 1) -> list[l
 
 def column_stats(column: pa.Array, type_: DataType, mode: StatsMode) -> ColumnStats:
     """Statistics of one column of a type that has them."""
-    return _measured(pa.chunked_array([column]), type_, None).within(mode)
+    return _measured(pa.chunked_array([column]), type_, _Pieces([len(column)])).within(mode)
 
 
 def unknown_stats(type_: DataType, count: int = 1) -> ColumnStats:
@@ -207,25 +208,49 @@ def truncate_max(value: str | bytes, length: int) -> str | bytes | None:
 _MODE = re.compile(r"none|counts|full|truncate\((?P<length>[1-9][0-9]*)\)", re.IGNORECASE)
 
 
-def _measured(
-    column: pa.ChunkedArray, type_: DataType, pieces: npt.NDArray[np.int64] | None
-) -> ColumnStats:
+@dataclass(frozen=True)
+class _Pieces:
+    """How many rows each piece of a table has."""
+
+    lengths: Sequence[int]
+
+    @property
+    def are_few(self) -> bool:
+        """Whether it takes less time to look at them one by one than to plan a look at all."""
+        return len(self.lengths) <= _FEW_PIECES
+
+    @cached_property
+    def groups(self) -> pl.Series:
+        """The number of each row's piece."""
+        return pl.Series("piece", np.repeat(np.arange(len(self.lengths)), self.lengths))
+
+    def of(self, column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+        """The pieces of a column."""
+        start = 0
+        for length in self.lengths:
+            yield column.slice(start, length)
+            start += length
+
+
+def _measured(column: pa.ChunkedArray, type_: DataType, pieces: _Pieces) -> ColumnStats:
     """How many NULLs, the smallest and the largest value of each piece."""
     arrow_type = type_.to_arrow()
     if column.type != arrow_type:  # dictionaries and views have no order of their own
         column = column.cast(arrow_type)
-    nulls, *bounds = _of_all(column) if pieces is None else _of_pieces(column, pieces)
+    nulls, *bounds = (_one_by_one if pieces.are_few else _of_pieces)(column, pieces)
     minimum, maximum = (_whole(bound).cast(arrow_type) for bound in bounds)
     return ColumnStats(type_, minimum, maximum, tuple(nulls.to_pylist()))
 
 
-def _of_all(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """NULLs, smallest and largest value of a whole column."""
-    low, high = _float_bounds(column) if pa.types.is_floating(column.type) else _bounds(column)
+def _one_by_one(column: pa.ChunkedArray, pieces: _Pieces) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """NULLs, smallest and largest value of each piece."""
+    bounds = _float_bounds if pa.types.is_floating(column.type) else _bounds
+    each = [*pieces.of(column)]
+    ends = [bounds(piece) for piece in each]
     return (
-        pa.array([column.null_count]),
-        pa.array([low], column.type),
-        pa.array([high], column.type),
+        pa.array([piece.null_count for piece in each]),
+        pa.array([low for low, _ in ends], column.type),
+        pa.array([high for _, high in ends], column.type),
     )
 
 
@@ -242,9 +267,9 @@ def _float_bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _of_pieces(
-    column: pa.ChunkedArray, pieces: npt.NDArray[np.int64]
+    column: pa.ChunkedArray, pieces: _Pieces
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
-    """NULLs, smallest and largest value of each piece, whose number each row has."""
+    """The same of many pieces at once."""
     # One column at a time: what Polars plans takes longer by the square of its columns.
     frame = pl.Series("c", pl.from_arrow(column, rechunk=False)).to_frame()
     values = pl.col("c")
@@ -252,7 +277,7 @@ def _of_pieces(
     if frame.schema["c"].is_float():
         bounds = [pl.when(~values.is_nan().any()).then(bound) for bound in bounds]
     terms = [values.null_count(), bounds[0].alias("min"), bounds[1].alias("max")]
-    found = frame.group_by(pl.Series("piece", pieces), maintain_order=True).agg(terms)
+    found = frame.group_by(pieces.groups, maintain_order=True).agg(terms)
     table = found.select("c", "min", "max").to_arrow(compat_level=pl.CompatLevel.oldest())
     nulls, low, high = table.columns
     return nulls, low, high

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import FileIO
 from pathlib import Path
@@ -28,6 +28,7 @@ import pyarrow as pa
 from keytide.errors import DataError
 from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, disk_errors
+from keytide.store.uploads import Uploads
 from keytide.threads import side_by_side
 
 __all__ = ["LocalStore"]
@@ -38,8 +39,6 @@ T = TypeVar("T")
 _OPEN_FILES_MAX = 256
 # A sync is waiting, not work, so this has nothing to do with the number of cores.
 _SYNC_THREADS = 8
-# Below this, starting threads takes longer than waiting for one sync after the other.
-_SIDE_BY_SIDE_MIN = 8
 
 
 @lru_cache(maxsize=1 << 12)  # a look-up asks for a dozen, and to take one apart takes 10 us
@@ -63,6 +62,11 @@ class LocalStore(Store):
         full = self._full(path)
         with disk_errors("read", full), open(full, "rb", buffering=0) as file:
             return file.readall()
+
+    def uploading(self) -> tuple[Store, Callable[[], None]]:
+        """The same directory; `put_all` returns while the disk is still at work."""
+        uploads = Uploads()
+        return _UploadingStore(self.root, uploads), uploads.settle
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file for Parquet readers."""
@@ -194,6 +198,22 @@ class LocalStore(Store):
                 return []
 
 
+@dataclass(frozen=True)
+class _UploadingStore(LocalStore):
+    """A directory whose files are written side by side with what comes after."""
+
+    uploads: Uploads = field(default_factory=Uploads, repr=False, compare=False)
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Begin to write several whole files."""
+        self.uploads.begin(partial(LocalStore(self.root).put_all, files))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files, once none of them is still under way."""
+        self.uploads.wait()
+        super().delete(paths)
+
+
 def _info(path: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
@@ -261,10 +281,6 @@ def _make_directories(directories: Iterable[str]) -> Collection[str]:
 
 def _side_by_side(sync: Callable[[T], None], items: Collection[T]) -> None:
     """Sync many things: a disk writes what waits for it in one go, so waiting together is fast."""
-    if len(items) < _SIDE_BY_SIDE_MIN:
-        for item in items:
-            sync(item)
-        return
     side_by_side([partial(sync, item) for item in items], _SYNC_THREADS)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -96,23 +95,32 @@ class RunWriter:
         rows it has. Files are encoded in memory and stored many at a time: a store is waited for
         a few times instead of once for each file.
         """
+        # Encoding and storing are waited for; what describes the files is worked out meanwhile.
+        description = begin(partial(self._describe, rows, paths, 0, FileSource.APPEND))
+        try:
+            members = self._stored_together(rows, paths, threads)
+        finally:
+            metas = description.result()
+        return [replace(meta, **own) for meta, own in zip(metas, members, strict=True)]
+
+    def _stored_together(
+        self, rows: pa.Table, paths: Mapping[str, int], threads: int
+    ) -> list[dict[str, Any]]:
+        """What the manifest says of how each of the files is stored."""
         members: list[dict[str, Any]] = []
-        waiting: dict[str, bytes] = {}
-        waiting_bytes = 0
-        with ThreadPoolExecutor(threads) as pool:
-            files = pool.map(self._encoded, _slices(self._physical(rows), paths.values()))
-            for path, data, piece in zip(paths, files, _slices(rows, paths.values()), strict=True):
+        physical = self._physical(rows)
+        pieces = zip(
+            paths, *(_slices(each, paths.values()) for each in (rows, physical)), strict=True
+        )
+        for some in _batches(pieces):
+            encode = [partial(self._encoded, stored) for _, _, stored in some]
+            waiting: dict[str, bytes] = {}
+            for data, (path, piece, _) in zip(side_by_side(encode, threads), some, strict=True):
                 index = self.filters.of_file(piece, self.schema, path)
                 members.append({"file_size": len(data), **index.members})
-                made = {path: data, **index.files}
-                waiting |= made
-                waiting_bytes += sum(map(len, made.values()))
-                if waiting_bytes > _TOGETHER_BYTES:
-                    self.store.put_all(waiting)
-                    waiting, waiting_bytes = {}, 0
-        self.store.put_all(waiting)
-        metas = self._describe(rows, paths, 0, FileSource.APPEND)
-        return [replace(meta, **own) for meta, own in zip(metas, members, strict=True)]
+                waiting |= {path: data, **index.files}
+            self.store.put_all(waiting)
+        return members
 
     def _encoded(self, physical: pa.Table) -> bytes:
         sink = pa.BufferOutputStream()
@@ -223,6 +231,24 @@ def _slices(rows: pa.Table, lengths: Iterable[int]) -> Iterator[pa.Table]:
     for length in lengths:
         yield rows.slice(start, length)
         start += length
+
+
+_Piece: TypeAlias = "tuple[str, pa.Table, pa.Table]"
+"""The name of a file, its rows, and these as they are stored."""
+
+
+def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """Pieces of about as many bytes as may be held in memory before they are stored."""
+    batch: list[_Piece] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += _sliced_bytes(piece[2])
+        if size > _TOGETHER_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _sliced_bytes(table: pa.Table) -> int:
