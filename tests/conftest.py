@@ -17,6 +17,8 @@ import drawn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from keytide.table.compaction.planning import Planner
+
 # A run without a deadline: the first example of a test pays for imports and compilation.
 settings.register_profile(
     "default",
@@ -61,8 +63,26 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+BEHIND = os.environ.get("KEYTIDE_COMPACTION") == "behind"
+"""Whether compactions run behind writers in all tests, not only where they are large."""
+
+
 def pytest_report_header() -> str:
     return f"cases of tests marked one_in: KEYTIDE_CASES={CASES} (a number of a day, or {ALL})"
+
+
+@pytest.fixture(autouse=BEHIND)
+def compactions_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything that may be compacted behind a writer is, however small."""
+    from keytide.table.upkeep import writing
+    from keytide.table.upkeep.behind import BEHIND
+
+    def goes_behind(_table: object, planner: Planner, _bytes_due: int) -> bool:
+        return planner.view.options.background_compaction and not planner.raises_new
+
+    monkeypatch.setattr(writing, "_goes_behind", goes_behind)
+    yield
+    BEHIND.wait_for_all()
 
 
 @pytest.fixture

@@ -1,0 +1,245 @@
+"""Compactions behind the writers of a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.errors import DataError, KeytideWarning
+from keytide.format.snapshot import CommitKind
+from keytide.table.upkeep import behind
+from keytide.table.upkeep.behind import BEHIND
+
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
+OPTIONS = {
+    "bucket": "1",
+    "num-sorted-run.compaction-trigger": "3",
+    "compaction.background.min-size": "0 b",
+}
+
+
+class Gate:
+    """Compactions behind writers, which wait until it opens; `seen` has the buckets of each."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.came = threading.Semaphore(0)
+        self.seen: list[int] = []
+        self.under_way = self.most_under_way = 0
+
+    def __call__(self, table: Any, buckets: Any, runner: Any) -> Any:
+        self.seen.append(len(buckets))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        self.came.release()
+        assert self.opened.wait(60)
+        try:
+            return _COMPACT(table, buckets, runner)
+        finally:
+            self.under_way -= 1
+
+
+_COMPACT = behind.compact_due
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate()
+    monkeypatch.setattr(behind, "compact_due", made)
+    yield made
+    made.opened.set()
+    BEHIND.wait_for_all()
+
+
+def table_in(warehouse: str, **options: str) -> kt.Table:
+    return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={**OPTIONS, **options})
+
+
+def upsert(table: kt.Table, *numbers: int) -> None:
+    for number in numbers:
+        table.write([{"k": key, "v": number} for key in range(number, number + 3)])
+
+
+def rows_of(table: kt.Table) -> dict[int, int]:
+    return {row["k"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
+
+
+def expected(last: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for number in range(last + 1):
+        found |= dict.fromkeys(range(number, number + 3), number)
+    return found
+
+
+def kinds(table: kt.Table) -> str:
+    """The commits of a table, `W` for a write and `c` for a compaction."""
+    return "".join(
+        "c" if s.commit_kind is CommitKind.COMPACT else "W" for s in table.metadata.snapshots()
+    )
+
+
+def test_a_write_returns_while_what_it_made_due_is_compacted(warehouse: str, gate: Gate) -> None:
+    table = table_in(warehouse)
+    upsert(table, 0, 1, 2)
+    assert gate.came.acquire(timeout=60)
+    assert kinds(table) == "WWW"
+    assert rows_of(table) == expected(2)
+    gate.opened.set()
+    table.close()
+    assert kinds(table) == "WWWc"
+    assert rows_of(table) == expected(2)
+
+
+def test_one_compaction_of_a_table_at_a_time_and_the_rest_together(
+    warehouse: str, gate: Gate
+) -> None:
+    with table_in(warehouse) as table:
+        upsert(table, 0, 1, 2)
+        assert gate.came.acquire(timeout=60)
+        upsert(table, 3, 4, 5, 6)
+        assert gate.seen == [1]
+        gate.opened.set()
+    assert gate.most_under_way == 1
+    assert len(gate.seen) == 2  # the first, and all that came meanwhile
+    assert rows_of(table) == expected(6)
+    assert not BEHIND.is_busy(table.uri)
+
+
+def test_tables_do_not_wait_for_each_other(warehouse: str, gate: Gate) -> None:
+    lake = kt.connect(warehouse)
+    tables = [lake.create_table(name, SCHEMA, ["k"], options=OPTIONS) for name in ("t", "u")]
+    for table in tables:
+        upsert(table, 0, 1, 2)
+        assert gate.came.acquire(timeout=60)
+    assert gate.under_way == 2
+    gate.opened.set()
+    lake.close()
+    assert [kinds(table) for table in tables] == ["WWWc", "WWWc"]
+
+
+def test_a_writer_waits_where_runs_come_faster_than_they_are_merged(
+    warehouse: str, gate: Gate
+) -> None:
+    table = table_in(warehouse, **{"num-sorted-run.stop-trigger": "5"})
+    upsert(table, 0, 1, 2)
+    assert gate.came.acquire(timeout=60)
+    upsert(table, 3, 4)
+    last = threading.Thread(target=upsert, args=[table, 5])
+    last.start()
+    last.join(0.5)
+    assert last.is_alive(), "the sixth run is one too many"
+    assert kinds(table) == "WWWWWW", "its rows are there all the same"
+    gate.opened.set()
+    last.join(60)
+    assert not last.is_alive()
+    assert rows_of(table) == expected(5)
+    assert table.stored.newest_files().buckets.popitem()[1].runs <= 3
+
+
+def test_a_failure_behind_a_writer_is_a_warning_at_the_next_call(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise DataError("the disk is full")
+
+    table = table_in(warehouse)
+    with monkeypatch.context() as patch:
+        patch.setattr(behind, "compact_due", fail)
+        upsert(table, 0, 1, 2)
+        with pytest.warns(KeytideWarning, match=r"default\.t: the rows are written.*disk is full"):
+            table.close()
+    upsert(table, 3)
+    table.close()  # warns no more
+    assert kinds(table) == "WWWWc"
+    assert rows_of(table) == expected(3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compaction.background": "false"},
+        {"compaction.background.min-size": "1 mb"},
+        {"deletion-vectors.enabled": "true"},
+        {"changelog-producer": "lookup"},
+    ],
+)
+def test_in_the_write_where_options_say_so_or_rows_would_be_hidden(
+    warehouse: str, gate: Gate, options: dict[str, str]
+) -> None:
+    table = table_in(warehouse, **options)
+    upsert(table, 0, 1, 2)
+    assert not gate.seen
+    assert "c" in kinds(table)
+    assert rows_of(table) == expected(2)
+
+
+VERBS = {
+    "compact": lambda table: table.compact(full=True),
+    "rescale": lambda table: table.rescale(),
+    "rollback": lambda table: table.rollback_to(2),
+    "drop": lambda table: kt.connect(table.uri.split("/default.db")[0]).drop_table("t"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_whoever_takes_a_table_in_hand_waits_for_what_is_compacted(
+    warehouse: str, gate: Gate, verb: str
+) -> None:
+    table = table_in(warehouse)
+    upsert(table, 0, 1, 2)
+    assert gate.came.acquire(timeout=60)
+    done = threading.Thread(target=VERBS[verb], args=[table])
+    done.start()
+    done.join(0.3)
+    assert done.is_alive()
+    gate.opened.set()
+    done.join(60)
+    assert not done.is_alive()
+    if verb == "drop":
+        assert kt.connect(warehouse).tables() == []
+    else:
+        assert rows_of(table) == expected(1 if verb == "rollback" else 2)
+
+
+PROGRAM = """
+import sys
+import keytide as kt
+table = kt.connect(sys.argv[1]).table("t")
+for number in range(3):
+    table.write([{"k": number, "v": number}])
+"""
+
+
+def test_the_end_of_the_process_waits(warehouse: str) -> None:
+    table = table_in(warehouse)
+    subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM, warehouse], check=True)
+    assert kinds(table) == "WWWc"
+    assert rows_of(table) == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_process_that_dies_loses_no_rows_and_the_next_one_compacts(warehouse: str) -> None:
+    table = table_in(warehouse)
+    dying = PROGRAM.replace("import sys", "import os, sys") + "os._exit(0)\n"
+    subprocess.run([sys.executable, "-c", dying, warehouse], check=True)
+    assert rows_of(table) == {0: 0, 1: 1, 2: 2}
+    upsert(table, 0)
+    table.close()
+    assert kinds(table).endswith("Wc")
+    assert rows_of(table) == expected(0)
+    assert not table.verify().findings
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_knows_nothing_of_threads_that_it_has_not() -> None:
+    copy = behind.Behind()
+    copy._threads["there"] = threading.current_thread()
+    copy.forget()
+    assert not copy.is_busy("there")
