@@ -11,7 +11,8 @@ can be written that cannot be read.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TypeAlias, TypeVar
@@ -113,6 +114,30 @@ class RecordType:
             file.append(self._block(len(piece), packed, self._header))
         return HEADER_SEAL.set(b"".join(file))
 
+    def encoded(self, value: V, record_of: Callable[[V], Record]) -> bytes:
+        """The record of one value, for `write_pieces`. Raises as `write`."""
+        buffer = io.BytesIO()
+        with _refusing():
+            made = {"_VERSION": self.version} | record_of(value)
+            self._check_members([made])
+            fastavro.schemaless_writer(buffer, self.schema, made)
+        return buffer.getvalue()
+
+    def write_pieces(self, records: Iterable[bytes]) -> bytes:
+        """The bytes of a container file with records that were encoded before."""
+        file, block, size = [self._header], list[bytes](), 0
+        for encoded in records:
+            block.append(encoded)
+            size += len(encoded)
+            if size >= _BLOCK_BYTES:
+                file.append(self._packed(block))
+                block, size = [], 0
+        return HEADER_SEAL.set(b"".join([*file, self._packed(block)]))
+
+    def _packed(self, records: Sequence[bytes]) -> bytes:
+        packed = _ZSTANDARD.compress(b"".join(records), asbytes=True)
+        return self._block(len(records), packed, self._header)
+
     def write(self, values: Iterable[V], record_of: Callable[[V], Record]) -> bytes:
         """The bytes of a container file with a record for each value, perhaps for none.
 
@@ -120,17 +145,13 @@ class RecordType:
         a tuple there for a choice between types. Raises InvalidError for what no reader could read.
         """
         buffer = io.BytesIO()
-        try:
+        with _refusing():
             records = [{"_VERSION": self.version} | record_of(value) for value in values]
             self._check_members(records)
             fastavro.writer(
                 buffer, self.schema, records, codec="zstandard", codec_compression_level=1,
                 sync_interval=_BLOCK_BYTES, metadata={SEAL_KEY: UNSEALED},
             )  # fmt: skip
-        except KeytideError:
-            raise
-        except (AttributeError, TypeError, ValueError) as error:
-            raise InvalidError(f"a manifest cannot hold this: {error}") from error
         return HEADER_SEAL.set(buffer.getvalue())
 
     @cached_property
@@ -175,6 +196,17 @@ class RecordType:
             raise UnsupportedError(
                 f"{path}: record version {found.get('_VERSION')}, this release reads {self.version}"
             )
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """A block in which values become records; what no record can hold is an `InvalidError`."""
+    try:
+        yield
+    except KeytideError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidError(f"a manifest cannot hold this: {error}") from error
 
 
 def _check_size(data: bytes, path: str, size: int | None) -> None:

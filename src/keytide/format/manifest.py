@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -193,7 +194,25 @@ def copy_manifest(entries: EncodedRecords) -> bytes:
 
 def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
     """The bytes of a manifest list, which may be empty; raises as `encode_manifest`."""
-    return _MANIFESTS.write(manifests, _list_record)
+    return _MANIFESTS.write_pieces(_encoded_in_list(_Itself(each)) for each in manifests)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Itself:
+    """A manifest that is equal to nothing but itself: its members may hold what has no hash."""
+
+    manifest: ManifestFileMeta
+
+    def __hash__(self) -> int:
+        return id(self.manifest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.manifest is self.manifest
+
+
+@lru_cache(maxsize=1 << 12)  # most of a list stand in the one before too
+def _encoded_in_list(one: _Itself) -> bytes:
+    return _MANIFESTS.encoded(one.manifest, _list_record)
 
 
 def decode_manifest_list(data: bytes, path: str, size: int | None = None) -> list[ManifestFileMeta]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -89,6 +89,9 @@ class TableMetadata:
     store: Store
     name: str
     commits: Commits = FOLDER_COMMITS
+    _last_encoded: tuple[Snapshot, bytes] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     # -- the newest -----------------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class TableMetadata:
             return self.latest_snapshot_id() is not None
         known = known_newest(self.store)
         if known is None or known.number != snapshot.id:
-            known = Found(snapshot.id, snapshot.to_json())
+            known = Found(snapshot.id, self._encoded(snapshot))
         newest = self.commits.newest(self.store, known)[-1:]
         return not newest or self._is_another(newest[0], snapshot)
 
@@ -173,12 +176,19 @@ class TableMetadata:
         if found.number != snapshot.id:
             return True
         # Engines write the same snapshot in other words.
-        is_same = found.data == snapshot.to_json()
+        is_same = found.data == self._encoded(snapshot)
         return not is_same and self._decoded(found.number, found.data) != snapshot
 
     def create(self, snapshot: Snapshot) -> bool:
         """Make a snapshot the newest, as `Commits.create`; the commit of whatever it says."""
-        return self.commits.create(self.store, snapshot.id, snapshot.to_json())
+        return self.commits.create(self.store, snapshot.id, self._encoded(snapshot))
+
+    def _encoded(self, snapshot: Snapshot) -> bytes:
+        """The bytes of a snapshot; a commit asks several times for those of the same one."""
+        last = self._last_encoded
+        if last is None or last[0] is not snapshot:
+            last = self._last_encoded = snapshot, snapshot.to_json()
+        return last[1]
 
     def remove(self, snapshot_ids: Sequence[int]) -> None:
         """Take back the newest snapshots, from the last of these ids to the first."""
@@ -186,7 +196,7 @@ class TableMetadata:
 
     def made(self, snapshot: Snapshot) -> None:
         """Remember a snapshot that this process made on top of the newest."""
-        advance(self.store, self.lineage, Found(snapshot.id, snapshot.to_json()))
+        advance(self.store, self.lineage, Found(snapshot.id, self._encoded(snapshot)))
 
     def _look(self) -> Seen:
         seen = look_at(self.store, self.commits)
