@@ -98,6 +98,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     "python": {
         "write overwrite delete update merge scan get get_many why changes follow truncate": ROWS,
         "snapshots tags branches branch consumers plot verify": LOOKS,
+        "close": "waits for what this process does, and is of no use to SQL or a command",
         "alter": "takes any number of changes",
         "compact rescale rewrite_file_index restore": f"{PLACES}, and {ENGINE}",
     },

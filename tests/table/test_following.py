@@ -129,7 +129,7 @@ VERBS = {
 }
 
 OF_NO_COMMIT = {
-    "alter", "attach", "branch", "branches", "changes", "clear_consumers", "consumers",
+    "alter", "attach", "branch", "branches", "changes", "clear_consumers", "close", "consumers",
     "create_branch", "create_tag", "delete_branch", "delete_tag", "doctor", "expire_changelogs",
     "expire_consumers", "expire_snapshots", "expire_tags", "follow", "get", "get_many", "of",
     "plot", "publish", "remove_orphan_files", "rename_branch", "rename_tag", "replace_tag",
