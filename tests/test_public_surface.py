@@ -69,7 +69,7 @@ RAISE_NOTHING = {
     "they spell a sound value in another way": """
         Table.of Scan.of Changes.of RowKind.short RowKind.is_add Field.sql Field.to_arrow
         Field.to_json SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema""",
-    "they wait for what has been done, and a failure of that is a warning": "Lake.close Table.close",
+    "they wait for what is done, and its failure is a warning": "Lake.close Table.close",
     "a folder that cannot be looked at counts as missing": "Lake.exists",
 }
 """Public calls whose docstrings name no error, and why there is none."""

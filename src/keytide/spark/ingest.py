@@ -52,6 +52,7 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.writing import writing
 from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.layout import Layout
@@ -179,8 +180,11 @@ def run_feed(
     writer = writer.option("checkpointLocation", checkpoint)
     if not request.continuous:
         writer = writer.trigger(availableNow=True)
-    with over_files(request.source, target.name):
-        writer.start().awaitTermination()
+    try:
+        with over_files(request.source, target.name):
+            writer.start().awaitTermination()
+    finally:
+        BEHIND.wait(target.uri)
     return IngestReport(target.name, letters, tuple(run.reports))
 
 
