@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.errors import DataError, KeytideWarning
+from keytide.errors import ConflictError, DataError, KeytideWarning
 from keytide.format.snapshot import CommitKind
+from keytide.table.commit.transaction import Transaction
 from keytide.table.upkeep import behind
 from keytide.table.upkeep.behind import BEHIND
 
@@ -207,6 +208,42 @@ def test_whoever_takes_a_table_in_hand_waits_for_what_is_compacted(
         assert kt.connect(warehouse).tables() == []
     else:
         assert rows_of(table) == expected(1 if verb == "rollback" else 2)
+
+
+STATEMENTS = {
+    "UPDATE": "UPDATE t SET v = v + 10 WHERE k = 1",
+    "DELETE": "DELETE FROM t WHERE k = 1",
+    "MERGE": "MERGE INTO t USING (SELECT 1 AS k, 7 AS v) s ON t.k = s.k "
+    "WHEN MATCHED THEN UPDATE SET v = s.v",
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.parametrize("meanwhile", ["a compaction", "a compaction and a write"])
+def test_statement_does_not_conflict_with_what_is_compacted_behind_it(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch, statement: str, meanwhile: str
+) -> None:
+    table = table_in(warehouse, **{"compaction.background": "false"})
+    upsert(table, 0, 1)
+    other = kt.connect(warehouse).table("t")
+    build_on = Transaction.build_on
+
+    def beside_others(self: Transaction, **named: Any) -> Any:
+        assert other.compact(full=True).snapshot_id
+        if "write" in meanwhile:
+            other.write([{"k": 9, "v": 9}])
+        return build_on(self, **named)
+
+    monkeypatch.setattr(Transaction, "build_on", beside_others)
+    if "write" in meanwhile:
+        with pytest.raises(ConflictError):
+            kt.connect(warehouse).sql(STATEMENTS[statement])
+        return
+    kt.connect(warehouse).sql(STATEMENTS[statement])
+    wanted = expected(1) | {"UPDATE": {1: 11}, "MERGE": {1: 7}, "DELETE": {}}[statement]
+    if statement == "DELETE":
+        del wanted[1]
+    assert rows_of(table) == wanted
 
 
 PROGRAM = """

@@ -10,8 +10,8 @@ Rules that protect data, all here and in `decide`:
   author's own commit, for a write may have landed although its call failed. None is left out.
 - An append fits on top of anything. Its sequence numbers must be above those of its buckets,
   though, so where another commit came between, its files are stamped anew.
-- Rows made from stored rows conflict with whatever another commit did to their buckets. Whoever
-  can make them again is asked to.
+- Rows made from stored rows conflict with whatever another commit did to their buckets, unless all
+  of these were compactions, which leave rows what they are. Whoever can make them again is asked.
 - A commit that deletes files conflicts when one of them is gone. A compaction fits on top of any
   appends, and conflicts where another one changed the levels or deletion vectors of its buckets.
 - An overwrite says which partitions it replaces, not which files: every try deletes those that
@@ -52,7 +52,13 @@ from keytide.table.state.commits import UnknownOutcomeError
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.dynamic_buckets import hash_files
 from keytide.table.state.in_force import CONVERTED
-from keytide.table.state.live_files import BucketId, LiveFiles, files_of, load_live_files
+from keytide.table.state.live_files import (
+    BucketId,
+    LiveFiles,
+    files_of,
+    has_same_rows,
+    load_live_files,
+)
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.retries import again, is_gone
 from keytide.table.state.view import TableView
@@ -260,7 +266,7 @@ class _Attempt:
                 "another commit changed an index to which this one adds; redo the work on the "
                 "newest snapshot"
             )
-        decision = decide(self._change, self._live, self._moved(), present)
+        decision = decide(self._beyond_compactions(), self._live, self._moved(), present)
         if isinstance(decision, Conflict):
             return decision
         if isinstance(decision, Restamp):
@@ -292,6 +298,19 @@ class _Attempt:
         for remember in new.indexes:
             remember()
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
+
+    def _beyond_compactions(self) -> Change:
+        """The change, as one of the rows that are live where compactions alone came since.
+
+        They leave the rows what they are, unless these are hidden until one has seen them. An index
+        says in which files rows are, and another compaction is no matter of rows.
+        """
+        change, view = self._change, self._view
+        goes_by_rows = view.kind.keeps_versions and view.options.merges_on_read
+        if change.source is None or change.kind is CommitKind.COMPACT or not goes_by_rows:
+            return change
+        is_same = has_same_rows(self._metadata, change.source, self._live)
+        return replace(change, source=self._live) if is_same else change
 
     def _is_beside_the_table(self, new: NewSnapshot) -> bool:
         """Whether a snapshot that was created stands on one that is no part of the table.

@@ -16,7 +16,7 @@ import polars as pl
 from keytide.errors import DataError, NotFoundError
 from keytide.format.entry_columns import Entries, is_live
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
-from keytide.format.snapshot import Snapshot
+from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.lazily import cached_property
 from keytide.table.state.metadata import TableMetadata
 
@@ -26,6 +26,7 @@ __all__ = [
     "BucketState",
     "LiveFiles",
     "files_of",
+    "has_same_rows",
     "load_live_files",
     "number_after",
 ]
@@ -203,20 +204,36 @@ def load_live_files(
     return stepped if stepped is not None else _load(metadata, snapshot)
 
 
+def has_same_rows(metadata: TableMetadata, before: LiveFiles, now: LiveFiles) -> bool:
+    """Whether nothing but compactions lies between two states; False where that is not known."""
+    if before.snapshot == now.snapshot:
+        return True
+    since = None if now.snapshot is None else _since(metadata, before.snapshot, now.snapshot)
+    return since is not None and all(s.commit_kind is CommitKind.COMPACT for s in since)
+
+
 def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFiles | None:
-    base = known.snapshot
+    since = _since(metadata, known.snapshot, target)
+    if since is None:
+        return None
+    for snapshot in since:
+        known = _advance(metadata, known, snapshot)
+    return known
+
+
+def _since(
+    metadata: TableMetadata, base: Snapshot | None, target: Snapshot
+) -> list[Snapshot] | None:
+    """The snapshots after an ancestor up to another one; None where it is none that is close by."""
     if base is None or not 0 < target.id - base.id <= _STEPS_MAX:
         return None
     try:
         # In one lineage, what is there was there all the time, and so were those it was made on.
         if metadata.remembered(base.id) != base or metadata.remembered(target.id) != target:
             return None  # dropped and made anew, or rolled back: ids came back
-        between = metadata.remembered_all(range(base.id + 1, target.id))
+        return [*metadata.remembered_all(range(base.id + 1, target.id)), target]
     except NotFoundError:
         return None
-    for snapshot in (*between, target):
-        known = _advance(metadata, known, snapshot)
-    return known
 
 
 def _advance(metadata: TableMetadata, known: LiveFiles, snapshot: Snapshot) -> LiveFiles:
