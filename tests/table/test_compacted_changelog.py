@@ -60,6 +60,7 @@ def rows_of(*rows: str) -> list[dict[str, Any]]:
 
 def write(table: kt.Table, *rows: str) -> None:
     table.write(rows_of(*rows))
+    table.close()
 
 
 def told(table: kt.Table, start: int = 0, end: int | None = None) -> list[str]:

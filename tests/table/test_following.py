@@ -213,6 +213,7 @@ def test_restored_partition_is_compacted_where_its_runs_are_too_many(tmp_path: o
     t.compact(full=True)
     lake.sql("ALTER TABLE t SET ('write-only' = 'false')")
     done = t.restore(6)
+    t.close()
     assert t.scan().to_pylist() == [{**ROWS[0], "v": 5}]
     assert t.metadata.latest_snapshot_id() == (done.snapshot_id or 0) + 1
     assert t.scan().explain().files_raw == 1

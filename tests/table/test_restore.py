@@ -539,6 +539,7 @@ class Restoring(RuleBasedStateMachine):
                 self.table.delete_tag(tag.name)
 
     def note(self) -> None:
+        self.table.close()  # what is compacted comes before what is written next
         # With deletion vectors rows are seen once they are compacted, a snapshot later.
         made = self.table.snapshots()[-1 if self.is_marked else 0 :]
         for snapshot in made:
