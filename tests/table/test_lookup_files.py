@@ -16,7 +16,7 @@ import pytest
 
 import keytide as kt
 from keytide.store import open_store
-from keytide.table.compaction import lookup, lookup_files
+from keytide.table.compaction import lookup_files, old_versions
 from keytide.table.compaction.lookup_files import Bounds, LookupFiles
 
 KEYS = {
@@ -33,7 +33,7 @@ HOUR = 3600.0
 def files(monkeypatch: pytest.MonkeyPatch) -> LookupFiles:
     """The lookup files of this test alone."""
     mine = LookupFiles()
-    monkeypatch.setattr(lookup, "LOOKUP_FILES", mine)
+    monkeypatch.setattr(old_versions, "LOOKUP_FILES", mine)
     return mine
 
 
