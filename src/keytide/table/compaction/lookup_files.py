@@ -28,7 +28,7 @@ import pyarrow as pa
 from keytide.merge.touched import with_keys
 from keytide.threads import side_by_side
 
-__all__ = ["LOOKUP_FILES", "Bounds", "LookupFile", "LookupFiles"]
+__all__ = ["LOOKUP_FILES", "Bounds", "LookupFile", "LookupFiles", "searched"]
 
 # What is remembered of files that have no lookup file.
 _REMEMBERED_MAX = 10_000
@@ -58,13 +58,9 @@ class LookupFile:
 
     def with_keys(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """The versions of some keys, each of them given once, frame by frame in key order."""
-        (first, *more) = keys.columns
-        if more or not _is_searchable(keys[first]):
-            yield from (with_keys(frame, keys) for frame in self.frames)
-            return
-        wanted = keys[first].sort()
+        keys = keys.sort(keys.columns)
         found = side_by_side(
-            [partial(_found, frame, wanted) for frame in self.frames], os.cpu_count() or 1
+            [partial(searched, frame, keys) for frame in self.frames], os.cpu_count() or 1
         )
         yield from (rows for rows in found if rows.height)
 
@@ -176,16 +172,22 @@ def _is_written(frames: Iterable[pl.DataFrame], path: str, bytes_max: int) -> bo
     return writer is not None
 
 
+def searched(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    """Those of some rows, in the order of their key, that have some keys, each in one row at most.
+
+    `keys` has each key once, in order.
+    """
+    (first, *more) = keys.columns
+    if more or not (_is_searchable(keys[first]) and _is_searchable(rows[first])):
+        return with_keys(rows, keys)
+    return rows[_places(rows[first], keys[first])]
+
+
 def _is_searchable(key: pl.Series) -> bool:
     """Whether a column orders in a file as Polars orders it."""
     kind = key.dtype
     is_plain = kind.is_integer() or kind.is_temporal() or kind in (pl.String, pl.Binary)
     return is_plain and not key.null_count()
-
-
-def _found(frame: pl.DataFrame, wanted: pl.Series) -> pl.DataFrame:
-    """The rows of a frame in the order of its key that have some keys, in order."""
-    return frame[_places(frame[wanted.name], wanted)]
 
 
 def _places(column: pl.Series, wanted: pl.Series) -> pl.Series:

@@ -13,7 +13,7 @@ import polars as pl
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
 from keytide.row_kind import RETRACTS
-from keytide.table.compaction.lookup_files import LOOKUP_FILES, Bounds, LookupFile
+from keytide.table.compaction.lookup_files import LOOKUP_FILES, Bounds, LookupFile, searched
 from keytide.table.read.lookup import key_range
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
@@ -22,7 +22,7 @@ from keytide.table.state.view import TableView
 __all__ = ["OldVersions"]
 
 # To lay out so many rows takes little, and what compactions have just made is soon looked up again.
-_AT_ONCE_ROWS = 1 << 20
+_AT_ONCE_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class OldVersions:
         if known is not None:
             frames = (self._without_dead(rows, file) for rows in known.with_keys(keys))
         else:
-            about = key_range(keys)
-            stored = StoredVersions(self.view, self.partition, self.columns, about, keys)
-            frames = (batch.rows for batch in stored.of_run((file,), self.rows_max))
+            about, keys = key_range(keys), keys.sort(keys.columns)
+            stored = StoredVersions(self.view, self.partition, self.columns, about, roughly=True)
+            batches = stored.of_run((file,), self.rows_max)
+            frames = (searched(batch.rows, keys) for batch in batches)
         yield from (rows for rows in frames if rows.height)
 
     def _lookup_file(self, file: PlannedFile) -> LookupFile | None:
