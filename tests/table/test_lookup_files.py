@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 import keytide as kt
-from keytide.store import open_store
+from keytide.store import objects, open_store
 from keytide.table.compaction import lookup, lookup_files, old_versions
 from keytide.table.compaction.lookup_files import Bounds, LookupFiles
 from keytide.table.compaction.old_versions import OldVersions
@@ -132,6 +132,18 @@ def test_key_that_a_newer_file_has_is_not_looked_for_in_older_ones(
     asked.clear()
     told = upsert(table, [1, 2, 3], 2)
     assert asked == [(4, [1, 2, 3]), (5, [3])]
+    assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (2, "-U", 1), (3, "-U", 0)]
+
+
+def test_files_of_a_far_store_are_asked_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_first(calls: Sequence[Callable[[], Any]], _: int) -> list[Any]:
+        return [call() for call in reversed(calls)][::-1]
+
+    monkeypatch.setattr(objects, "side_by_side", last_first)
+    table = numbered(kt.connect("", store=open_store(f"memory://{uuid4().hex}")))
+    upsert(table, range(10), 0)
+    upsert(table, [1, 2], 1)
+    told = upsert(table, [1, 2, 3], 2)
     assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (2, "-U", 1), (3, "-U", 0)]
 
 

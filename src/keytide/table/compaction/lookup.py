@@ -158,12 +158,14 @@ class _Reading:
     @cached_property
     def _held(self) -> dict[str, pl.DataFrame]:
         """The versions in each file on level 0."""
-        return {
-            file.meta.file_name: pl.concat(
+
+        def of(file: PlannedFile) -> pl.DataFrame:
+            return pl.concat(
                 [batch.rows for batch in self._stored(file).of_run((file,), self.rows)]
             )
-            for file in self._new
-        }
+
+        found = self.lookup.view.store.together([partial(of, file) for file in self._new])
+        return {file.meta.file_name: rows for file, rows in zip(self._new, found, strict=True)}
 
     @cached_property
     def _keys(self) -> pl.DataFrame | None:
@@ -190,19 +192,24 @@ class _Reading:
 
     def _found(self) -> dict[int, Iterator[Batch]]:
         """What the runs that are looked up have for the new keys, by the positions of the runs."""
-        missing = self._keys
+        missing, asked = self._keys, 0
 
-        def of(file: PlannedFile) -> list[pl.DataFrame]:
-            nonlocal missing
-            assert missing is not None
-            rows = [*self._of_keys(file, missing)]
-            # Beside others, where the store is far, one that knows nothing of this finds too much.
-            if rows and self._finds_each_once:
-                missing = without_keys(missing, rows, self.lookup.view.order.key)
+        def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
+            nonlocal missing, asked
+            # Side by side, where the store is far, nobody knows yet what those before have.
+            is_next = asked == number
+            keys = missing if is_next else self._keys
+            assert keys is not None
+            rows = [*self._of_keys(file, keys)]
+            if is_next:
+                if rows and self._finds_each_once:
+                    missing = without_keys(keys, rows, self.lookup.view.order.key)
+                asked += 1
             return rows
 
         files = [file for place in self._looked_up for file in self._runs[place]]
-        found = iter(self.lookup.view.store.together([partial(of, file) for file in files]))
+        calls = [partial(of, number, file) for number, file in enumerate(files)]
+        found = iter(self.lookup.view.store.together(calls))
         batches = dict[int, Iterator[Batch]]()
         for place in self._looked_up:
             rows = [frame for _ in self._runs[place] for frame in next(found)]

@@ -59,10 +59,11 @@ class LookupFile:
     def with_keys(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """The versions of some keys, each of them given once, frame by frame in key order."""
         keys = keys.sort(keys.columns)
-        found = side_by_side(
-            [partial(searched, frame, keys) for frame in self.frames], os.cpu_count() or 1
-        )
-        yield from (rows for rows in found if rows.height)
+        at_once = os.cpu_count() or 1
+        for start in range(0, len(self.frames), at_once):
+            frames = self.frames[start : start + at_once]
+            found = side_by_side([partial(searched, frame, keys) for frame in frames], at_once)
+            yield from (rows for rows in found if rows.height)
 
 
 class LookupFiles:
