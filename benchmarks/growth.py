@@ -372,7 +372,7 @@ def draw(found: dict[int, Figures], path: Path) -> None:
             if not points:
                 continue
             rows, values = zip(*points, strict=True)
-            axes.plot(rows, values, "o-", color=colour, label=name.split(", ", 1)[-1])
+            axes.plot(rows, values, "o-", color=colour, label=name.removesuffix(", anon MB"))
             if not name.startswith("load, rows"):
                 logs = [values[0] * math.log(each) / math.log(rows[0]) for each in rows]
                 axes.plot(rows, logs, "--", color=colour, linewidth=0.8)
