@@ -140,3 +140,13 @@ def test_late_version_of_a_smaller_sequence_loses() -> None:
     runs = [frame_of({keys[0]: 7}, schema, 0), frame_of({keys[0]: 5}, schema, 1)]
     (merged,) = merge_runs(runs, order, Deduplicate(order))
     assert merged["v"].to_list() == [7]
+
+
+def test_newest_run_passes_through_as_it_is_where_it_is_the_largest() -> None:
+    schema, keys = KEYS["texts"]
+    order = MergeOrder(tuple(schema))
+    old = frame_of({keys[n]: n for n in (0, 1, 5)}, schema, 0)
+    new = frame_of({keys[n]: 9 for n in (1, 2, 3)}, schema, 1)
+    older, newest = merge_runs([old, new], order, Deduplicate(order), arrival_decides=True)
+    assert newest is new
+    assert older["v"].to_list() == [0, 5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ import polars as pl
 import pytest
 
 import keytide as kt
-from keytide.store import open_store
-from keytide.table.compaction import lookup, lookup_files
+from keytide.store import objects, open_store
+from keytide.table.compaction import lookup, lookup_files, old_versions
 from keytide.table.compaction.lookup_files import Bounds, LookupFiles
+from keytide.table.compaction.old_versions import OldVersions
+from keytide.table.read.sections import PlannedFile
 
 KEYS = {
     "INT": lambda n: n,
@@ -33,7 +35,7 @@ HOUR = 3600.0
 def files(monkeypatch: pytest.MonkeyPatch) -> LookupFiles:
     """The lookup files of this test alone."""
     mine = LookupFiles()
-    monkeypatch.setattr(lookup, "LOOKUP_FILES", mine)
+    monkeypatch.setattr(old_versions, "LOOKUP_FILES", mine)
     return mine
 
 
@@ -88,6 +90,76 @@ def test_changelog_with_lookup_files_tells_the_same_and_folds_to_the_rows(
     assert kept(files) > 0
 
 
+# -- which keys are looked for ------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
+    """Levels of the files that are asked for old versions, and the keys."""
+    asked = []
+    real = OldVersions.of
+
+    def of(self: OldVersions, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        asked.append((file.meta.level, sorted(keys["k"])))
+        return real(self, file, keys)
+
+    monkeypatch.setattr(OldVersions, "of", of)
+    return asked
+
+
+def numbered(lake: kt.Lake) -> kt.Table:
+    fields = [
+        kt.Field(-1, column, kt.parse_sql_type(type_))
+        for column, type_ in (("k", "INT NOT NULL"), ("v", "INT"))
+    ]
+    return lake.create_table("t", fields, ["k"], options={"changelog-producer": "lookup"})
+
+
+def upsert(table: kt.Table, keys: Iterable[int], v: int) -> list[tuple[Any, ...]]:
+    """What the upsert is told as, in key order."""
+    table.write([{"k": k, "v": v} for k in keys])
+    last = table.snapshots()[-1].id
+    rows = table.changes(last - 1, last, mode="changelog").to_polars().rows(named=True)
+    return sorted((row["k"], row["_row_kind"], row["v"]) for row in rows)
+
+
+def test_key_that_a_newer_file_has_is_not_looked_for_in_older_ones(
+    asked: list[tuple[int, list[int]]], tmp_path: Path
+) -> None:
+    table = numbered(kt.connect(tmp_path))
+    upsert(table, range(10), 0)
+    upsert(table, [1, 2], 1)
+    asked.clear()
+    told = upsert(table, [1, 2, 3], 2)
+    assert asked == [(4, [1, 2, 3]), (5, [3])]
+    assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (2, "-U", 1), (3, "-U", 0)]
+
+
+def test_files_of_a_far_store_are_asked_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_first(calls: Sequence[Callable[[], Any]], _: int) -> list[Any]:
+        return [call() for call in reversed(calls)][::-1]
+
+    monkeypatch.setattr(objects, "side_by_side", last_first)
+    table = numbered(kt.connect("", store=open_store(f"memory://{uuid4().hex}")))
+    upsert(table, range(10), 0)
+    upsert(table, [1, 2], 1)
+    told = upsert(table, [1, 2, 3], 2)
+    assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (2, "-U", 1), (3, "-U", 0)]
+
+
+def test_old_rows_come_by_windows_where_those_of_the_keys_are_too_many_to_be_held(
+    monkeypatch: pytest.MonkeyPatch, asked: list[tuple[int, list[int]]]
+) -> None:
+    tables = [numbered(kt.connect("", store=open_store(f"memory://{uuid4().hex}"))) for _ in "ab"]
+    steps = [(range(40), 0), (range(5, 15), 1), (range(50), 2)]
+    told = [[upsert(tables[0], *step) for step in steps]]
+    asked.clear()
+    monkeypatch.setattr(lookup, "rows_in", lambda *_: 8)
+    told.append([upsert(tables[1], *step) for step in steps])
+    assert told[0] == told[1]
+    assert (5, list(range(50))) in asked
+
+
 # -- when they are made and dropped ---------------------------------------------------------------
 
 
@@ -111,6 +183,23 @@ def test_file_is_laid_out_at_the_second_lookup() -> None:
         [(3, "x"), (15, "y")],
         [(3, "x"), (15, "y")],
     ]
+
+
+def test_small_file_is_laid_out_at_its_first_lookup() -> None:
+    files, keys = LookupFiles(), pl.DataFrame({"k": [15, 99]})
+    file = files.find("a", frames, Bounds(None, HOUR), at_once=True)
+    assert file is not None
+    assert [rows.rows() for rows in file.with_keys(keys)] == [[(15, "y")]]
+
+
+def test_oldest_gives_way_to_more_files_than_a_process_may_map(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lookup_files, "_FILES_MAX", 2)
+    files = LookupFiles()
+    for key in "abc":
+        files.find(key, frames, Bounds(None, HOUR), at_once=True)
+    assert list(files._files) == ["b", "c"]
 
 
 def test_file_that_does_not_fit_is_tried_once() -> None:

@@ -45,9 +45,13 @@ def merge_runs(
         if dense is not None:
             return _newest(filled, dense)
     # The largest run is the one that a level holds already; what is newer is small beside it.
-    largest = max(range(len(filled)), key=lambda i: filled[i].height)
+    largest = max(range(len(filled)), key=lambda i: (filled[i].height, i))
     others = [run for i, run in enumerate(filled) if i != largest]
     base = filled[largest]
+    if arrival_decides and engine.newest_decides and base is filled[-1]:
+        # Whatever other run has its keys is older, so it passes as it is.
+        older = [without_keys(run, [base], order.key) for run in others]
+        return [*merge_runs(older, order, engine, arrival_decides=True), base]
     # Rows of the largest run whose key is in no other one are not copied, sorted or merged.
     touched = _touched(base, others, order.key)
     if arrival_decides and engine.newest_decides and largest == 0:

@@ -428,7 +428,8 @@ _CHANGES = (
            "next. Left out, each write to a table whose changelog full compactions make is "
            "followed by one, which writes the buckets that it touched anew."),
     Option("changelog-file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"),
-           "The codec of changelog files; left out, that of data files."),
+           "The codec of changelog files; left out, that of data files, and `lz4` for small ones "
+           "of `changelog-producer` = `lookup`, for each write waits for them."),
     Option("changelog-file.format", choice("parquet", "orc", "avro"),
            "The format of changelog files; left out, that of data files.",
            uses={"avro": Refused("Avro files are read and not written", "use 'parquet' or 'orc'")}),

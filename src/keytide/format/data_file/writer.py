@@ -50,7 +50,9 @@ class RunWriter:
     schema: TableSchema
     file_format: str = "parquet"
     compression: str | None = None
-    """None lets sizes decide: lz4 for small files at level 0, and else `BALANCED`."""
+    """None lets sizes decide: lz4 for small files that writes wait for, and else `BALANCED`."""
+    awaited: bool = False
+    """Whether writes wait for files of every level, not of level 0 alone."""
     zstd_level: int = 1
     target_file_size_bytes: int = 128 << 20
     stats_mode: str = "truncate(16)"
@@ -158,7 +160,8 @@ class RunWriter:
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:
             return self.compression
-        return "lz4" if level == 0 and _sliced_bytes(rows) < _SMALL_FILE_BYTES else BALANCED
+        is_awaited = level == 0 or self.awaited
+        return "lz4" if is_awaited and _sliced_bytes(rows) < _SMALL_FILE_BYTES else BALANCED
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names

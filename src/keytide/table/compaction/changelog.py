@@ -88,7 +88,7 @@ class ChangelogWriter:
         if not filled:
             return
         key = self._view.order.key
-        keys = pl.concat([rows.select(key) for rows in filled]).unique()
+        keys = pl.concat([rows.select(key) for rows in filled])
         none = filled[0].clear()
         sides = (
             [none, *(with_keys(rows, keys) for rows in _filled(side))] for side in (before, after)

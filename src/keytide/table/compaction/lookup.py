@@ -1,25 +1,23 @@
 """Level 0 of a section with the versions that it meets above, in files that are not written again.
 
-Of these files only keys that are new on level 0 are read, in windows like everything else: memory
-follows the windows, or the keys where they are few. Where they are few, files that are looked up
-again have lookup files.
+Of these files only keys that are new on level 0 are read. Where all that is new fits in a window,
+it is read once and held, and so is what is found for it; else files are read in windows like
+everything else: memory follows the windows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import polars as pl
 
-from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
-from keytide.format.deletion_vector import dead_positions
 from keytide.lazily import cached_property
 from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
 from keytide.merge.windows import Batch, key_windows
-from keytide.row_kind import RETRACTS
-from keytide.table.compaction.lookup_files import LOOKUP_FILES, Bounds, LookupFile
-from keytide.table.read.lookup import key_range
+from keytide.table.compaction.old_versions import OldVersions
 from keytide.table.read.merged_versions import Window, batch_rows, rows_in
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import PlannedFile, Run, Section
@@ -30,6 +28,8 @@ __all__ = ["Lookup"]
 # Keys of level 0 are held while the levels above it are read, if they fit in so much of the memory.
 _KEYS_SHARE = 8
 _KEY_BYTES = 64
+
+_Shaping: TypeAlias = "Callable[[PlannedFile, pl.DataFrame], pl.DataFrame]"
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,18 @@ class Lookup:
     def windows(
         self,
         staying_columns: tuple[str, ...] | None = None,
-        shaped: Callable[[PlannedFile, pl.DataFrame], pl.DataFrame] = lambda _, rows: rows,
+        shaped: _Shaping = lambda _, rows: rows,
     ) -> Iterator[list[pl.DataFrame]]:
         """The versions as windows of keys, with a frame for each run, as `shaped` has them.
 
-        Of files above level 0 that stay, only keys that are on level 0. Raises `DataError` naming
-        a file that cannot be read.
+        Of files above level 0 that stay, only keys that are on level 0; a run without any may come
+        without columns. Raises `DataError` naming a file that cannot be read.
         """
         fields = self.view.schema.select(table_columns(self.columns))
         rows = rows_in(self.memory_bytes, self.section.files, fields)
-        sizes = [sum(file.meta.row_count for file in run) for run in self.section.runs]
-        held = batch_rows(sizes, rows)
-        runs = [
-            self._run(run, count, staying_columns or self.columns, shaped)
-            for run, count in zip(self.section.runs, held, strict=True)
-        ]
-        for window in key_windows(runs, self.view.order.key):
-            yield self._narrowed(window)
+        reading = _Reading(self, staying_columns or self.columns, shaped, rows)
+        for window in key_windows(reading.runs(), self.view.order.key):
+            yield window if reading.knows_keys else self._narrowed(window)
 
     def merged(self) -> Iterator[Window]:
         """Windows with what the versions become. Raises as `MergedVersions.windows`."""
@@ -91,98 +86,9 @@ class Lookup:
         """Whether a file stays where it is."""
         return file.meta.file_name in self.staying
 
-    def _run(
-        self,
-        run: Run,
-        rows_max: int,
-        staying_columns: tuple[str, ...],
-        shaped: Callable[[PlannedFile, pl.DataFrame], pl.DataFrame],
-    ) -> Iterator[Batch]:
-        for file in run:
-            columns = staying_columns if self.stays(file) else self.columns
-            for batch in self._batches(file, columns, rows_max):
-                is_last = batch.is_last and file is run[-1]
-                yield Batch(shaped(file, batch.rows), is_last=is_last)
-
-    def _batches(
-        self, file: PlannedFile, columns: tuple[str, ...], rows_max: int
-    ) -> Iterator[Batch]:
-        known = self._lookup_file(file, columns, rows_max)
-        if known is None:
-            yield from self._stored(file, columns).of_run((file,), rows_max)
-            return
-        assert self._new_keys is not None
-        found = [
-            self._without_dead(rows, file)
-            for rows in known.with_keys(self._new_keys)
-            if rows.height
-        ]
-        # Few keys in large frames: together they make fewer windows.
-        pile: list[pl.DataFrame] = []
-        for rows in found:
-            if pile and sum(map(len, pile)) + rows.height > rows_max:
-                yield Batch(pl.concat(pile))
-                pile = []
-            pile.append(rows)
-        yield Batch(pl.concat(pile or [known.frames[0].clear()]), is_last=True)
-
-    def _lookup_file(
-        self, file: PlannedFile, columns: tuple[str, ...], rows_max: int
-    ) -> LookupFile | None:
-        """The lookup file of a file that stays, if it has one."""
-        if not self._is_looked_up(file):
-            return None
-        if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(columns):
-            return None
-        whole = file.as_stored()
-        told = (self.view.schema.id, columns, file.keeps_retracts, file.may_retract, file.has_kinds)
-        stored = StoredVersions(self.view, self.partition, columns)
-        key = (*stored.version_of(file), *told)
-
-        def versions() -> Iterator[pl.DataFrame]:
-            return (batch.rows for batch in stored.of_run((whole,), rows_max))
-
-        options = self.view.options
-        bounds = Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
-        return LOOKUP_FILES.find(key, versions, bounds)
-
-    def _without_dead(self, rows: pl.DataFrame, file: PlannedFile) -> pl.DataFrame:
-        """Rows of a lookup file without those that are dead by now, told as `FileReader` does."""
-        if file.dead_rows is None:
-            return rows
-        dead = pl.Series(dead_positions(self.view.store, file.dead_rows)).cast(
-            rows.schema[POSITION]
-        )
-        is_dead = pl.col(POSITION).is_in(dead.implode())
-        is_read = ~is_dead
-        if file.keeps_retracts:
-            is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
-        told = [is_dead.alias(IS_DEAD)] if IS_DEAD in rows.columns else []
-        return rows.filter(is_read).with_columns(*told)
-
-    def _is_looked_up(self, file: PlannedFile) -> bool:
-        """Whether of a file only the new keys are wanted, and these are known."""
-        return self.stays(file) and file.meta.level > 0 and self._new_keys is not None
-
-    def _stored(self, file: PlannedFile, columns: tuple[str, ...]) -> StoredVersions:
-        stored = StoredVersions(self.view, self.partition, columns)
-        if not self._is_looked_up(file):
-            return stored
-        assert self._new_keys is not None
-        about = key_range(self._new_keys)
-        return StoredVersions(self.view, self.partition, columns, about, self._new_keys)
-
-    @cached_property
-    def _new_keys(self) -> pl.DataFrame | None:
-        """The keys on level 0, each once, where they fit in memory."""
-        key = self.view.order.key
-        new = [file for file in self.section.files if file.meta.level == 0]
-        rows = sum(file.meta.row_count for file in new)
-        if rows * _KEY_BYTES * len(key) > self.memory_bytes // _KEYS_SHARE:
-            return None
-        stored = StoredVersions(self.view, self.partition, key)
-        keys = [stored.of_file(file) for file in new]
-        return pl.concat(keys).unique() if len(keys) > 1 else keys[0]
+    def is_looked_up(self, run: Run) -> bool:
+        """Whether of a run only the new keys are wanted."""
+        return self.stays(run[0]) and run[0].meta.level > 0
 
     def _narrowed(self, window: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
         """A window with those keys of files that stay above level 0 that are on level 0."""
@@ -194,7 +100,159 @@ class Lookup:
             if rows.height and place not in upper
         ]
         for place in upper:
-            if self.stays(self.section.runs[place][0]):
+            if self.is_looked_up(self.section.runs[place]):
                 rows = narrowed[place]
                 narrowed[place] = with_keys(rows, pl.concat(new)) if new else rows.clear()
         return narrowed
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads the runs of a look-up; windows have about `rows` rows."""
+
+    lookup: Lookup
+    staying_columns: tuple[str, ...]
+    shaped: _Shaping
+    rows: int
+
+    def runs(self) -> list[Iterator[Batch]]:
+        """The versions of each run, of those that are looked up what is there for the new keys."""
+        places = range(len(self._runs))
+        sizes = [sum(file.meta.row_count for file in run) for run in self._runs]
+        if not self._holds_new:
+            held = batch_rows(sizes, self.rows)
+            return [self._run(place, held[place]) for place in places]
+        own = [0 if place in self._looked_up else size for place, size in enumerate(sizes)]
+        held = batch_rows(own, self.rows)
+        found = self._found()
+        return [found.get(place) or self._run(place, held[place]) for place in places]
+
+    @property
+    def knows_keys(self) -> bool:
+        """Whether of runs that are looked up nothing comes but the new keys."""
+        return self._keys is not None
+
+    @property
+    def _runs(self) -> tuple[Run, ...]:
+        return self.lookup.section.runs
+
+    @cached_property
+    def _looked_up(self) -> list[int]:
+        """The positions of the runs that are looked up, those first that contain others."""
+        first = self.lookup.section.containing
+        others = (place for place in range(len(self._runs)) if place not in first)
+        return [place for place in (*first, *others) if self.lookup.is_looked_up(self._runs[place])]
+
+    # -- what is new ----------------------------------------------------------------------------
+
+    @cached_property
+    def _new(self) -> list[PlannedFile]:
+        return [file for file in self.lookup.section.files if file.meta.level == 0]
+
+    @cached_property
+    def _holds_new(self) -> bool:
+        """Whether what is new is held, and what each of the other runs has for it."""
+        rows = sum(file.meta.row_count for file in self._new)
+        return rows * max(1, len(self._looked_up)) <= self.rows
+
+    @cached_property
+    def _held(self) -> dict[str, pl.DataFrame]:
+        """The versions in each file on level 0."""
+
+        def of(file: PlannedFile) -> pl.DataFrame:
+            return pl.concat(
+                [batch.rows for batch in self._stored(file).of_run((file,), self.rows)]
+            )
+
+        found = self.lookup.view.store.together([partial(of, file) for file in self._new])
+        return {file.meta.file_name: rows for file, rows in zip(self._new, found, strict=True)}
+
+    @cached_property
+    def _keys(self) -> pl.DataFrame | None:
+        """The keys on level 0, each once and in order, where they fit in memory."""
+        key = self.lookup.view.order.key
+        if self._holds_new:
+            found = [rows.select(key) for rows in self._held.values()]
+        else:
+            rows = sum(file.meta.row_count for file in self._new)
+            if rows * _KEY_BYTES * len(key) > self.lookup.memory_bytes // _KEYS_SHARE:
+                return None
+            stored = StoredVersions(self.lookup.view, self.lookup.partition, key)
+            found = [stored.of_file(file) for file in self._new]
+        return pl.concat(found).unique() if len(found) > 1 else found[0]
+
+    # -- what is found for it -------------------------------------------------------------------
+
+    @property
+    def _finds_each_once(self) -> bool:
+        """Whether of a key nothing is wanted but its version in the first run that has one."""
+        # What deletion vectors mark as dead may lie before a version that is not.
+        has_vectors = self.lookup.view.options.deletion_vectors_enabled
+        return bool(self.lookup.section.containing) and not has_vectors
+
+    def _found(self) -> dict[int, Iterator[Batch]]:
+        """What the runs that are looked up have for the new keys, by the positions of the runs."""
+        missing, asked = self._keys, 0
+
+        def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
+            nonlocal missing, asked
+            # Side by side, where the store is far, nobody knows yet what those before have.
+            is_next = asked == number
+            keys = missing if is_next else self._keys
+            assert keys is not None
+            rows = [*self._of_keys(file, keys)]
+            if is_next:
+                if rows and self._finds_each_once:
+                    missing = without_keys(keys, rows, self.lookup.view.order.key)
+                asked += 1
+            return rows
+
+        files = [file for place in self._looked_up for file in self._runs[place]]
+        calls = [partial(of, number, file) for number, file in enumerate(files)]
+        found = iter(self.lookup.view.store.together(calls))
+        batches = dict[int, Iterator[Batch]]()
+        for place in self._looked_up:
+            rows = [frame for _ in self._runs[place] for frame in next(found)]
+            batches[place] = iter([Batch(pl.concat(rows), is_last=True)] if rows else [])
+        return batches
+
+    def _of_keys(
+        self, file: PlannedFile, keys: pl.DataFrame, rows_max: int | None = None
+    ) -> Iterator[pl.DataFrame]:
+        view, partition = self.lookup.view, self.lookup.partition
+        old = OldVersions(view, partition, self.staying_columns, rows_max or self.rows)
+        yield from map(partial(self.shaped, file), old.of(file, keys) if keys.height else ())
+
+    # -- runs as they are read ------------------------------------------------------------------
+
+    def _run(self, place: int, rows_max: int) -> Iterator[Batch]:
+        run = self._runs[place]
+        for file in run:
+            for batch in self._batches(file, place, rows_max):
+                yield Batch(batch.rows, is_last=batch.is_last and file is run[-1])
+
+    def _batches(self, file: PlannedFile, place: int, rows_max: int) -> Iterator[Batch]:
+        if place in self._looked_up and self._keys is not None:
+            yield from _piled(self._of_keys(file, self._keys, rows_max), rows_max)
+        elif self._holds_new and file.meta.level == 0:
+            yield Batch(self.shaped(file, self._held[file.meta.file_name]), is_last=True)
+        else:
+            for batch in self._stored(file).of_run((file,), rows_max):
+                yield Batch(self.shaped(file, batch.rows), is_last=batch.is_last)
+
+    def _stored(self, file: PlannedFile) -> StoredVersions:
+        stays = self.lookup.stays(file)
+        columns = self.staying_columns if stays else self.lookup.columns
+        return StoredVersions(self.lookup.view, self.lookup.partition, columns)
+
+
+def _piled(frames: Iterator[pl.DataFrame], rows_max: int) -> Iterator[Batch]:
+    """Small frames as few: together they make fewer windows."""
+    pile: list[pl.DataFrame] = []
+    for rows in frames:
+        if pile and sum(map(len, pile)) + rows.height > rows_max:
+            yield Batch(pl.concat(pile))
+            pile = []
+        pile.append(rows)
+    if pile:
+        yield Batch(pl.concat(pile), is_last=True)

@@ -80,7 +80,8 @@ class StoredVersions:
     may be told as +I: of a file that has nothing else, no kinds are read.
 
     With `always` the condition lets versions of these keys pass too, and perhaps of others; then no
-    file may have dead rows.
+    file may have dead rows. Where it is meant `roughly`, all versions come of the row groups that
+    may have some that fulfil it: for who looks at each of them anyway.
     """
 
     view: TableView
@@ -90,6 +91,7 @@ class StoredVersions:
     keys: pl.DataFrame | None = None
     tells_kinds: bool = True
     always: pl.DataFrame | None = None
+    roughly: bool = False
 
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, as they come."""
@@ -224,7 +226,7 @@ class StoredVersions:
 
     def _spans(self, file: PlannedFile, reader: FileReader, rows_max: int) -> list[Span]:
         """The parts of a file to read one by one."""
-        if self.condition is not None and file.dead_rows is not None:
+        if self.condition is not None and (self.roughly or file.dead_rows is not None):
             # Where the positions of rows are wanted, some releases of Polars skip no groups.
             return self._matching_spans(reader, rows_max)
         return [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
@@ -250,7 +252,7 @@ class StoredVersions:
 
     @cached_property
     def _where(self) -> pl.Expr | None:
-        if self.condition is None:
+        if self.condition is None or self.roughly:
             return None
         meets = row_filter(self.condition, self._fields)
         if self.always is None:

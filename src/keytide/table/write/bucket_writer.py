@@ -334,6 +334,7 @@ def changelog_writer(view: TableView) -> RunWriter:
         run_writer(view),
         file_format=options.changelog_file_format or options.file_format,
         compression=options.changelog_file_compression or options.file_compression,
+        awaited=options.changelog_producer == "lookup",
         stats_mode=options.changelog_file_stats_mode or options.stats_mode,
         filters=FileFilters(),
     )

@@ -1,0 +1,424 @@
+"""How what one table costs grows with its rows.
+
+Makes tables of narrow rows, a BIGINT key and a BIGINT value, in pieces of `--piece-rows`, so that
+no process ever holds more than a piece. Pieces come in the order of the keys, or with `--random`
+each lies all over them; in a piece rows are in random order. A table has a bucket for each
+`--bucket-rows` rows. Then, each in a process of its own:
+
+- load: rows a second, with the compactions that come by; the first and the last tenth of the pieces
+  apart,
+- upsert: 20 times 10,000 rows of keys that lie anywhere, after one that opens the table,
+- compact: `Table.compact()` right behind these,
+- get: 200 random keys, nothing of data files kept ("cold"), and 200 after as many others,
+- range: the rows of 10,000 keys that follow each other, 20 times after another,
+- plan: all files planned, by a process that sees the table for the first time.
+
+"anon" is the most memory of its own that a process had, and "peak" its resident memory, which
+counts pages of mapped files too, that the system may take back: it is not judged. Memory grows up
+to what options and constants allow, which are windows of 256 MB, a file of 256 MB in memory that is
+written, and as much that is kept for look-ups; so it is judged above 768 MB.
+
+From `--metadata-from` rows on, files are metadata alone: nobody wrote the old ones. Then
+upserts, compactions and plans are measured, none of which opens an old file.
+
+Of each two sizes that follow each other a figure may grow as the logarithm of the rows does, and
+a quarter more for what a machine adds: what grows faster is named. Of rows a second, which ought
+to stay, it is the inverse. An upsert reaches all buckets, so what it takes follows their number.
+
+    python benchmarks/growth.py
+    python benchmarks/growth.py --rows 1000000 10000000 100000000 1000000000 --picture growth.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+from listed import list_files
+from measure import import_lazily_loaded, peak_memory_mb, stopwatch
+from report import print_table
+
+import keytide as kt
+from keytide.format.binary_row import encode_rows
+from keytide.format.cache import FILES
+from keytide.format.manifest import ManifestEntry
+from keytide.types import AtomicType
+
+TABLE = "bench.t"
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+UPSERTS, UPSERT_ROWS = 20, 10_000
+GETS = 200
+RANGES, RANGE_KEYS = 20, 10_000
+FILE_ROWS = 8_000_000
+"""Of files that are metadata alone."""
+SLACK = 1.25
+MEMORY_MB = 768.0
+"""What a process may hold of its own whatever its table."""
+_PRIME = 2_654_435_761
+_SAMPLE_S = 0.01
+
+Figures = dict[str, float]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.step:
+        print(json.dumps(STEPS[arguments.step](arguments)))
+        return
+    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores", flush=True)
+    found: dict[int, Figures] = {}
+    for rows in sorted(arguments.rows):
+        found[rows] = measured(rows, arguments)
+        print(f"\n{rows:,} rows" + (", metadata alone" if is_listed(rows, arguments) else ""))
+        for name, value in found[rows].items():
+            print(f"  {name:<32}{value:>14,.{_places(value)}f}", flush=True)
+    names = list(dict.fromkeys(name for figures in found.values() for name in figures))
+    print()
+    print_table(
+        ["", *(f"{rows:,}" for rows in found)],
+        [(name, *(_cell(figures.get(name)) for figures in found.values())) for name in names],
+    )
+    print()
+    for line in findings(found):
+        print(f"- {line}")
+    print(f"\nload average {os.getloadavg()[0]:.1f} after")
+    if arguments.picture is not None:
+        draw(found, arguments.picture)
+
+
+def measured(rows: int, arguments: argparse.Namespace) -> Figures:
+    """The figures of one table, step by step, each in a process of its own."""
+    listed = is_listed(rows, arguments)
+    steps = ("list", "upsert", "compact", "plan") if listed else ("load", *MEASURES)
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="growth-", dir=arguments.directory) as warehouse:
+        for step in steps:
+            given = {
+                "rows": rows, "bucket-rows": arguments.bucket_rows,
+                "piece-rows": arguments.piece_rows, "directory": warehouse, "step": step,
+            }  # fmt: skip
+            command = [str(each) for name, value in given.items() for each in (f"--{name}", value)]
+            flags = ["--random"] if arguments.random else []
+            run = subprocess.run(
+                [sys.executable, __file__, *command, *flags],
+                stdout=subprocess.PIPE, check=True, text=True,
+            )  # fmt: skip
+            figures |= json.loads(run.stdout.splitlines()[-1])
+    return figures
+
+
+def is_listed(rows: int, arguments: argparse.Namespace) -> bool:
+    """Whether the files of a table are metadata alone."""
+    return arguments.metadata_from is not None and rows >= arguments.metadata_from
+
+
+# -- steps, each in a process of its own ---------------------------------------------------------
+
+
+def load(arguments: argparse.Namespace) -> Figures:
+    """Write all pieces."""
+    (rows,) = arguments.rows
+    table = _made(arguments)
+    import_lazily_loaded()
+    seconds = []
+    with _memory("load") as memory:
+        for piece in pieces(rows, arguments):
+            with stopwatch() as one:
+                table.write(piece)
+            seconds.append(one["wall_s"] / piece.num_rows)
+    tenth = max(1, len(seconds) // 10)
+    size = sum(file.stat().st_size for file in arguments.directory.rglob("*.parquet"))
+    return {
+        "load, rows a second": len(seconds) / sum(seconds),
+        "load, rows a second, first tenth": tenth / sum(seconds[:tenth]),
+        "load, rows a second, last tenth": tenth / sum(seconds[-tenth:]),
+        "disk, bytes a row": size / rows,
+        **memory,
+    }
+
+
+def listed(arguments: argparse.Namespace) -> Figures:
+    """A table whose files but the first are metadata alone."""
+    (rows,) = arguments.rows
+    table = _made(arguments)
+    table.write(pa.table([[0], [0]], schema=SCHEMA))
+    list_files(table, list(_copies(table.stored.newest_files().entries[0], rows)))
+    return {}
+
+
+def upsert(arguments: argparse.Namespace) -> Figures:
+    """Upserts of keys that lie anywhere, the first of which opens the table."""
+    (rows,) = arguments.rows
+    chance, table = np.random.default_rng(1), _opened(arguments)
+
+    def one() -> None:
+        ids = np.unique(chance.integers(0, rows, UPSERT_ROWS))
+        chance.shuffle(ids)
+        table.write(pa.table([ids, ids], schema=SCHEMA))
+
+    with _memory("upsert") as memory:
+        took = [_seconds(one) for _ in range(1 + UPSERTS)]
+    return {"upsert, first ms": took[0] * 1000} | _times("upsert", took[1:]) | memory
+
+
+def compact(arguments: argparse.Namespace) -> Figures:
+    table = _opened(arguments)
+    with _memory("compact") as memory, stopwatch() as took:
+        table.compact()
+    return {"compact, ms": took["wall_s"] * 1000, "compact, CPU ms": took["cpu_s"] * 1000} | memory
+
+
+def get(arguments: argparse.Namespace) -> Figures:
+    (rows,) = arguments.rows
+    table = _opened(arguments)
+    keys = iter(np.random.default_rng(2).integers(0, rows, 3 * GETS).tolist())
+
+    def cold() -> None:
+        FILES.forget()
+        _found(table, next(keys))
+
+    with _memory("get") as memory:
+        cold_took = [_seconds(cold) for _ in range(GETS)]
+        took = [_seconds(lambda: _found(table, next(keys))) for _ in range(2 * GETS)]
+    first = {"get, first ms": cold_took[0] * 1000}
+    return first | _times("get, cold", cold_took) | _times("get", took[GETS:]) | memory
+
+
+def _found(table: kt.Table, key: int) -> None:
+    if table.get(key) is None:
+        raise ValueError(f"key {key} is not found")
+
+
+def ranges(arguments: argparse.Namespace) -> Figures:
+    (rows,) = arguments.rows
+    table, chance = _opened(arguments), np.random.default_rng(3)
+
+    def one() -> None:
+        low = int(chance.integers(0, rows - RANGE_KEYS))
+        found = table.scan(where=f"id >= {low} AND id < {low + RANGE_KEYS}").to_arrow()
+        if found.num_rows != RANGE_KEYS:
+            raise ValueError(f"{found.num_rows} rows, expected {RANGE_KEYS}")
+
+    with _memory("range") as memory:
+        took = [_seconds(one) for _ in range(1 + RANGES)]
+    return {"range, first ms": took[0] * 1000} | _times("range", took[1:]) | memory
+
+
+def plan(arguments: argparse.Namespace) -> Figures:
+    import_lazily_loaded()
+    with _memory("plan") as memory, stopwatch() as took:
+        planned = kt.connect(arguments.directory).table(TABLE).scan().plan
+    files = sum(len(bucket.files) for bucket in planned.buckets)
+    return {"plan, ms": took["wall_s"] * 1000, "plan, CPU ms": took["cpu_s"] * 1000,
+            "files": files} | memory  # fmt: skip
+
+
+STEPS: Mapping[str, Callable[[argparse.Namespace], Figures]] = {
+    "load": load, "list": listed, "upsert": upsert, "compact": compact, "get": get,
+    "range": ranges, "plan": plan,
+}  # fmt: skip
+MEASURES = ("upsert", "compact", "get", "range", "plan")
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def _made(arguments: argparse.Namespace) -> kt.Table:
+    (rows,) = arguments.rows
+    buckets = max(1, -(-rows // arguments.bucket_rows))
+    lake = kt.connect(arguments.directory)
+    return lake.create_table(TABLE, SCHEMA, ["id"], options={"bucket": str(buckets)})
+
+
+def _opened(arguments: argparse.Namespace) -> kt.Table:
+    import_lazily_loaded()
+    return kt.connect(arguments.directory).table(TABLE)
+
+
+def pieces(rows: int, arguments: argparse.Namespace) -> Iterator[pa.Table]:
+    """All keys from 0 on, each once."""
+    chance = np.random.default_rng(0)
+    for start in range(0, rows, arguments.piece_rows):
+        places = np.arange(start, min(start + arguments.piece_rows, rows))
+        # Without a table of all keys: the multiplier has no factor in common with any number of
+        # rows here, so that each place has a key of its own.
+        ids = places * _PRIME % rows if arguments.random else chance.permutation(places)
+        yield pa.table([ids, ids + 1], schema=SCHEMA)
+
+
+def _copies(entry: ManifestEntry, rows: int) -> Iterator[ManifestEntry]:
+    """Files of the highest level that follow each other in key order, in each bucket alike."""
+    long, buckets = AtomicType("BIGINT"), entry.total_buckets
+    per_bucket = max(1, rows // buckets // FILE_ROWS)
+    lows = np.linspace(0, rows, per_bucket, endpoint=False, dtype=np.int64)
+    highs = np.append(lows[1:] - 1, rows)
+    ends = [encode_rows([pa.array(each)], [long]) for each in (lows, highs)]
+    for number in range(per_bucket * buckets):
+        place, bucket = divmod(number, buckets)
+        file = replace(
+            entry.file,
+            file_name=f"data-{uuid.uuid4()}-0.parquet",
+            file_size=FILE_ROWS * 12,
+            row_count=FILE_ROWS,
+            min_key=ends[0][place],
+            max_key=ends[1][place],
+            min_sequence_number=1,
+            max_sequence_number=1,
+            level=5,
+        )
+        yield replace(entry, bucket=bucket, file=file)
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def _times(what: str, seconds: Sequence[float]) -> Figures:
+    in_order = sorted(each * 1000 for each in seconds)
+    return {
+        f"{what}, median ms": median(in_order),
+        f"{what}, p95 ms": in_order[min(len(in_order) - 1, int(len(in_order) * 0.95))],
+        f"{what}, worst ms": in_order[-1],
+    }
+
+
+@contextmanager
+def _memory(what: str) -> Iterator[Figures]:
+    """The most memory while the block runs, in megabytes."""
+    figures: Figures = {}
+    most, is_over = _anonymous_mb(), threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not is_over.wait(_SAMPLE_S):
+            most = max(most, _anonymous_mb())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield figures
+    finally:
+        is_over.set()
+        watching.join()
+    figures[f"{what}, anon MB"] = max(most, _anonymous_mb())
+    figures[f"{what}, peak MB"] = peak_memory_mb()
+
+
+def _anonymous_mb() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+# -- reporting -----------------------------------------------------------------------------------
+
+
+def findings(found: dict[int, Figures]) -> Iterator[str]:
+    """Which figures grow faster than the logarithm of the rows."""
+    faster = False
+    for few, many in pairwise(found):
+        times_max = math.log(many) / math.log(few) * SLACK
+        for name in found[few]:
+            if name not in found[many] or name == "files" or name.endswith("peak MB"):
+                continue
+            before, after = found[few][name], found[many][name]
+            if name.startswith("load, rows"):
+                before, after = after, before
+            if name.endswith("anon MB") and after <= MEMORY_MB:
+                continue
+            if before and after / before > times_max:
+                faster = True
+                yield (
+                    f"faster than logarithmically from {few:,} to {many:,} rows: {name}, "
+                    f"{after / before:.2f} times (at most {times_max:.2f})"
+                )
+    if not faster and len(found) > 1:
+        yield "nothing grows faster than logarithmically"
+
+
+def draw(found: dict[int, Figures], path: Path) -> None:
+    """How figures grow, each against the rows; dashed, what grows as their logarithm does."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, grid = plt.subplots(2, 4, layout="constrained", figsize=(14, 6))
+    for axes, (title, names) in zip(grid.flat, _PANELS.items(), strict=True):
+        for name, colour in zip(names, ("#0b5394", "#6fa8dc", "#cc4125"), strict=False):
+            points = [(rows, figures[name]) for rows, figures in found.items() if name in figures]
+            if not points:
+                continue
+            rows, values = zip(*points, strict=True)
+            axes.plot(rows, values, "o-", color=colour, label=name.removesuffix(", anon MB"))
+            if not name.startswith("load, rows"):
+                logs = [values[0] * math.log(each) / math.log(rows[0]) for each in rows]
+                axes.plot(rows, logs, "--", color=colour, linewidth=0.8)
+        axes.set(xscale="log", title=title, xlabel="rows")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8)
+        axes.grid(color="#eeeeee")
+    # Not transparent: pages may be dark.
+    figure.savefig(path, facecolor="white")
+    plt.close(figure)
+
+
+_PANELS: Mapping[str, tuple[str, ...]] = {
+    "load, rows a second": ("load, rows a second", "load, rows a second, last tenth"),
+    "upsert of 10,000 rows, ms": ("upsert, median ms", "upsert, p95 ms"),
+    "get, ms": ("get, cold, median ms", "get, median ms", "get, p95 ms"),
+    "range of 10,000 keys, ms": ("range, median ms", "range, p95 ms"),
+    "compaction behind 20 upserts, ms": ("compact, ms",),
+    "plan of all files, ms": ("plan, ms",),
+    "memory of writers, RssAnon, MB": ("load, anon MB", "upsert, anon MB", "compact, anon MB"),
+    "memory of readers, RssAnon, MB": ("get, anon MB", "range, anon MB", "plan, anon MB"),
+}
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:,.{_places(value)}f}"
+
+
+def _places(value: float) -> int:
+    return 0 if abs(value) >= 100 else 2
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000, 10_000_000, 100_000_000])
+    parser.add_argument("--piece-rows", type=int, default=1_000_000, help="of one write")
+    parser.add_argument("--bucket-rows", type=int, default=100_000_000, help="of one bucket")
+    parser.add_argument("--random", action="store_true", help="pieces that lie all over the keys")
+    parser.add_argument("--metadata-from", type=int, help="from so many rows on nothing is written")
+    parser.add_argument("--picture", type=Path, help="of the figures")
+    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What files that stay where they are have for some keys.
+
+Where the keys are few, files that are looked up again, and small ones at once, have lookup files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
+from keytide.format.deletion_vector import dead_positions
+from keytide.row_kind import RETRACTS
+from keytide.table.compaction.lookup_files import LOOKUP_FILES, Bounds, LookupFile, searched
+from keytide.table.read.lookup import key_range
+from keytide.table.read.runs import StoredVersions
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.view import TableView
+
+__all__ = ["OldVersions"]
+
+# To lay out so many rows takes little, and what compactions have just made is soon looked up again.
+_AT_ONCE_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class OldVersions:
+    """Reads the versions of some keys in files of one partition, which are above level 0.
+
+    They have `columns`. About `rows_max` rows are decoded at a time.
+    """
+
+    view: TableView
+    partition: bytes
+    columns: tuple[str, ...]
+    rows_max: int
+
+    def of(self, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """The versions of keys, each of them given once, in key order, in frames that have rows.
+
+        Raises `DataError` naming a file that cannot be read.
+        """
+        known = self._lookup_file(file)
+        if known is not None:
+            frames = (self._without_dead(rows, file) for rows in known.with_keys(keys))
+        else:
+            about, keys = key_range(keys), keys.sort(keys.columns)
+            stored = StoredVersions(self.view, self.partition, self.columns, about, roughly=True)
+            batches = stored.of_run((file,), self.rows_max)
+            frames = (searched(batch.rows, keys) for batch in batches)
+        yield from (rows for rows in frames if rows.height)
+
+    def _lookup_file(self, file: PlannedFile) -> LookupFile | None:
+        if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(self.columns):
+            return None
+        whole = file.as_stored()
+        shape = (file.keeps_retracts, file.may_retract, file.has_kinds)
+        stored = StoredVersions(self.view, self.partition, self.columns)
+        key = (*stored.version_of(file), self.view.schema.id, self.columns, *shape)
+
+        def versions() -> Iterator[pl.DataFrame]:
+            return (batch.rows for batch in stored.of_run((whole,), self.rows_max))
+
+        options = self.view.options
+        bounds = Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
+        at_once = file.meta.row_count <= _AT_ONCE_ROWS
+        return LOOKUP_FILES.find(key, versions, bounds, at_once=at_once)
+
+    def _without_dead(self, rows: pl.DataFrame, file: PlannedFile) -> pl.DataFrame:
+        """Rows of a lookup file without those that are dead by now, told as `FileReader` does."""
+        if file.dead_rows is None:
+            return rows
+        dead = pl.Series(dead_positions(self.view.store, file.dead_rows)).cast(
+            rows.schema[POSITION]
+        )
+        is_dead = pl.col(POSITION).is_in(dead.implode())
+        is_read = ~is_dead
+        if file.keeps_retracts:
+            is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
+        told = [is_dead.alias(IS_DEAD)] if IS_DEAD in rows.columns else []
+        return rows.filter(is_read).with_columns(*told)
