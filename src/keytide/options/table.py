@@ -290,6 +290,15 @@ _WRITING = (
            "`overwrite` of a DataFrame's writer does in any case.", "true"),
     Option("write.count-out-of-order", BOOLEAN, "Whether a write counts the rows that are older "
            "than what had arrived before them, which costs a lookup of their keys.", "false"),
+    Option("write.distribution", choice("auto", "hash", "none"), "How the rows of a DataFrame "
+           "come to the tasks that write them. `hash`: a shuffle brings each bucket into one task, "
+           "which writes one sorted run. `none`: each task writes the rows of its partition, a run "
+           "for each bucket; a load costs a third to a half less, and readers merge the runs until "
+           "they are compacted. `auto` is `none` where more than 10 MB are written into a table "
+           "without partitions that has no rows yet, or over all of them, and no bucket gets as "
+           "many runs as `num-sorted-run.compaction-trigger`; otherwise `hash`. A DataFrame of one "
+           "partition is not shuffled in any case, nor is what a data source or a stream writes; "
+           "MERGE and ingestions bring the rows of a key together in any case.", "auto"),
     Option("write-buffer-size", size(1), "Rows that a distributed write gathers into one sorted "
            "run. Fewer and larger runs are merged faster; a task needs about four times as much "
            "memory.", "256 mb"),
