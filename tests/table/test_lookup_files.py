@@ -16,8 +16,9 @@ import pytest
 
 import keytide as kt
 from keytide.store import open_store
-from keytide.table.compaction import lookup, lookup_files
-from keytide.table.compaction.lookup_files import Bounds, LookupFiles
+from keytide.table.compaction import lookup
+from keytide.table.read import lookup_files
+from keytide.table.read.lookup_files import Bounds, LookupFiles
 
 KEYS = {
     "INT": lambda n: n,

@@ -32,6 +32,7 @@ from keytide.table.definition.conversion import as_kind_of
 from keytide.table.definition.option_changes import keeps_stored_rows
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.lookup import key_range
+from keytide.table.read.lookup_files import Looks
 from keytide.table.read.plan import plan_files
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import BucketPlan, PlannedFile, is_out_of_order
@@ -75,8 +76,9 @@ class DiffTask:
         """The changes, in key order within a bucket; a pair of -U and +U is in one frame."""
         key = self.view.schema.trimmed_primary_keys
         keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
-        before = self.before.runs(memory_bytes // 2, keys)
-        after = self.after.runs(memory_bytes // 2, keys)
+        looks = Looks()  # both snapshots have most files in common
+        before = self.before.runs(memory_bytes // 2, keys, looks)
+        after = self.after.runs(memory_bytes // 2, keys, looks)
         for window in key_windows([*before, *after], key):
             # A run that had no batch yet has no columns either.
             empty = next(frame for frame in window if frame.width).clear()

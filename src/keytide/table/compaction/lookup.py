@@ -18,8 +18,8 @@ from keytide.lazily import cached_property
 from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
 from keytide.merge.windows import Batch, key_windows
 from keytide.row_kind import RETRACTS
-from keytide.table.compaction.lookup_files import LOOKUP_FILES, Bounds, LookupFile
 from keytide.table.read.lookup import key_range
+from keytide.table.read.lookup_files import LOOKUP_FILES, Bounds, LookupFile
 from keytide.table.read.merged_versions import Window, batch_rows, rows_in
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import PlannedFile, Run, Section
