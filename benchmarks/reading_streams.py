@@ -190,8 +190,6 @@ def counting(changes: DataFrame, checkpoint: Path) -> StreamingQuery:
 def batches_after(query: StreamingQuery, last: int) -> dict[int, float]:
     """What each micro-batch after one took."""
     told = [p for p in query.recentProgress if p["batchId"] > last and RUN in p["durationMs"]]
-    if os.environ.get("SHOW"):
-        print([p["durationMs"] for p in told], file=sys.stderr)
     return {p["batchId"]: p["durationMs"][WHOLE] / 1000 for p in told}
 
 
