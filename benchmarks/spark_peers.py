@@ -1,7 +1,8 @@
 """Keytide on Spark beside Delta Lake and Apache Iceberg on the same release of Spark.
 
 Each engine loads the rows into a table of its own and reads them once, takes ten upserts of a
-hundredth of them (nine keys in ten are old; the peers by MERGE), is read whole, is compacted in full, and is read again.
+hundredth of them (nine keys in ten are old; the peers by MERGE), is read whole, is compacted in
+full, and is read again.
 Then a hundredth of the rows is deleted, another one updated, and a batch merged once more, in
 turns; as for upserts, the median counts.
 Every engine runs in a session of its own, one after the other, and has to end with the same rows.

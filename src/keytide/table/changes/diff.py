@@ -8,7 +8,7 @@ alteration in between says otherwise what becomes of stored rows, every key is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -161,11 +161,24 @@ class _Side:
     @cached_property
     def shown(self) -> dict[Identity, PlannedFile]:
         """The files that readers look at."""
-        return {file.entry.identity: file for bucket in self.plan() for file in bucket.files}
+        return {file.entry.identity: file for file in _files_of(self.plan())}
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether readers look at all rows of all files."""
+        return not self.vector_files and self.view.options.merges_on_read
 
     def without(self, other: _Side) -> list[PlannedFile]:
         """The files that the other one lacks, or whose dead rows are not the same there."""
+        if self._is_plain and other._is_plain:
+            known = {entry.identity for entry in other.entries}
+            own = tuple(entry for entry in self.entries if entry.identity not in known)
+            return _files_of(replace(self, entries=own).plan()) if own else []
         return [file for each, file in self.shown.items() if other.shown.get(each) != file]
+
+
+def _files_of(buckets: Iterable[BucketPlan]) -> list[PlannedFile]:
+    return [file for bucket in buckets for file in bucket.files]
 
 
 @dataclass(frozen=True)
