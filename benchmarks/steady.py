@@ -263,7 +263,10 @@ def own_goals(found: dict[str, Figures]) -> Iterator[str]:
         alone = sum(one["wall_s"] for one in found[UNCOMPACTED]["commits"])
         ratio = (sum(walls) + found[SUBJECT]["closing"]["wall_s"]) / alone
         verdict = "pass" if ratio <= SUM_MAX else "FAIL"
-        yield f"sum of commits and closing: {ratio:.2f} times without compaction (goal: at most {SUM_MAX:g}): {verdict}"
+        yield (
+            f"sum of commits and closing: {ratio:.2f} times without compaction "
+            f"(goal: at most {SUM_MAX:g}): {verdict}"
+        )
 
 
 def parse_arguments() -> argparse.Namespace:

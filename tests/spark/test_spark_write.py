@@ -11,8 +11,9 @@ import pytest
 
 import keytide as kt
 from keytide.errors import DataError, InvalidError
+from keytide.spark.buffered import BufferedTask
+from keytide.spark.distribution import TASKS_PER_CORE, _task_count
 from keytide.spark.errors import keytide_error
-from keytide.spark.write import TASKS_PER_CORE, BufferedTask, _task_count
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Outcome, attempted, settled

@@ -16,9 +16,10 @@ import pytest
 
 import keytide as kt
 from keytide.store import objects, open_store
-from keytide.table.compaction import lookup, lookup_files, old_versions
-from keytide.table.compaction.lookup_files import Bounds, LookupFiles
+from keytide.table.compaction import lookup, old_versions
 from keytide.table.compaction.old_versions import OldVersions
+from keytide.table.read import lookup_files
+from keytide.table.read.lookup_files import Bounds, LookupFiles
 from keytide.table.read.sections import PlannedFile
 
 KEYS = {

@@ -124,6 +124,7 @@ class TableOptions:
     reads_file_indexes: bool = _option("file-index.read.enabled")
     dynamic_partition_overwrite: bool = _option("dynamic-partition-overwrite")
     counts_out_of_order: bool = _option("write.count-out-of-order")
+    write_distribution: str = _option("write.distribution")
 
     # -- commits ------------------------------------------------------------------------------
     commit_retries_max: int = _option("commit.max-retries")

@@ -134,6 +134,8 @@ READ_MEMORY = _key("read.memory")
 COMMIT_MAX_RETRIES = _key("commit.max-retries")
 MANIFEST_MERGE_MIN_COUNT = _key("manifest.merge-min-count")
 WRITE_ONLY = _key("write-only")
+WRITE_DISTRIBUTION = _key("write.distribution")
+WRITE_COUNT_OUT_OF_ORDER = _key("write.count-out-of-order")
 RECORD_LEVEL_TIME_FIELD = _key("record-level.time-field")
 RECORD_LEVEL_EXPIRE_TIME = _key("record-level.expire-time")
 

@@ -290,6 +290,15 @@ _WRITING = (
            "`overwrite` of a DataFrame's writer does in any case.", "true"),
     Option("write.count-out-of-order", BOOLEAN, "Whether a write counts the rows that are older "
            "than what had arrived before them, which costs a lookup of their keys.", "false"),
+    Option("write.distribution", choice("auto", "hash", "none"), "How the rows of a DataFrame "
+           "come to the tasks that write them. `hash`: a shuffle brings each bucket into one task, "
+           "which writes one sorted run. `none`: each task writes the rows of its partition, a run "
+           "for each bucket; a load costs a third to a half less, and readers merge the runs until "
+           "they are compacted. `auto` is `none` where more than 10 MB are written into a table "
+           "without partitions that has no rows yet, or over all of them, and no bucket gets as "
+           "many runs as `num-sorted-run.compaction-trigger`; otherwise `hash`. A DataFrame of one "
+           "partition is not shuffled in any case, nor is what a data source or a stream writes; "
+           "MERGE and ingestions bring the rows of a key together in any case.", "auto"),
     Option("write-buffer-size", size(1), "Rows that a distributed write gathers into one sorted "
            "run. Fewer and larger runs are merged faster; a task needs about four times as much "
            "memory.", "256 mb"),
@@ -532,7 +541,7 @@ _COMPACTION = (
            "make due.", "true"),
     Option("lookup.cache-file-retention", DURATION, "How long a lookup file stays after its last "
            "use: a data file in which older versions are looked up again, laid out for that in the "
-           "folder of temporary files of the process that writes.", "1 h"),
+           "folder of temporary files of the process that writes or tells of changes.", "1 h"),
     Option("lookup.cache-max-disk-size", SIZE, "The size of all lookup files of a process. Left "
            "out: half of what the disk has left, for each of them."),
     _kept("sort-compaction.local-sample.magnification", integer(1), "1000",

@@ -31,6 +31,7 @@ from keytide.format.bucket import bucket_ids
 from keytide.scratch import scratch
 from keytide.spark.connect import cores
 from keytide.spark.dead_letters import DeadLetters
+from keytide.spark.distribution import TASKS_PER_CORE
 from keytide.spark.errors import over_files
 from keytide.spark.feed_files import (
     BLOCK,
@@ -45,7 +46,6 @@ from keytide.spark.predicate import column
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.session import session
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
-from keytide.spark.write import TASKS_PER_CORE
 from keytide.store import open_store
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author

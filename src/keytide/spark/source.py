@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from keytide.errors import UnsupportedError
 from keytide.options import keys
+from keytide.spark.buffered import BufferedTask
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack, split_tasks
 from keytide.spark.runner import attempted_here, rows_here
@@ -34,7 +35,7 @@ from keytide.spark.stream import StreamBatch, batch_of_task
 from keytide.spark.stream_source import ChangeStreamReader, change_stream_schema
 from keytide.spark.types import spark_schema
 from keytide.spark.worker import pass_over_broken_pipes
-from keytide.spark.write import BufferedTask, check_columns
+from keytide.spark.write import check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import warn_of_errors
 from keytide.table.commit.transaction import Transaction, discard

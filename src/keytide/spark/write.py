@@ -1,30 +1,25 @@
 """DataFrames into tables: executors write sorted files, the driver commits them once.
 
-Rows are first brought together by bucket, so that each bucket gets one sorted run and readers
-have little to merge; a DataFrame of one partition is written as it lies. A task cuts its rows
-into runs of at most 'write-buffer-size', which bounds its memory. Within one write the later row
-of a key wins: rows keep the order of the DataFrame through the shuffle, and sequence numbers grow
-from task to task and from run to run. Where that order means nothing, use a sequence field.
+As 'write.distribution' says, rows are first brought together by bucket, or are written where they
+lie, as those of a DataFrame of one partition always are. A task cuts its rows into runs of at most
+'write-buffer-size', which bounds its memory. Within one write the later row of a key wins: rows
+keep the order of the DataFrame, and sequence numbers grow from task to task and from run to run.
+Where that order means nothing, use a sequence field.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from keytide.row_kind import ROW_KIND
-from keytide.scratch import scratch
-from keytide.spark.bucket import with_bucket
-from keytide.spark.connect import cores, is_connect
-from keytide.spark.internals import partition_count, planned_bytes
+from keytide.spark.buffered import BufferedTask
+from keytide.spark.distribution import distributed
 from keytide.spark.python import check_python
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.stream import author_in_stream
@@ -32,23 +27,18 @@ from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
+from keytide.table.state.live_files import NO_FILES, LiveFiles
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.input_rows import incoming_rows
 from keytide.table.write.overwriting import partition_to_replace
 from keytide.table.write.partition_spec import PartitionSpec
-from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.task import WriteTask
 from keytide.table.write.writable import writable_view
-from keytide.types import arrow_schema, quoted
+from keytide.types import arrow_schema
 
-__all__ = ["BufferedTask", "append", "check_columns", "fill", "overwrite"]
-
-TASKS_PER_CORE = 4
-"""Tasks of a write at most; more balance better where partitions differ in size."""
-
-_SMALL_BYTES = 10 << 20
-"""Up to here a task costs more than it balances. Spark's own idea of a small relation."""
+__all__ = ["append", "check_columns", "fill", "overwrite"]
 
 
 def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> WriteResult:
@@ -91,7 +81,7 @@ def overwrite(
         df = _filled(df, spec)
     check_columns(df.schema, view)
     with writing(table, view, runner=Cluster(df.sparkSession)) as transaction:
-        _feed(transaction, transaction.task_anew(spec), df)
+        _feed(transaction, transaction.task_anew(spec), df, NO_FILES)
         return transaction.overwrite(spec)
 
 
@@ -112,52 +102,12 @@ def _filled(df: DataFrame, spec: PartitionSpec) -> DataFrame:
 
 def fill(transaction: Transaction, df: DataFrame) -> None:
     """Write a DataFrame as the parts of a transaction; one Spark job. Raises as `append`."""
-    _feed(transaction, transaction.task(), df)
+    _feed(transaction, transaction.task(), df, transaction.state.live)
 
 
-def _feed(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
-    view = transaction.view
-    if _is_one_partition(df):
-        task = replace(task, threads=os.cpu_count() or 1)  # a single task may use all cores
-    elif not _scatters(view):
-        task = replace(task, layout=task.layout.for_tasks(cores(df.sparkSession)))
-        df = _by_bucket(df, view, task.layout.spread)
+def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFiles) -> None:
+    task, df = distributed(task, df, live)
     Executors().feed(BufferedTask(task), df, transaction.take)
-
-
-@dataclass(frozen=True)
-class BufferedTask:
-    """A write of rows that come in small pieces, gathered into runs of 'write-buffer-size'."""
-
-    task: WriteTask
-
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
-        """Write the rows as one or more sorted runs per bucket. Raises as `WriteTask.feed`."""
-        return self.task.feed(_runs(rows, self.task.view.options.write_buffer_bytes), number)
-
-
-def _runs(pieces: Iterable[pa.Table], buffer_bytes: int) -> Iterator[pa.Table]:
-    """The rows in tables of about `buffer_bytes`, each in the DataFrame's order."""
-    held: list[pa.Table] = []
-    held_bytes = 0
-    for piece in pieces:
-        held.append(piece)
-        held_bytes += piece.nbytes
-        if held_bytes >= buffer_bytes:
-            yield _in_order(pa.concat_tables(held))
-            held, held_bytes = [], 0
-    if held:
-        yield _in_order(pa.concat_tables(held))
-
-
-def _in_order(rows: pa.Table) -> pa.Table:
-    if _ORDER not in rows.column_names:
-        return rows
-    order = rows.column(_ORDER).combine_chunks()
-    rows = rows.drop_columns([_ORDER])
-    if pc.all(pc.less_equal(order[:-1], order[1:])).as_py() in (True, None):
-        return rows  # as a rule: shuffle blocks come in the order of their tasks
-    return rows.take(pc.array_sort_indices(order))
 
 
 def check_columns(schema: StructType, view: TableView) -> None:
@@ -173,43 +123,3 @@ def check_columns(schema: StructType, view: TableView) -> None:
             if field.name not in (*rows.column_names, *view.schema.primary_keys):
                 rows = rows.append_column(field.name, pa.array([], field.type.to_arrow()))
     incoming_rows(rows, view.schema, view.options, view.name)
-
-
-# -- bringing rows of a bucket together ----------------------------------------------------------
-
-_ORDER, _BUCKET, _TARGET = map(scratch, ("order", "bucket", "target"))
-
-
-def _by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
-    """The rows with each bucket in one partition; their order in the DataFrame is in `_ORDER`."""
-    names = [quoted(name) for name in df.columns]
-    # A key that may come in any partition has to come to one task.
-    apart = () if view.moves_keys else view.schema.partition_keys
-    partition_keys = ", ".join(map(quoted, apart))
-    count = _task_count(df) if partition_keys else min(_task_count(df), spread)
-    # Any spread will do that keeps a bucket together: the bucket itself is computed by the format's
-    # own hash, below.
-    target = f"pmod(hash({partition_keys}), {count})" if partition_keys else "0"
-    rows = df.selectExpr(*names, f"monotonically_increasing_id() AS {_ORDER}")
-    if spread > 1:
-        rows = with_bucket(rows, view, spread, _BUCKET)
-        target = f"{target} + {_BUCKET}"
-    targeted = rows.selectExpr(*names, _ORDER, f"{target} AS {_TARGET}")
-    return targeted.repartitionById(count, _TARGET).drop(_TARGET)
-
-
-def _task_count(df: DataFrame) -> int:
-    """How many tasks write at most: no more than run at a time where there is little to write."""
-    is_small = not is_connect(df) and planned_bytes(df) <= _SMALL_BYTES
-    return cores(df.sparkSession) * (1 if is_small else TASKS_PER_CORE)
-
-
-def _scatters(view: TableView) -> bool:
-    """Whether any number of tasks may write to where the rows go, as none is merged there."""
-    one_place = not view.schema.partition_keys and view.options.bucket <= 1
-    return one_place and not view.kind.has_key
-
-
-def _is_one_partition(df: DataFrame) -> bool:
-    """Whether all rows will be in one task, as far as can be told without running anything."""
-    return not is_connect(df) and partition_count(df) == 1

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import polars as pl
 
 from keytide import html
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
@@ -24,6 +24,7 @@ from keytide.table.changes.indexed import IndexedDiffTask
 from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
 from keytide.table.read.row_source import RowSource
 from keytide.table.state.live_files import files_of
+from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -273,11 +274,52 @@ def _compared(
     columns: frozenset[str] | None,
 ) -> Compared:  # fmt: skip
     """A snapshot by its own schema, the state before all by that of the end, and the end."""
+    if first is not None and last is not None and table.view(schema).options.merges_on_read:
+        first, last = _without_compactions(table.metadata, first, last)
     known = table.in_kind_at(schema, last)
     own = known if first is None else table.metadata.schema(first.schema_id)
     before = table.state(own, first)  # first, for the files of the end are derived from it
     after = table.state(schema, last)
     return Compared(after if _was_converted(table, before, after) else before, after, columns)
+
+
+def _without_compactions(
+    metadata: TableMetadata, first: Snapshot, last: Snapshot
+) -> tuple[Snapshot, Snapshot]:
+    """Two snapshots that show the same rows and have more of their files in common.
+
+    Compactions change files and no rows, as far as readers look at all files: those that came right
+    after the first one, and the last ones, would have all that they wrote compared.
+    """
+    while first.id < last.id:
+        following = _compaction(metadata, first.id + 1, last, like=first)
+        if following is None:
+            break
+        first = following
+    while first.id < last.id and last.commit_kind is CommitKind.COMPACT:
+        before = first if last.id - 1 == first.id else _there(metadata, last.id - 1)
+        if before is None or before.schema_id != last.schema_id:
+            break
+        last = before
+    return first, last
+
+
+def _compaction(
+    metadata: TableMetadata, snapshot_id: int, last: Snapshot, like: Snapshot
+) -> Snapshot | None:
+    """The snapshot of an id, if it is of a compaction under the same schema."""
+    found = last if snapshot_id == last.id else _there(metadata, snapshot_id)
+    if found is None or found.schema_id != like.schema_id:
+        return None
+    return found if found.commit_kind is CommitKind.COMPACT else None
+
+
+def _there(metadata: TableMetadata, snapshot_id: int) -> Snapshot | None:
+    """A snapshot, unless it has expired, as one between two tags may have."""
+    try:
+        return metadata.remembered(snapshot_id)
+    except NotFoundError:
+        return None
 
 
 def _was_converted(table: StoredTable, before: TableState, after: TableState) -> bool:

@@ -8,7 +8,7 @@ alteration in between says otherwise what becomes of stored rows, every key is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -32,6 +32,7 @@ from keytide.table.definition.conversion import as_kind_of
 from keytide.table.definition.option_changes import keeps_stored_rows
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.lookup import key_range
+from keytide.table.read.lookup_files import Looks
 from keytide.table.read.plan import plan_files
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import BucketPlan, PlannedFile, is_out_of_order
@@ -75,8 +76,9 @@ class DiffTask:
         """The changes, in key order within a bucket; a pair of -U and +U is in one frame."""
         key = self.view.schema.trimmed_primary_keys
         keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
-        before = self.before.runs(memory_bytes // 2, keys)
-        after = self.after.runs(memory_bytes // 2, keys)
+        looks = Looks()  # both snapshots have most files in common
+        before = self.before.runs(memory_bytes // 2, keys, looks)
+        after = self.after.runs(memory_bytes // 2, keys, looks)
         for window in key_windows([*before, *after], key):
             # A run that had no batch yet has no columns either.
             empty = next(frame for frame in window if frame.width).clear()
@@ -159,11 +161,24 @@ class _Side:
     @cached_property
     def shown(self) -> dict[Identity, PlannedFile]:
         """The files that readers look at."""
-        return {file.entry.identity: file for bucket in self.plan() for file in bucket.files}
+        return {file.entry.identity: file for file in _files_of(self.plan())}
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether readers look at all rows of all files."""
+        return not self.vector_files and self.view.options.merges_on_read
 
     def without(self, other: _Side) -> list[PlannedFile]:
         """The files that the other one lacks, or whose dead rows are not the same there."""
+        if self._is_plain and other._is_plain:
+            known = {entry.identity for entry in other.entries}
+            own = tuple(entry for entry in self.entries if entry.identity not in known)
+            return _files_of(replace(self, entries=own).plan()) if own else []
         return [file for each, file in self.shown.items() if other.shown.get(each) != file]
+
+
+def _files_of(buckets: Iterable[BucketPlan]) -> list[PlannedFile]:
+    return [file for bucket in buckets for file in bucket.files]
 
 
 @dataclass(frozen=True)

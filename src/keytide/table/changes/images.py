@@ -13,6 +13,7 @@ from keytide.lazily import cached_property
 from keytide.merge.windows import Batch
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.lifetime import Lifetime
+from keytide.table.read.lookup_files import Looks
 from keytide.table.read.merged_versions import MergedVersions
 from keytide.table.read.sections import BucketPlan, PlannedFile
 from keytide.table.read.visible_rows import Rows
@@ -41,14 +42,17 @@ class Images:
         """How many versions may be read."""
         return sum(file.meta.row_count for bucket in self.buckets for file in bucket.files)
 
-    def runs(self, memory_bytes: int, keys: pl.DataFrame | None = None) -> list[Iterator[Batch]]:
+    def runs(
+        self, memory_bytes: int, keys: pl.DataFrame | None = None, looks: Looks | None = None
+    ) -> list[Iterator[Batch]]:
         """The rows as runs with one row per key, which no two of them have in common.
 
-        Of some keys or, without `keys`, of all. The runs together fit in about `memory_bytes`.
+        Of some keys or, without `keys`, of all; with `looks` they are looked up where that takes
+        less time. The runs together fit in about `memory_bytes`.
         """
         chains = [chain for bucket in self.buckets for chain in self._chains(bucket)]
         share = memory_bytes // max(1, len(chains))
-        return [self._run(chain, share, keys) for chain in chains]
+        return [self._run(chain, share, keys, looks) for chain in chains]
 
     def _chains(self, bucket: BucketPlan) -> list[BucketPlan]:
         """The bucket in parts whose sections were cut by key."""
@@ -57,10 +61,16 @@ class Images:
         return [BucketPlan(bucket.partition, bucket.bucket, (each,)) for each in bucket.sections]
 
     def _run(
-        self, chain: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None
+        self,
+        chain: BucketPlan,
+        memory_bytes: int,
+        keys: pl.DataFrame | None,
+        looks: Looks | None,
     ) -> Iterator[Batch]:
         columns = (*self._stored, VALUE_KIND)
-        versions = MergedVersions(self.view, columns, self.condition, tells_kinds=False)
+        versions = MergedVersions(
+            self.view, columns, self.condition, tells_kinds=False, looks=looks
+        )
         shown = Rows(self.target, self.target.schema.names)
         for frame in versions.in_order(chain, memory_bytes, keys):
             rows = shown.shown(self._mapped(frame))

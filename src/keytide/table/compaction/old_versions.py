@@ -13,8 +13,8 @@ import polars as pl
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
 from keytide.row_kind import RETRACTS
-from keytide.table.compaction.lookup_files import LOOKUP_FILES, Bounds, LookupFile, searched
 from keytide.table.read.lookup import key_range
+from keytide.table.read.lookup_files import LOOKUP_FILES, Bounds, LookupFile, searched
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView

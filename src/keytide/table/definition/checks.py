@@ -22,6 +22,7 @@ from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import read_defaults, write_default
+from keytide.table.definition.distribution import check_distribution
 from keytide.table.definition.kind import kind_of
 from keytide.table.definition.partition_times import PartitionTimes
 from keytide.table.definition.post_merge import check_post_merge
@@ -88,6 +89,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_bloom_filters(schema, options)
     _check_defaults(schema, options)
     check_counted(schema, options)
+    check_distribution(schema, options)
     _check_retention(options)
     _check_partition_expiry(schema, options)
     _check_tags(options)

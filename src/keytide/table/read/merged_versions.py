@@ -28,6 +28,7 @@ from keytide.table.conditions.predicate import (
     conjuncts,
     equal_values,
 )
+from keytide.table.read.lookup_files import Looks
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
 from keytide.table.read.version_runs import FileRun, HeldRun, VersionRun, windows_of
@@ -63,7 +64,8 @@ class MergedVersions:
     has those of the version that it takes the place of, as the merge engine says, and a lone one
     has them as they are stored. The `condition` holds for every version; what it says of columns
     outside the key is asked of merged ones. `has_older` says that older versions lie below, on
-    top of which the merged ones have to stand for theirs. `tells_kinds` as in `StoredVersions`.
+    top of which the merged ones have to stand for theirs. `tells_kinds` and `looks` as in
+    `StoredVersions`.
     """
 
     view: TableView
@@ -71,6 +73,7 @@ class MergedVersions:
     condition: Predicate | None = None
     has_older: bool = False
     tells_kinds: bool = True
+    looks: Looks | None = None
 
     def in_order(
         self, bucket: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None = None
@@ -107,7 +110,13 @@ class MergedVersions:
     ) -> Iterator[pl.DataFrame]:
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
         stored = StoredVersions(
-            self.view, bucket.partition, columns, self.condition, keys, self.tells_kinds
+            self.view,
+            bucket.partition,
+            columns,
+            self.condition,
+            keys,
+            self.tells_kinds,
+            looks=self.looks,
         )
         rows = max(_BATCH_ROWS_MIN, rows_in(memory_bytes, section.files, self._fields(columns)))
         for run in section.runs:
@@ -175,6 +184,7 @@ class MergedVersions:
             self._about_key,
             keys,
             self.tells_kinds,
+            looks=self.looks,
         )
         rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         yield from self._windows(stored, section, rows)

@@ -28,7 +28,7 @@ import pyarrow as pa
 from keytide.merge.touched import with_keys
 from keytide.threads import side_by_side
 
-__all__ = ["LOOKUP_FILES", "Bounds", "LookupFile", "LookupFiles", "searched"]
+__all__ = ["LOOKUP_FILES", "Bounds", "Looks", "LookupFile", "LookupFiles", "searched"]
 
 # What is remembered of files that have no lookup file.
 _REMEMBERED_MAX = 10_000
@@ -141,6 +141,26 @@ class LookupFiles:
 
 LOOKUP_FILES: Final = LookupFiles()
 """Of all tables: tables are many, and a process has one disk."""
+
+
+class Looks:
+    """The look-ups of one reader, who may read a file several times and looks it up once.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[Hashable, LookupFile | None] = {}
+
+    def find(
+        self, key: Hashable, versions: Callable[[], Iterable[pl.DataFrame]], bounds: Bounds
+    ) -> LookupFile | None:
+        """What `LookupFiles.find` gave when the reader first asked for it."""
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = LOOKUP_FILES.find(key, versions, bounds)
+            return self._found[key]
 
 
 def _made(frames: Iterable[pl.DataFrame], bytes_max: int | None) -> LookupFile | None:

@@ -1,0 +1,55 @@
+"""Rows that come to a task in small pieces, gathered into runs.
+
+What executors load for a write: nothing here plans anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.scratch import scratch
+from keytide.table.write.task import WriteTask, Written
+
+__all__ = ["ORDER", "BufferedTask"]
+
+ORDER = scratch("order")
+"""The place of a row in its DataFrame, where a shuffle may have changed it."""
+
+
+@dataclass(frozen=True)
+class BufferedTask:
+    """A write of rows that come in small pieces, gathered into runs of 'write-buffer-size'."""
+
+    task: WriteTask
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+        """Write the rows as one or more sorted runs per bucket. Raises as `WriteTask.feed`."""
+        return self.task.feed(_runs(rows, self.task.view.options.write_buffer_bytes), number)
+
+
+def _runs(pieces: Iterable[pa.Table], buffer_bytes: int) -> Iterator[pa.Table]:
+    """The rows in tables of about `buffer_bytes`, each in the DataFrame's order."""
+    held: list[pa.Table] = []
+    held_bytes = 0
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += piece.nbytes
+        if held_bytes >= buffer_bytes:
+            yield _in_order(pa.concat_tables(held))
+            held, held_bytes = [], 0
+    if held:
+        yield _in_order(pa.concat_tables(held))
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    if ORDER not in rows.column_names:
+        return rows
+    order = rows.column(ORDER).combine_chunks()
+    rows = rows.drop_columns([ORDER])
+    if pc.all(pc.less_equal(order[:-1], order[1:])).as_py() in (True, None):
+        return rows  # as a rule: shuffle blocks come in the order of their tasks
+    return rows.take(pc.array_sort_indices(order))

@@ -1,0 +1,35 @@
+"""Whether the rows of a write may come to several tasks in any way."""
+
+from __future__ import annotations
+
+from keytide.errors import InvalidError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys
+
+__all__ = ["check_distribution", "why_brought_together"]
+
+
+def check_distribution(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` where rows are to stay apart that one task has to see."""
+    reason = why_brought_together(schema, options)
+    if options.write_distribution == "none" and reason is not None:
+        raise InvalidError(
+            f"'{keys.WRITE_DISTRIBUTION}' = 'none' leaves the rows of a bucket in several tasks, "
+            f"and {reason}; set it to 'auto' or 'hash'"
+        )
+
+
+def why_brought_together(schema: TableSchema, options: TableOptions) -> str | None:
+    """Why one task has to write all rows of a bucket; None where several may."""
+    if schema.is_indexed:
+        return (
+            f"'{keys.UPSERT_MODE}' = '{schema.upsert_mode}' keeps an index of keys, which is of "
+            f"all rows of a bucket in their order"
+        )
+    if schema.primary_keys and options.bucket == -1:
+        return f"'{keys.BUCKET}' = '-1' has each key placed by one task"
+    if options.counts_out_of_order:
+        return f"'{keys.WRITE_COUNT_OUT_OF_ORDER}' compares each row with those of its key before"
+    if options.sequence_auto_padding:
+        return f"'{keys.SEQUENCE_AUTO_PADDING}' counts the rows of a key one by one"
+    return None
