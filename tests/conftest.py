@@ -77,6 +77,7 @@ def warehouse(tmp_path: Path) -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the run: two cores, little memory, no UI."""
     import keytide.spark
+    from keytide.spark.place import SETTING
 
     scratch = tmp_path_factory.mktemp("spark")
     session = keytide.spark.session(
@@ -85,6 +86,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
+            # All tables of tests are small; the driver alone would do the work of executors.
+            SETTING: os.environ.get("KEYTIDE_DRIVER_WORK", "0"),
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         }

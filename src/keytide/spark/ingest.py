@@ -42,8 +42,9 @@ from keytide.spark.feed_files import (
     sample,
 )
 from keytide.spark.predicate import column
-from keytide.spark.runner import Cluster, Executors
+from keytide.spark.runner import Executors
 from keytide.spark.session import session
+from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.write import TASKS_PER_CORE
 from keytide.store import open_store
@@ -204,7 +205,7 @@ class _Ingestion:
         """Apply one micro-batch; once, however often it is called for the same batch."""
         author = Author(_commit_user(messages.sparkSession), batch_id)
         table = self._table.pinned()
-        view, runner = writable_view(table), Cluster(messages.sparkSession)
+        view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
             if transaction.done is None:
                 self._report(self._applied(transaction, messages))

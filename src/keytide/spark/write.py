@@ -24,14 +24,18 @@ from keytide.row_kind import ROW_KIND
 from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
 from keytide.spark.connect import cores, is_connect
+from keytide.spark.errors import on_driver
 from keytide.spark.internals import partition_count, planned_bytes
+from keytide.spark.place import bytes_of_rows, place_of
 from keytide.spark.python import check_python
-from keytide.spark.runner import Cluster, Executors
+from keytide.spark.runner import Executors
+from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
+from keytide.table.local_writes import feed
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
@@ -65,7 +69,7 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
     view = writable_view(table)
     check_columns(df.schema, view)
     author = author or author_in_stream(df, table.uri)
-    with writing(table, view, author, Cluster(df.sparkSession)) as transaction:
+    with writing(table, view, author, SizedRunner(df.sparkSession)) as transaction:
         if transaction.done is not None:
             return transaction.already_done()
 
@@ -90,7 +94,7 @@ def overwrite(
     if spec is not None:
         df = _filled(df, spec)
     check_columns(df.schema, view)
-    with writing(table, view, runner=Cluster(df.sparkSession)) as transaction:
+    with writing(table, view, runner=SizedRunner(df.sparkSession)) as transaction:
         _feed(transaction, transaction.task_anew(spec), df)
         return transaction.overwrite(spec)
 
@@ -116,6 +120,19 @@ def fill(transaction: Transaction, df: DataFrame) -> None:
 
 
 def _feed(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
+    limit = transaction.view.options.driver_work_bytes_max
+    place = place_of(df.sparkSession, limit, bytes_of_rows(df))
+    (_feed_here if place.is_driver else _feed_executors)(transaction, task, df)
+
+
+def _feed_here(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
+    """Have the driver write rows that Spark gives it: a job of the JVM alone, without a shuffle."""
+    with on_driver():
+        rows = df.toArrow()
+    feed(transaction, task, rows)
+
+
+def _feed_executors(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
     view = transaction.view
     if _is_one_partition(df):
         task = replace(task, threads=os.cpu_count() or 1)  # a single task may use all cores
