@@ -89,19 +89,31 @@ def known_bytes(df: DataFrame) -> int | None:
     """How large Spark takes a DataFrame for that it knows the size of; else None.
 
     It does where all rows come of files, ranges, what is kept or what the driver brought, and no
-    step makes more of them. REQUIRES: a classic session.
+    step makes more of them. Of a micro-batch it knows what the stream read, and not what became of
+    that: it counts as more. REQUIRES: a classic session.
     """
     plan: Any = df._jdf.queryExecution().optimizedPlan()
-    steps, seen = [plan], 0
-    while steps:
+    names = _steps(plan)
+    if names is None or not names <= _KEEPING:
+        return None
+    size = int(str(plan.stats().sizeInBytes()))
+    if size >= _SIZE_UNKNOWN:
+        return None
+    return size * (_UNSEEN_STEPS if "LogicalRDD" in names else 1)
+
+
+def _steps(plan: Any) -> set[str] | None:
+    """What a plan does; None where it is too long to be looked through."""
+    steps, names = [plan], []
+    while steps and len(names) < _STEPS_MAX:
         step = steps.pop()
-        seen += 1
-        if seen > _STEPS_MAX or step.getClass().getSimpleName() not in _KEEPING:
-            return None
+        names.append(step.getClass().getSimpleName())
         children = step.children()
         steps += [children.apply(i) for i in range(children.size())]
-    size = int(str(plan.stats().sizeInBytes()))
-    return None if size >= _SIZE_UNKNOWN else size
+    return None if steps else set(names)
+
+
+_UNSEEN_STEPS = 8
 
 
 _SIZE_UNKNOWN = 1 << 62
