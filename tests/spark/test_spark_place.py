@@ -5,6 +5,7 @@ Other tests have executors do all of it; those with the fixture `place` run both
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
+from keytide.spark.ingest import ingest
 from keytide.spark.place import SETTING, Place, bytes_of_rows
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.sized_runner import SizedRunner
@@ -196,6 +198,21 @@ def test_micro_batch_of_files_is_written_by_the_driver_once(
     users = [snapshot.commit_user[:6] for snapshot in lake.table("t").snapshots()]
     assert users.count("spark-") == 2
     assert found(lake) == START | {1: ("s", 1), 30: ("s", 30)}
+
+
+@pytest.mark.usefixtures("idle")
+def test_small_batch_of_a_change_feed_is_applied_by_the_driver(
+    warehouse: str, tmp_path: Path, spark: Any
+) -> None:
+    (tmp_path / "feed").mkdir()
+    change = {"op": "c", "after": {"id": 1, "v": "a"}, "source": {"lsn": 1}}
+    (tmp_path / "feed" / "a.json").write_text(f"{json.dumps(change)}\nnothing\n")
+    report = ingest(
+        warehouse=warehouse, table="f", source=str(tmp_path / "feed"), format="debezium-json",
+        schema="id BIGINT, v STRING", primary_key=["id"], spark=spark,
+    )  # fmt: skip
+    assert (report.applied, report.rejected) == (1, 1)
+    assert kt.connect(warehouse).table("f").scan().to_pylist() == [{"id": 1, "v": "a"}]
 
 
 # -- what is small ---------------------------------------------------------------------------------
