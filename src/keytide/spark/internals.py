@@ -104,7 +104,8 @@ def known_bytes(df: DataFrame) -> int | None:
 
 def _steps(plan: Any) -> set[str] | None:
     """What a plan does; None where it is too long to be looked through."""
-    steps, names = [plan], []
+    steps = [plan]
+    names: list[str] = []
     while steps and len(names) < _STEPS_MAX:
         step = steps.pop()
         names.append(step.getClass().getSimpleName())
