@@ -175,7 +175,7 @@ def test_small_work_runs_few_jobs_and_none_in_python(
     merge = t.merge(rows, "target.id = source.id").when_matched_update({"v": "source.v"})
     assert jobs_of(spark, merge.execute) == 1
     assert jobs_of(spark, lambda: t.compact(full=True)) == 0
-    expected = START | {1: ("w", 3), 2: ("x", 2), 5: (None, 5), 9: ("a", 0), 20: ("w", 2)}
+    expected = START | {1: ("w", 4), 2: ("x", 2), 5: (None, 5), 9: ("a", 0), 20: ("w", 2)}
     expected |= {3: ("a", 4), 8: ("a", 9)}
     assert found(lake) == {i: x for i, x in expected.items() if i > 0}
 
