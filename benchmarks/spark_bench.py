@@ -196,7 +196,12 @@ def made_of(ids: DataFrame, version: int) -> DataFrame:
 
 
 def upserted(spark: SparkSession, rows: int, number: int) -> DataFrame:
-    batch, new = rows // 100, rows // 1000
+    return upserted_by(spark, rows, number, rows // 100)
+
+
+def upserted_by(spark: SparkSession, rows: int, number: int, batch: int) -> DataFrame:
+    """The keys of a batch of so many rows, of which a tenth is new."""
+    new = batch // 10
     old = spark.range(batch - new).select(
         F.pmod(F.xxhash64("id", F.lit(number)), F.lit(rows)).alias("id")
     )

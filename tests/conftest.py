@@ -93,10 +93,23 @@ def warehouse(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.fixture(params=["on executors", "in the driver"])
+def place(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    """Where the session works: there, as in other tests, or here, as by default."""
+    from keytide.spark.place import SETTING
+
+    before = spark.conf.get(SETTING)
+    if request.param == "in the driver":
+        spark.conf.unset(SETTING)
+    yield request.param
+    spark.conf.set(SETTING, before)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the run: two cores, little memory, no UI."""
     import keytide.spark
+    from keytide.spark.place import SETTING
 
     scratch = tmp_path_factory.mktemp("spark")
     session = keytide.spark.session(
@@ -105,6 +118,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
+            # All that tests read is small: the driver alone would do the work of executors.
+            SETTING: "0",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         }

@@ -221,11 +221,11 @@ def sampled(sample: set[str]) -> list[Any]:
     ]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ON_SPARK)
 @pytest.mark.parametrize("case", sampled(SPARK_SAMPLE))
-def test_case_on_spark(case: Case, kind: str, warehouse: str, spark: Any) -> None:
+def test_case_on_spark(case: Case, kind: str, warehouse: str, spark: Any, place: str) -> None:
     check(case, KINDS[kind](warehouse, spark))
 
 

@@ -297,7 +297,7 @@ def test_append_table_is_changed_likewise(lake: kt.Lake, options: dict[str, str]
 
 
 @pytest.mark.spark
-def test_forms_run_on_the_session_of_a_lake(lake: kt.Lake, spark: Any) -> None:
+def test_forms_run_on_the_session_of_a_lake(lake: kt.Lake, spark: Any, place: str) -> None:
     t = kt.connect(lake.uri, spark=spark).table("t")
     changes = spark.createDataFrame(
         [(2, "B", 21, False), (3, "C", 0, True), (4, "d", 40, False)],

@@ -88,7 +88,7 @@ def counts(report: Any) -> tuple[int, ...]:
     )
 
 
-def test_changes_in_any_order_end_in_the_rows_of_the_source(feed: Feed) -> None:
+def test_changes_in_any_order_end_in_the_rows_of_the_source(feed: Feed, place: str) -> None:
     feed.add(
         "a.json",
         change("u", 30, row(1, "old"), row(1, "new")),
@@ -188,7 +188,7 @@ def test_a_deleted_row_does_not_come_back_with_a_late_change(feed: Feed) -> None
 
 
 def test_malformed_and_unfit_messages_go_to_the_dead_letter_table_with_the_reason(
-    feed: Feed,
+    feed: Feed, place: str
 ) -> None:
     feed.add(
         "a.json",

@@ -21,6 +21,7 @@ from keytide.spark import external
 
 warehouse, source = sys.argv[1:]
 spark = kt.spark.session(
+    {"spark.keytide.driver-work.max-size": "0"},
     remote="local[2]", spark_driver_memory="1g", spark_sql_shuffle_partitions=2
 )
 found = {"session": type(spark).__module__}
@@ -80,6 +81,12 @@ found["changed"] = [
                  "UPDATE c SET v = 'last' WHERE id > 13", "INSERT OVERWRITE c SELECT * FROM c")
 ]
 found["rows"] = sorted(row["v"] for row in changed.scan().to_pylist())
+spark.conf.unset("spark.keytide.driver-work.max-size")
+texts = ("DELETE FROM c WHERE id < 4", "UPDATE c SET v = concat(v, '!') WHERE v LIKE '%5'", merge)
+plans = [row["plan"] for text in texts for row in on_spark.sql(f"EXPLAIN {text}").to_pylist()]
+found["plans"] = [line for line in plans if line.startswith("runs ")]
+found["in driver"] = [on_spark.sql(text).row_count for text in texts[:2]]
+found["rows after"] = sorted(row["v"] for row in changed.scan().to_pylist())
 
 def stream(checkpoint):
     reader = spark.readStream.schema("id long, v string").json(source)
@@ -176,3 +183,13 @@ def test_rows_are_changed_merged_and_overwritten(found: Any) -> None:
     # Of 0 to 9 there are left 3, 4, 5, 7, 8 and 9; 8 and 9 are matched, 10, 12, 13 and 14 are new.
     assert found["changed"] == [2, 2, 6, 1, 10]
     assert found["rows"] == ["last", "v3", "v3", "v4", "v4", "v5", "v5", "v7", "v7", "v8"]
+
+
+def test_rows_are_changed_by_the_driver_where_sizes_are_known(found: Any) -> None:
+    delete, update, merge = found["plans"]
+    assert delete.startswith("runs in the driver, as ")
+    assert update.startswith("runs in the driver, as ")
+    assert merge == "runs on executors, as the size of what is read is not known"
+    assert found["in driver"] == [1, 2]
+    left = ["last", "v3", "v4", "v4", "v5!", "v5!", "v7", "v7", "v8"]
+    assert found["rows after"] == left

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.spark import dml, dml_tasks, matching
+from keytide.spark import dml_tasks, matching
 from keytide.spark.dml_tasks import GROUP
+from keytide.spark.dml_workers import ExecutorWorkers
 from keytide.table.conditions.predicate import In
 
 pytestmark = pytest.mark.spark
@@ -30,6 +31,15 @@ def lake(request: pytest.FixtureRequest, warehouse: str, spark: Any) -> kt.Lake:
     table.write([{"id": i, "v": "a", "n": i} for i in range(10) if key or i % 2])
     table.write([{"id": i, "v": "a", "n": i} for i in range(0, 10, 2)])
     return lake
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The frames of targets that are shown to Spark as a whole."""
+    made: list[Any] = []
+    show = ExecutorWorkers.shown
+    monkeypatch.setattr(ExecutorWorkers, "shown", lambda *a: made.append(a) or show(*a))
+    return made
 
 
 def ids(lake: kt.Lake) -> list[int]:
@@ -54,23 +64,21 @@ def test_delete_computes_only_what_its_terms_leave_open(
     where: str,
     gone: set[int],
     computes: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    frames: list[Any],
 ) -> None:
-    frames = []
-    monkeypatch.setattr(dml, "_frame", lambda *a, made=dml._frame: frames.append(a) or made(*a))
     assert lake.sql(f"DELETE FROM t WHERE {where}").row_count == len(gone)
     assert ids(lake) == sorted(set(range(10)) - gone)
     assert bool(frames) == computes
 
 
 def test_condition_that_is_a_value_leaves_nothing_to_compute(
-    lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
+    lake: kt.Lake, frames: list[Any]
 ) -> None:
-    monkeypatch.setattr(dml, "_frame", lambda *_: pytest.fail("Spark SQL is asked"))
     assert lake.table("t").delete(pl.col("id") > 6).rows == 3
     assert lake.table("t").update({"n": -1}, In("id", (1, 5))).rows == 2
     expected = [(i, -1 if i in (1, 5) else i) for i in range(7)]
     assert sorted((r["id"], r["n"]) for r in lake.table("t").scan().to_pylist()) == expected
+    assert not frames, "Spark SQL is asked"
 
 
 @pytest.mark.one_in(5)
@@ -92,10 +100,8 @@ def test_update_computes_only_what_is_not_the_same_for_all_rows(
     text: str,
     changed: dict[int, Any],
     computes: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    frames: list[Any],
 ) -> None:
-    frames = []
-    monkeypatch.setattr(dml, "_frame", lambda *a, made=dml._frame: frames.append(a) or made(*a))
     assert lake.sql(f"UPDATE t {text}").row_count == len(changed)
     found = {row["id"]: (row["v"], row["n"]) for row in lake.table("t").scan().to_pylist()}
     assert found == {i: ("a", i) for i in range(10)} | changed
@@ -119,14 +125,6 @@ SOURCES = {
     "random": "(SELECT *, rand() AS r FROM s)",
     "values": "(VALUES (2, 'x'), (5, 'y'), (77, 'z'), (NULL, 'w')) AS s (id, v)",
 }
-
-
-@pytest.fixture
-def frames(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The frames of targets that are read whole."""
-    made: list[Any] = []
-    monkeypatch.setattr(dml, "_frame", lambda *a, made_=dml._frame: made.append(a) or made_(*a))
-    return made
 
 
 @pytest.mark.one_in(5)

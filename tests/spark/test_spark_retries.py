@@ -42,7 +42,10 @@ def failing_once(real):
 runner.attempted_here = failing_once(runner.attempted_here)
 runner.tried_here = failing_once(runner.tried_here)
 
-spark = kt.spark.session(master="local[2,3]", spark_driver_memory="512m", spark_log_level="OFF")
+spark = kt.spark.session(
+    {"spark.keytide.driver-work.max-size": "0"},  # it is tasks that fail here
+    master="local[2,3]", spark_driver_memory="512m", spark_log_level="OFF",
+)
 lake = kt.connect(warehouse, spark=spark)
 key, options = {
     "keyed": (["id"], {"bucket": "2"}),

@@ -164,6 +164,9 @@ class _Splits(ConnectorSplitManager):
             AppendedSplit(number, *group, table.predicate) for number, group in enumerate(groups)
         ]
 
+    def stored_bytes(self, splits: Sequence[AppendedSplit]) -> int | None:
+        return sum(file.meta.file_size for split in splits for file in split.files)
+
 
 def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[PlannedFile, ...]]:
     """The files in their order, small ones together."""

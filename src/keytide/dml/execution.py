@@ -145,6 +145,8 @@ class Scanned:
     splits: Sequence[Split]
     columns: tuple[ColumnHandle, ...]
     is_exact: bool = False
+    stored_bytes: int | None = None
+    """The size of the files that the splits are read from; None where nobody knows."""
     among: Callable[[Mapping[str, pa.Array]], Scanned] | None = None
     """What plans anew for rows that have some values, see `ConnectorMetadata.apply_values`.
 
@@ -165,6 +167,10 @@ class SplitResult:
 
 class Host(Protocol):
     """Reads splits, computes, and hands rows back to sources of the split that they came from."""
+
+    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """Lines that say where splits of so many bytes would be worked on; `Scanned` has both."""
+        ...
 
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
@@ -223,7 +229,8 @@ def change_rows(
     with aborted_on_error(abort, results):
         splits = connector.splits.get_splits(session, begun)
         wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
-        scanned = Scanned(connector.pages, session, begun, splits, wanted, is_exact)
+        stored = connector.splits.stored_bytes(splits)
+        scanned = Scanned(connector.pages, session, begun, splits, wanted, is_exact, stored)
         host.change(scanned, change, results.append)
         counted = calls.finish(session, begun, _fragments(results))
     rows = sum(result.rows for result in results)

@@ -152,6 +152,9 @@ class _Splits(ConnectorSplitManager):
     ) -> Sequence[tuple[int, ReadTask]]:
         return list(enumerate(_scan(table).tasks()))
 
+    def stored_bytes(self, splits: Sequence[tuple[int, ReadTask]]) -> int | None:
+        return sum(read.stored_bytes for _, read in splits)
+
 
 def _check_deletable(table: KeyedHandle) -> None:
     """Raise `UnsupportedError` for a table that takes no deletes, or would drop them."""

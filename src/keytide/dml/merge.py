@@ -102,6 +102,10 @@ class Sinks:
 class MergeHost(Protocol):
     """Joins the rows of a target with a source, and has sinks take what comes of them."""
 
+    def explained(self, stored_bytes: int | None) -> Sequence[str]:
+        """Lines that say where a target of so many bytes would be merged."""
+        ...
+
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """Carry a MERGE out, and hand on what came of each sink.
 
@@ -141,7 +145,8 @@ def merge_rows(
 
     def scanned(table: ConnectorTableHandle) -> Scanned:
         splits = connector.splits.get_splits(session, table)
-        return Scanned(connector.pages, session, table, splits, wanted)
+        stored = connector.splits.stored_bytes(splits)
+        return Scanned(connector.pages, session, table, splits, wanted, stored_bytes=stored)
 
     def among(values: Mapping[str, pa.Array]) -> Scanned:
         return scanned(metadata.apply_values(session, begun, values))

@@ -398,6 +398,13 @@ class ConnectorSplitManager(ABC):
     def get_splits(self, session: ConnectorSession, table: ConnectorTableHandle) -> Sequence[Split]:
         """The parts of the rows that a handle stands for, in any order, perhaps none."""
 
+    def stored_bytes(self, splits: Sequence[Split]) -> int | None:
+        """The size of the files that are read for splits; None where nobody knows.
+
+        Told without reading any. Where it is small, a cluster is not asked to read them.
+        """
+        return None
+
 
 class ConnectorPageSource(ABC):
     """The rows of one split, page by page."""

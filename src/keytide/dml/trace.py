@@ -223,6 +223,9 @@ class _Splits(ConnectorSplitManager):
         self.trace.know(splits)
         return splits
 
+    def stored_bytes(self, splits: Sequence[Split]) -> int | None:
+        return self.inner.stored_bytes(splits)
+
 
 def _itself(inner: T) -> T:
     return inner

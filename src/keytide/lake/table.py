@@ -430,9 +430,9 @@ class Table:
     def _runner(self) -> TaskRunner | None:
         if self._spark is None:
             return None
-        from keytide.spark.runner import Cluster
+        from keytide.spark.sized_runner import SizedRunner
 
-        return Cluster(self._spark)
+        return SizedRunner(self._spark)
 
     @checked
     def alter(self, *changes: SchemaChange) -> TableSchema:

@@ -190,6 +190,7 @@ class TableOptions:
     lookup_files_bytes_max: int | None = _option("lookup.cache-max-disk-size")
     lookup_file_retention_ms: int = _option("lookup.cache-file-retention")
     write_buffer_bytes: int = _option("write-buffer-size")
+    driver_work_bytes_max: int = _option("spark.driver-work.max-size")
 
     raw: Mapping[str, str] = field(default_factory=dict)
 

@@ -302,6 +302,11 @@ _WRITING = (
     Option("write-buffer-size", size(1), "Rows that a distributed write gathers into one sorted "
            "run. Fewer and larger runs are merged faster; a task needs about four times as much "
            "memory.", "256 mb"),
+    Option("spark.driver-work.max-size", SIZE, "Up to here what a write, a change of rows or a "
+           "compaction on a Spark session reads, of files and of a DataFrame whose size Spark "
+           "knows, is worked on by threads of the driver, without tasks in Python; rows that pass "
+           "through Spark count four times. 0: executors do all of it. The setting "
+           "`spark.keytide.driver-work.max-size` of a session takes its place.", "128 mb"),
     Option("commit.max-retries", integer(0), "Races for the same snapshot id that one commit may "
            "lose. An append never has to be redone, only rebased, so a high figure costs nothing "
            "but patience.", "100"),

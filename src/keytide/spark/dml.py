@@ -1,81 +1,96 @@
-"""Row-level changes on Spark: executors read, compute and change; the driver gets fragments.
+"""Row-level changes on Spark, by executors or, where there is little to read, by the driver.
 
-The splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and computes the
-new values; then tasks hand them to a source of the split that they came from. Where a statement
-names other tables too, Spark may have moved rows, and they are brought together by split again.
-Where the splits say exactly which rows are meant and new values are constants, there is nothing to
-compute: a task reads and changes at once.
+On executors the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and
+computes the new values; then tasks hand them to a source of the split that they came from. Where a
+statement names other tables too, Spark may have moved rows, and they are brought together by split
+again. Where the splits say exactly which rows are meant and new values are constants, there is
+nothing to compute: a task reads and changes at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from keytide.dml.execution import RowChange, Scanned, SplitResult
 from keytide.dml.merge import Sinks
-from keytide.spark.connect import cores
 from keytide.spark.dml_tasks import (
     SPLIT,
     ChangeTask,
     MergeTask,
-    ScanTask,
     WholeTask,
-    scanned_schema,
 )
+from keytide.spark.dml_workers import ExecutorWorkers, Workers, one_by_one, workers_at
+from keytide.spark.driver_merge import DriverMerge
 from keytide.spark.matching import Source
-from keytide.spark.predicate import column
-from keytide.spark.python import check_python
-from keytide.spark.runner import Cluster, Executors
-from keytide.spark.types import spark_schema
+from keytide.spark.place import COPIES, Place, place_of
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.pass_through import ROW, PassThrough
 from keytide.sql.row_query import RowQuery
 from keytide.types import quoted
 
-__all__ = ["SparkMergeHost", "SparkRowHost"]
+__all__ = ["ExecutorMerge", "PlacedMerge", "SparkRowHost"]
 
 
 @dataclass(frozen=True)
 class SparkRowHost:
-    """Carries DELETE and UPDATE out on a session; see `Host`. One Spark job."""
+    """Carries DELETE and UPDATE out on a session; see `Host`."""
 
     query: RowQuery
     spark: SparkSession
     compute: Callable[[Sequence[str], DataFrame], DataFrame]
     """Runs the query with some columns passed through, over the target's rows."""
+    driver_bytes_max: int
+
+    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.explained`."""
+        return (f"runs {self._place(stored_bytes, self._constants(is_exact))}",)
 
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
-        """See `Host.change`."""
-        constants = self.query.constants if scanned.is_exact else None
+        """See `Host.change`. One Spark job at most."""
+        constants = self._constants(scanned.is_exact)
+        workers = workers_at(self._place(scanned.stored_bytes, constants), self.spark)
         if constants is None:
-            self._computed(scanned, change, take)
+            self._computed(workers, scanned, change, take)
             return
         fields, table = self.query.fields, self.query.table
         values = tuple(constants.columns)
-        tasks = [WholeTask(one, change, values, fields, table) for one in _one_by_one(scanned)]
-        Cluster(self.spark).each(tasks, take)
+        tasks = [WholeTask(one, change, values, fields, table) for one in one_by_one(scanned)]
+        workers.each(tasks, take)
+
+    def _constants(self, is_exact: bool) -> pa.Table | None:
+        """The new values of all rows of the splits, where there is nothing else to find out."""
+        return self.query.constants if is_exact else None
+
+    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> Place:
+        if stored_bytes is not None and constants is None:
+            stored_bytes *= COPIES
+        return place_of(self.spark, self.driver_bytes_max, stored_bytes)
 
     def _computed(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self,
+        workers: Workers,
+        scanned: Scanned,
+        change: RowChange,
+        take: Callable[[SplitResult], None],
     ) -> None:
         passed = PassThrough(scanned.columns[-1].type)
         names = (*passed.names, SPLIT)
-        rows = self.compute(names, _frame(scanned, passed, self.spark))
-        if self.query.bound.relations:
-            # A join or a subquery may have moved rows away from those of their split.
-            rows = rows.repartition(max(cores(self.spark), 1), column(SPLIT))
         task = ChangeTask(scanned, change, passed, self.query.fields, self.query.table)
         results: list[list[SplitResult]] = []
+        # A join or a subquery may move rows away from those of their split.
+        moved = bool(self.query.bound.relations)
         try:
-            Executors().feed(task, rows, results.append)
+            rows = self.compute(names, workers.shown(scanned, passed))
+            workers.feed_splits(task, rows, results.append, moved=moved)
         except PySparkException as error:
             raise self.query.bound.refused(str(error).splitlines()[0]) from error
         finally:
@@ -85,8 +100,8 @@ class SparkRowHost:
 
 
 @dataclass(frozen=True)
-class SparkMergeHost:
-    """Carries a MERGE out on a session; see `MergeHost`. One Spark job."""
+class ExecutorMerge:
+    """Carries a MERGE out on executors; see `MergeHost`. One Spark job."""
 
     query: MergeQuery
     spark: SparkSession
@@ -107,7 +122,7 @@ class SparkMergeHost:
         source = self.source
         columns = {} if source is None else source.columns(self.query.match, scanned)
         if source is None or not (columns and scanned.splits and source.is_dealt):
-            yield _frame(scanned, passed, self.spark)
+            yield ExecutorWorkers(self.spark).shown(scanned, passed)
             return
         with source.held():
             yield source.matching(scanned, passed, columns)
@@ -119,13 +134,13 @@ class SparkMergeHost:
         sinks: Sinks,
         take: Callable[[SplitResult], None],
     ) -> None:
-        count = max(cores(self.spark), 1)
+        workers = ExecutorWorkers(self.spark)
         # All that concerns a row of the target comes to one task; new rows are dealt out.
         every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
-        rows = rows.repartition(count, F.expr(f"coalesce({self._place(sinks, passed)}, {every})"))
-        task = MergeTask(sinks, passed, self.query.made, count)
+        by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
+        task = MergeTask(sinks, passed, self.query.made, workers.count)
         try:
-            Executors().feed(task, rows, take)
+            workers.feed_dealt(task, rows, by, take)
         except PySparkException as error:
             raise self.query.bound.refused(str(error).splitlines()[0]) from error
 
@@ -138,19 +153,25 @@ class SparkMergeHost:
         return f"CASE WHEN {quoted(ROW)} IS NOT NULL THEN xxhash64({members}) END"
 
 
-# -- reading ---------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class PlacedMerge:
+    """Carries a MERGE out where its size says; see `MergeHost`."""
 
+    here: DriverMerge
+    executors: Callable[[], ExecutorMerge]
+    """Made when it is needed: its source is a DataFrame."""
+    driver_bytes_max: int
 
-def _frame(scanned: Scanned, passed: PassThrough, spark: SparkSession) -> DataFrame:
-    """The rows of a target, one partition for each split, with what is passed through."""
-    tasks = [
-        ScanTask(scanned_one, passed, number)
-        for number, scanned_one in enumerate(_one_by_one(scanned))
-    ]
-    check_python(spark)
-    return Executors().rows(tasks, spark_schema(scanned_schema(scanned, passed)), spark)
+    def explained(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.explained`."""
+        return (f"runs {self._place(stored_bytes)}",)
 
+    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+        """See `MergeHost.merge`."""
+        is_here = self._place(scanned.stored_bytes).is_driver
+        host = self.here if is_here else self.executors()
+        host.merge(scanned, sinks, take)
 
-def _one_by_one(scanned: Scanned) -> Iterator[Scanned]:
-    for split in scanned.splits:
-        yield replace(scanned, splits=[split])
+    def _place(self, stored_bytes: int | None) -> Place:
+        known = self.here.bytes_of(stored_bytes)
+        return place_of(self.here.spark, self.driver_bytes_max, known)

@@ -1,9 +1,9 @@
 """Change feeds into tables, as a Spark Structured Streaming job.
 
 Each micro-batch is decoded on executors, shuffled so that the changes of a bucket come to one
-task, counted, written, and committed once by the driver. The commit carries the stream's id and
-the batch's number, so a batch that Spark runs again changes nothing. Messages that cannot be
-applied go to a dead-letter table first.
+task, counted, written, and committed once by the driver; of a small one the driver does all. The
+commit carries the stream's id and the batch's number, so a batch that Spark runs again changes
+nothing. Messages that cannot be applied go to a dead-letter table first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keytide.scratch import scratch
 from keytide.spark.connect import cores
 from keytide.spark.dead_letters import DeadLetters
 from keytide.spark.distribution import TASKS_PER_CORE
-from keytide.spark.errors import over_files
+from keytide.spark.errors import on_driver, over_files
 from keytide.spark.feed_files import (
     BLOCK,
     BLOCKS_SCHEMA,
@@ -42,9 +42,11 @@ from keytide.spark.feed_files import (
     lines_of,
     sample,
 )
+from keytide.spark.place import Place, bytes_of_rows, place_of
 from keytide.spark.predicate import column
-from keytide.spark.runner import Cluster, Executors
+from keytide.spark.runner import Executors
 from keytide.spark.session import session
+from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.store import open_store
 from keytide.table.catalog import Catalog
@@ -208,7 +210,7 @@ class _Ingestion:
         """Apply one micro-batch; once, however often it is called for the same batch."""
         author = Author(_commit_user(messages.sparkSession), batch_id)
         table = self._table.pinned()
-        view, runner = writable_view(table), Cluster(messages.sparkSession)
+        view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
             if transaction.done is None:
                 self._report(self._applied(transaction, messages))
@@ -216,7 +218,10 @@ class _Ingestion:
     def _applied(self, transaction: Transaction, messages: DataFrame) -> BatchReport:
         started = time.perf_counter()
         spread = _layout(transaction, messages).spread
-        decoded = _decoded(messages, self._spec, transaction.view, spread).persist()
+        limit = transaction.view.options.driver_work_bytes_max
+        place = place_of(messages.sparkSession, limit, bytes_of_rows(messages))
+        decode = _decoded_here if place.is_driver else _decoded_on_executors
+        decoded = decode(messages, self._spec, transaction.view, spread)
         blocks: tuple[int, ...] = ()
         parts: list[WrittenChanges] = []
         rejected = 0
@@ -224,7 +229,7 @@ class _Ingestion:
         def write() -> None:
             nonlocal rejected
             parts.clear()
-            self._write(transaction, decoded, blocks, parts.append)
+            self._write(transaction, decoded, blocks, place, parts.append)
             # Before the commit: a batch that is repeated after a crash keeps them again, at no
             # cost.
             rejected = self._keep_rejected(decoded, parts, transaction.author.identifier)
@@ -256,20 +261,24 @@ class _Ingestion:
         transaction: Transaction,
         decoded: DataFrame,
         blocks: tuple[int, ...],
+        place: Place,
         keep: Callable[[WrittenChanges], None],
     ) -> None:
         """Write the rows, the changes of each bucket in one task."""
         rows = decoded.where(F.col(_BUCKET).isNotNull())
         names = map(column, [*self._spec.rows_schema.names, BLOCK])
         layout = _layout(transaction, decoded)
-        shuffled = _by_bucket(rows, transaction.view, layout.spread).select(*names)
         task = _ChangeTask(ChangeWriter.on(transaction, self._spec, layout), blocks)
 
         def take(part: WrittenChanges) -> None:
             transaction.take(part.written)
             keep(part)
 
-        Executors().feed(task, shuffled, take)
+        if place.is_driver:
+            _feed_here(task, rows.select(*names), take)
+        else:
+            shuffled = _by_bucket(rows, transaction.view, layout.spread).select(*names)
+            Executors().feed(task, shuffled, take)
 
     def _keep_rejected(
         self, decoded: DataFrame, written: Sequence[WrittenChanges], batch_id: int
@@ -295,19 +304,30 @@ class _Ingestion:
 # -- on executors ------------------------------------------------------------------------------
 
 
-def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView, spread: int) -> DataFrame:
-    """Messages as rows with their bucket; a line with a reason is a message that was rejected."""
+def _decoded_on_executors(
+    messages: DataFrame, spec: FeedSpec, view: TableView, spread: int
+) -> DataFrame:
+    """Messages as rows with their bucket; a line with a reason is a message that was rejected.
+
+    They are kept: whoever has them lets go of them.
+    """
     schema = _decoded_schema(spec)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        ordinal = 0
-        for batch in batches:
-            blocks = _padded(blocks_of(batch), schema)
-            for table in (blocks, *_decode_batch(batch, spec, view, spread, ordinal)):
-                yield from spark_batches(from_arrow(table), schema)
-            ordinal += batch.num_rows
+        yield from _decode(batches, spec, view, spread)
 
-    return messages.mapInArrow(read, spark_schema(schema))
+    return messages.mapInArrow(read, spark_schema(schema)).persist()
+
+
+def _decode(
+    batches: Iterable[pa.RecordBatch], spec: FeedSpec, view: TableView, spread: int
+) -> Iterator[pa.RecordBatch]:
+    schema, ordinal = _decoded_schema(spec), 0
+    for batch in batches:
+        blocks = _padded(blocks_of(batch), schema)
+        for table in (blocks, *_decode_batch(batch, spec, view, spread, ordinal)):
+            yield from spark_batches(from_arrow(table), schema)
+        ordinal += batch.num_rows
 
 
 def _decode_batch(
@@ -387,6 +407,29 @@ class _ChangeTask:
         numbers = pc.add(pc.shift_left(places, 40), rows.column("_ordinal"))
         ordered = rows.set_column(at, "_ordinal", numbers).drop_columns(BLOCK)
         return ordered.sort_by("_ordinal")
+
+
+# -- in the driver -----------------------------------------------------------------------------
+
+
+def _decoded_here(messages: DataFrame, spec: FeedSpec, view: TableView, spread: int) -> DataFrame:
+    """As `_decoded_on_executors`, of messages that come to the driver, which then has the rows."""
+    schema = batch_schema(_decoded_schema(spec))
+    with on_driver():
+        lines = messages.toArrow().to_batches()
+    # No empty batches: pyspark's createDataFrame loses the rows behind one.
+    decoded = [batch for batch in _decode(lines, spec, view, spread) if batch.num_rows]
+    rows = pa.Table.from_batches(decoded, schema)
+    return messages.sparkSession.createDataFrame(rows, spark_schema(schema))
+
+
+def _feed_here(task: _ChangeTask, rows: DataFrame, take: Callable[[WrittenChanges], None]) -> None:
+    """Have one task write the rows."""
+    with on_driver():
+        found = rows.toArrow()
+    written = task.feed([found] if found.num_rows else [], 0)
+    if written is not None:
+        take(written)
 
 
 def _layout(transaction: Transaction, rows: DataFrame) -> Layout:

@@ -34,6 +34,7 @@ __all__ = [
     "convert_errors",
     "from_arrow_schema",
     "is_deterministic",
+    "known_bytes",
     "mark_streams",
     "partition_count",
     "planned_bytes",
@@ -69,6 +70,55 @@ def planned_bytes(df: DataFrame) -> int:
     """How large Spark takes a DataFrame for, before it runs. REQUIRES: a classic session."""
     execution: Any = df._jdf.queryExecution()
     return int(str(execution.optimizedPlan().stats().sizeInBytes()))
+
+
+_KEEPING = frozenset({
+    "Aggregate", "Deduplicate", "Distinct", "Except", "Filter", "GlobalLimit", "InMemoryRelation",
+    "Intersect", "Join", "LocalLimit", "LocalRelation", "LogicalRDD", "LogicalRelation", "Offset",
+    "OneRowRelation", "Project", "Range", "RebalancePartitions", "Repartition",
+    "RepartitionByExpression", "ResolvedHint", "Sample", "Sort", "SubqueryAlias", "Tail", "Union",
+    "Window", "WithCTE",
+})  # fmt: skip
+"""Steps of a plan of which Spark says no fewer rows than there are, and that need no Python."""
+
+_STEPS_MAX = 64
+"""Plans of more steps are not looked through; each look is a call to the JVM."""
+
+
+def known_bytes(df: DataFrame) -> int | None:
+    """How large Spark takes a DataFrame for that it knows the size of; else None.
+
+    It does where all rows come of files, ranges, what is kept or what the driver brought, and no
+    step makes more of them. Of a micro-batch it knows what the stream read, and not what became of
+    that: it counts as more. REQUIRES: a classic session.
+    """
+    plan: Any = df._jdf.queryExecution().optimizedPlan()
+    names = _steps(plan)
+    if names is None or not names <= _KEEPING:
+        return None
+    size = int(str(plan.stats().sizeInBytes()))
+    if size >= _SIZE_UNKNOWN:
+        return None
+    return size * (_UNSEEN_STEPS if "LogicalRDD" in names else 1)
+
+
+def _steps(plan: Any) -> set[str] | None:
+    """What a plan does; None where it is too long to be looked through."""
+    steps = [plan]
+    names: list[str] = []
+    while steps and len(names) < _STEPS_MAX:
+        step = steps.pop()
+        names.append(step.getClass().getSimpleName())
+        children = step.children()
+        steps += [children.apply(i) for i in range(children.size())]
+    return None if steps else set(names)
+
+
+_UNSEEN_STEPS = 8
+
+
+_SIZE_UNKNOWN = 1 << 62
+"""Spark's own default is the largest BIGINT."""
 
 
 def is_deterministic(df: DataFrame) -> bool:

@@ -140,7 +140,7 @@ class BinTask:
 
 def bytes_of_read(task: ReadTask) -> int:
     """The size of the files that a task reads."""
-    return sum(file.meta.file_size for file in task.bucket.files)
+    return task.stored_bytes
 
 
 # -- merge tasks ----------------------------------------------------------------------------------

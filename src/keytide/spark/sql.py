@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 
 from keytide.lazily import cached_property
-from keytide.spark.dml import SparkMergeHost, SparkRowHost
+from keytide.spark.dml import ExecutorMerge, PlacedMerge, SparkRowHost
+from keytide.spark.driver_merge import DriverMerge
 from keytide.spark.errors import on_driver
 from keytide.spark.matching import Source
 from keytide.spark.pages import pages_to_spark
@@ -27,6 +28,7 @@ from keytide.sql.assign import check_assignable
 from keytide.sql.conditions import spark_condition
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.pass_through import PassThrough
+from keytide.sql.query_engine import Means
 from keytide.sql.relation import (
     AttachedRelation,
     GivenRelation,
@@ -171,17 +173,28 @@ class SparkEngine:
         """Write rows as the part of a transaction; one Spark job."""
         fill(transaction, rows)
 
-    def row_host(self, query: RowQuery, memory_bytes: int) -> SparkRowHost:
-        """What carries out a DELETE or an UPDATE, in the memory of the session's executors."""
+    def row_host(self, query: RowQuery, means: Means) -> SparkRowHost:
+        """What carries out a DELETE or an UPDATE."""
 
         def compute(passed: Sequence[str], target: DataFrame) -> DataFrame:
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **{query.view: target})
 
-        return SparkRowHost(query, self._spark, compute)
+        return SparkRowHost(query, self._spark, compute, means.driver_bytes_max)
 
-    def merge_host(self, query: MergeQuery, memory_bytes: int) -> SparkMergeHost:
-        """What carries out a MERGE, likewise."""
+    def merge_host(self, query: MergeQuery, means: Means) -> PlacedMerge:
+        """What carries out a MERGE."""
+
+        def compute(
+            query: MergeQuery, passed: PassThrough, known: Mapping[str, DataFrame]
+        ) -> DataFrame:
+            return self._rows(query.bound, partial(query.text_for, "spark", passed), **known)
+
+        here = DriverMerge(query, self._spark, self.rows, compute, means.memory_bytes)
+        executors = partial(self._executor_merge, query)
+        return PlacedMerge(here, executors, means.driver_bytes_max)
+
+    def _executor_merge(self, query: MergeQuery) -> ExecutorMerge:
         known = {}
         source = None
         if query.needs_matched_only and query.match.columns:
@@ -193,7 +206,7 @@ class SparkEngine:
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **known, **{query.view: target})
 
-        return SparkMergeHost(query, self._spark, compute, source)
+        return ExecutorMerge(query, self._spark, compute, source)
 
     def _source(self, query: MergeQuery) -> tuple[MergeQuery, Source]:
         """A query with a source that is a DataFrame, and that."""

@@ -20,13 +20,17 @@ from pyspark.sql.types import StructType
 from keytide.row_kind import ROW_KIND
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.distribution import distributed
+from keytide.spark.errors import on_driver
+from keytide.spark.place import bytes_of_rows, place_of
 from keytide.spark.python import check_python
-from keytide.spark.runner import Cluster, Executors
+from keytide.spark.runner import Executors
+from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
+from keytide.table.local_writes import feed
 from keytide.table.state.live_files import NO_FILES, LiveFiles
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -55,7 +59,7 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
     view = writable_view(table)
     check_columns(df.schema, view)
     author = author or author_in_stream(df, table.uri)
-    with writing(table, view, author, Cluster(df.sparkSession)) as transaction:
+    with writing(table, view, author, SizedRunner(df.sparkSession)) as transaction:
         if transaction.done is not None:
             return transaction.already_done()
 
@@ -80,7 +84,7 @@ def overwrite(
     if spec is not None:
         df = _filled(df, spec)
     check_columns(df.schema, view)
-    with writing(table, view, runner=Cluster(df.sparkSession)) as transaction:
+    with writing(table, view, runner=SizedRunner(df.sparkSession)) as transaction:
         _feed(transaction, transaction.task_anew(spec), df, NO_FILES)
         return transaction.overwrite(spec)
 
@@ -106,8 +110,19 @@ def fill(transaction: Transaction, df: DataFrame) -> None:
 
 
 def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFiles) -> None:
-    task, df = distributed(task, df, live)
-    Executors().feed(BufferedTask(task), df, transaction.take)
+    limit = transaction.view.options.driver_work_bytes_max
+    if place_of(df.sparkSession, limit, bytes_of_rows(df)).is_driver:
+        _feed_here(transaction, task, df)
+    else:
+        task, df = distributed(task, df, live)
+        Executors().feed(BufferedTask(task), df, transaction.take)
+
+
+def _feed_here(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
+    """Have the driver write rows that Spark gives it: a job of the JVM alone, without a shuffle."""
+    with on_driver():
+        rows = df.toArrow()
+    feed(transaction, task, rows)
 
 
 def check_columns(schema: StructType, view: TableView) -> None:

@@ -29,7 +29,7 @@ from keytide.errors import ConflictError
 from keytide.options import TableOptions
 from keytide.sql.merge_plan import merge_query
 from keytide.sql.names import column_of, table_of
-from keytide.sql.query_engine import Engine
+from keytide.sql.query_engine import Engine, Means
 from keytide.sql.relation import Relation
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.statements import Delete, Merge, Update
@@ -53,8 +53,7 @@ class Target:
     handle: ConnectorTableHandle
     fields: tuple[Field, ...] = ()
     """The columns with the types of SQL."""
-    memory_bytes: int = TableOptions().read_memory_bytes
-    """What may be held in this process to find out what becomes of its rows."""
+    means: Means = field(default_factory=Means)
     schema: ConnectorTableSchema = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +122,7 @@ def merge(
     def once(target: Target) -> Changed:
         query = merge_query(statement, target.catalog, target.name, target.fields)
         columns = target.columns(query.target)
-        host = engine.merge_host(query, target.memory_bytes)
+        host = engine.merge_host(query, target.means)
         return merge_rows(
             target.connector,
             target.session,
@@ -158,7 +157,7 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
         change,
         target.columns(query.target),
         query.target.terms,
-        engine.row_host(query, target.memory_bytes),
+        engine.row_host(query, target.means),
         is_all_terms=query.is_all_terms,
     )
 
@@ -215,14 +214,13 @@ def _finder(
     def find_stored() -> Target:
         handle = connector.metadata.get_table_handle(session, table.name)
         fields = tuple(reading.table(table.name).schema.fields)
-        return Target(
-            table.name, reading, connector, session, handle, fields, options.read_memory_bytes
-        )
+        return Target(table.name, reading, connector, session, handle, fields, means)
 
     if target_of(catalog, name, session) is not None:
         return find_attached, _ATTACHED_TRIES
     table = table_of(reading, name)
     options = TableOptions.parse(table.schema.options)
+    means = Means(options.read_memory_bytes, options.driver_work_bytes_max)
     kind = kind_of(table.schema)
     connector_of = keyed_connector if kind.is_changed_by_key else appended_connector
     connector = connector_of(reading)

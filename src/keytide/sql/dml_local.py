@@ -44,6 +44,10 @@ class LocalRowHost:
     memory_bytes: int
     allows_external_files: bool = False
 
+    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.explained`: there is no other place."""
+        return ()
+
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
@@ -108,6 +112,10 @@ class LocalMergeHost:
     query: MergeQuery
     memory_bytes: int
     allows_external_files: bool = False
+
+    def explained(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.explained`: there is no other place."""
+        return ()
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`. A Ctrl-C cancels it."""

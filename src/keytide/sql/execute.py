@@ -93,7 +93,7 @@ def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Re
         return explain(bind(statement.query, catalog))
     if statement.analyze:
         return analyze_change(catalog, engine, statement.query)
-    return explain_change(catalog, statement.query)
+    return explain_change(catalog, engine, statement.query)
 
 
 # -- definitions -----------------------------------------------------------------------------------

@@ -26,17 +26,19 @@ from keytide.table.conditions.text import text_of
 __all__ = ["analyze_change", "explain_change"]
 
 
-def explain_change(catalog: AttachedCatalog, statement: Delete | Update | Merge) -> Result:
+def explain_change(
+    catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
+) -> Result:
     """What a statement would do, without reading or changing rows. Raises as the statement."""
     target = target_now(catalog, statement.table, ConnectorSession())
     if isinstance(statement, Merge):
-        lines = _merge_lines(statement, target)
+        lines = _merge_lines(statement, target, engine)
     elif isinstance(statement, Update):
         query = update_query(target.catalog, statement, target)
-        lines = _row_lines(query, target, UpdateRows(query.updated))
+        lines = _row_lines(query, target, UpdateRows(query.updated), engine)
     else:
         query = row_query(statement.query, target.catalog, target.name)
-        lines = _row_lines(query, target, DeleteRows())
+        lines = _row_lines(query, target, DeleteRows(), engine)
     return _plan(lines)
 
 
@@ -58,7 +60,7 @@ def _plan(lines: Iterator[str] | Sequence[str]) -> Result:
     return LocalResult(pa.table({"plan": pa.array(lines, pa.string())}))
 
 
-def _row_lines(query: RowQuery, target: Target, change: RowChange) -> Iterator[str]:
+def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engine) -> Iterator[str]:
     metadata, terms = target.connector.metadata, query.target.terms
     fields = query.target.fields
     metadata.check_changes(target.session, target.handle, change.changes)
@@ -74,12 +76,15 @@ def _row_lines(query: RowQuery, target: Target, change: RowChange) -> Iterator[s
         can = query.is_all_terms and not left
         can = can and metadata.apply_delete(target.session, narrowed) is not None
         yield f"done without reading: {'yes' if can else 'no'}"
-    yield f"splits: {len(target.connector.splits.get_splits(target.session, narrowed))}"
+    splits = target.connector.splits.get_splits(target.session, narrowed)
+    yield f"splits: {len(splits)}"
+    stored, is_exact = target.connector.splits.stored_bytes(splits), query.is_all_terms and not left
+    yield from engine.row_host(query, target.means).explained(stored, is_exact=is_exact)
     yield f"columns read: {_listed([c.name for c in target.columns(query.target)])}"
     yield from _others(query.bound.relations)
 
 
-def _merge_lines(statement: Merge, target: Target) -> Iterator[str]:
+def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[str]:
     if target.connector.merge_sinks is None:
         raise UnsupportedError(
             f"table {target.name}: connector {target.connector.name} does not support MERGE"
@@ -96,7 +101,10 @@ def _merge_lines(statement: Merge, target: Target) -> Iterator[str]:
         condition = "" if when.condition is None else f" AND {_text(when.condition)}"
         columns = f" {', '.join(f.name for f in branch.fields)}" if branch.fields else ""
         yield f"{number}: WHEN {when.kind}{condition} THEN {branch.action}{columns}"
-    yield f"splits: {len(target.connector.splits.get_splits(session, target.handle))}"
+    splits = target.connector.splits.get_splits(session, target.handle)
+    yield f"splits: {len(splits)}"
+    stored = target.connector.splits.stored_bytes(splits)
+    yield from engine.merge_host(query, target.means).explained(stored)
     read = {*target.columns(query.target), *query.kept(target.schema.columns)}
     yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)

@@ -12,6 +12,7 @@ from keytide.sql.assign import assign
 from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
 from keytide.sql.local import run_locally, stream_locally
 from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.query_engine import Means
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery
@@ -75,10 +76,10 @@ class LocalEngine:
         """Write rows as the part of a transaction."""
         fill(transaction, rows)
 
-    def row_host(self, query: RowQuery, memory_bytes: int) -> LocalRowHost:
+    def row_host(self, query: RowQuery, means: Means) -> LocalRowHost:
         """What carries out a DELETE or an UPDATE."""
-        return LocalRowHost(query, memory_bytes, self.allows_external_files)
+        return LocalRowHost(query, means.memory_bytes, self.allows_external_files)
 
-    def merge_host(self, query: MergeQuery, memory_bytes: int) -> LocalMergeHost:
+    def merge_host(self, query: MergeQuery, means: Means) -> LocalMergeHost:
         """What carries out a MERGE."""
-        return LocalMergeHost(query, memory_bytes, self.allows_external_files)
+        return LocalMergeHost(query, means.memory_bytes, self.allows_external_files)

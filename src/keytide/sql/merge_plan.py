@@ -7,7 +7,7 @@ and what is passed through: the members of its row id and the columns that an UP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -44,6 +44,8 @@ class MergeQuery:
     target: Relation
     made: MergedRows
     match: Match
+    is_plain: bool = False
+    """Whether all engines make the same of it: by keys that are equal, columns go as they are."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:
@@ -152,9 +154,41 @@ def merge_query(
         _branch(when, values, match, source.alias_or_name)
         for when, values in zip(statement.whens, given, strict=True)
     )
-    query = MergeQuery(bound, target.view, alias, target, MergedRows(table, branches), match)
+    sides = {alias: target, source.alias_or_name: _relation_of(bound, match.view)}
+    is_plain = match.is_all and _moves_columns_only(statement.whens, given, sides)
+    made = MergedRows(table, branches)
+    query = MergeQuery(bound, target.view, alias, target, made, match, is_plain)
     _choose_branch(bound.tree, alias, branches)
     return query
+
+
+def _relation_of(bound: BoundQuery, view: str | None) -> Relation | None:
+    return next((relation for relation in bound.relations if relation.view == view), None)
+
+
+def _moves_columns_only(
+    whens: Sequence[When],
+    given: Sequence[Sequence[tuple[Field, exp.Expr]]],
+    sides: Mapping[str, Relation | None],
+) -> bool:
+    """Whether values are columns of types that no engine changes, and no WHEN has a condition."""
+    roots = {
+        (side.lower(), field.name.lower()): field.type.root
+        for side, relation in sides.items()
+        if relation is not None
+        for field in relation.fields
+    }
+    values = [value for pairs in given for _, value in pairs]
+    return all(when.condition is None for when in whens) and all(
+        isinstance(value, exp.Column)
+        and roots.get((value.table.lower(), value.name.lower())) in _UNCHANGED
+        for value in values
+    )
+
+
+_UNCHANGED = frozenset(
+    {"TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "VARCHAR", "DATE"}
+)
 
 
 def _refuse_short_source(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from keytide.dml.execution import Host
 from keytide.dml.merge import MergeHost
+from keytide.options import TableOptions
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
@@ -17,7 +19,19 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Means"]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What an engine may take in this process to find out what becomes of a table's rows.
+
+    It may hold `memory_bytes`; of a table whose statement reads no more than `driver_bytes_max`, a
+    cluster leaves the work to this process.
+    """
+
+    memory_bytes: int = TableOptions().read_memory_bytes
+    driver_bytes_max: int = TableOptions().driver_work_bytes_max
 
 
 class Engine(Protocol):
@@ -59,10 +73,10 @@ class Engine(Protocol):
         """Write rows as the part of a transaction."""
         ...
 
-    def row_host(self, query: RowQuery, memory_bytes: int) -> Host:
-        """What carries out a DELETE or an UPDATE, and computes in so much memory here."""
+    def row_host(self, query: RowQuery, means: Means) -> Host:
+        """What carries out a DELETE or an UPDATE."""
         ...
 
-    def merge_host(self, query: MergeQuery, memory_bytes: int) -> MergeHost:
+    def merge_host(self, query: MergeQuery, means: Means) -> MergeHost:
         """What carries out a MERGE, likewise."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,10 +21,10 @@ from keytide.table.upkeep.writing import writing
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.overwriting import partition_to_replace
 from keytide.table.write.partition_spec import Place, fitting
-from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.task import WriteTask
 from keytide.table.write.writable import writable_view
 
-__all__ = ["append", "fill", "overwrite", "truncate"]
+__all__ = ["append", "feed", "fill", "overwrite", "truncate"]
 
 
 def append(table: StoredTable, data: Any, author: Author | None = None) -> WriteResult:
@@ -55,7 +55,14 @@ def _append(table: PinnedTable, data: Any, author: Author | None) -> WriteResult
 
 def fill(transaction: Transaction, rows: pa.Table) -> None:
     """Write rows as the part of a transaction. Raises what `WriteTask.feed` raises."""
-    _run(transaction.here(transaction.task()), rows, transaction.take)
+    feed(transaction, transaction.task(), rows)
+
+
+def feed(transaction: Transaction, task: WriteTask, rows: pa.Table) -> None:
+    """Write rows by a task of a transaction, as its part. Raises what `WriteTask.feed` raises."""
+    threads = os.cpu_count() or 1
+    here = replace(transaction.here(task), threads=threads)
+    Threads(threads).feed(here, rows, transaction.take)
 
 
 def overwrite(
@@ -68,7 +75,7 @@ def overwrite(
     given = to_arrow_table(data, view.schema, table.name)
     given = given if spec is None else spec.filled(given)
     with writing(table, view) as transaction:
-        _run(transaction.here(transaction.task_anew(spec)), given, transaction.take)
+        feed(transaction, transaction.task_anew(spec), given)
         return transaction.overwrite(spec)
 
 
@@ -79,8 +86,3 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     with writing(table, view) as transaction:
         return transaction.replace(fits)
-
-
-def _run(task: WriteTask, rows: pa.Table, take: Callable[[Written], None]) -> None:
-    threads = os.cpu_count() or 1
-    Threads(threads).feed(replace(task, threads=threads), rows, take)

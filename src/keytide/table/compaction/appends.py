@@ -145,6 +145,11 @@ class PackTask:
         """The files that are taken up."""
         return [file.entry for group in self.groups for file in group]
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(entry.file.file_size for entry in self.files)
+
     def __call__(self) -> Compacted:
         """Write the files; nothing is left behind after an error.
 
@@ -173,6 +178,11 @@ class ClusterTask:
     def files(self) -> list[ManifestEntry]:
         """The files that are taken up."""
         return [file.entry for file in self.planned]
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(entry.file.file_size for entry in self.files)
 
     def __call__(self) -> Compacted:
         """Write the rows; nothing is left behind after an error. Raises as `PackTask`."""

@@ -117,6 +117,11 @@ class IndexedPackTask:
         """The files that are taken up."""
         return [file.entry for group in self.groups for file in group]
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(entry.file.file_size for entry in self.files)
+
     def __call__(self) -> Compacted:
         """Write the files; nothing is left behind after an error. Raises as `PackTask`."""
         on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)

@@ -74,6 +74,16 @@ class PlaceTask:
     number: int
     files: tuple[ManifestEntry, ...]
 
+    @property
+    def view(self) -> TableView:
+        """The table."""
+        return self.task.view
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(entry.file.file_size for entry in self.files)
+
     def __call__(self) -> Written:
         """Write the rows; nothing is left behind after an error. Raises as `WriteTask.feed`."""
         written = self.task.feed(self._rows(), self.number)

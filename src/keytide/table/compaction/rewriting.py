@@ -129,6 +129,11 @@ class CompactTask:
         """The bucket that is compacted."""
         return self.unit.bucket
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(entry.file.file_size for entry in self.unit.files)
+
     # -- what becomes of each section -----------------------------------------------------------
 
     def _pieces(self) -> Iterator[tuple[Section, ...]]:

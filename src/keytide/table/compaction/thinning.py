@@ -76,6 +76,11 @@ class ThinTask:
         gone = [replace(entry, kind=FileKind.DELETE) for entry in old]
         return Compacted(self.unit.bucket, Written((*gone, *made)))
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(entry.file.file_size for entry in self.unit.files)
+
     def notes(self, rows: pa.Table) -> dict[str, str]:
         """What a new file says about the age of its versions."""
         if self._retention_ms is None:

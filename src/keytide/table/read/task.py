@@ -31,6 +31,11 @@ class ReadTask:
     columns: tuple[str, ...]
     predicate: Predicate | None = None
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(file.meta.file_size for file in self.bucket.files)
+
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, in frames that together with their making fit in about `memory_bytes`.
 

@@ -215,6 +215,11 @@ class MoveTask:
     bucket: BucketId
     files: tuple[PlannedFile, ...]
 
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(file.meta.file_size for file in self.files)
+
     def __call__(self) -> Written:
         """Write the versions again; nothing is left behind after an error.
 

@@ -1,0 +1,169 @@
+"""Who carries row-level changes out on a session: executors, or threads of the driver.
+
+Both read the splits of a target, show the rows to Spark SQL and feed tasks with what that makes of
+them. What the driver shows is a local relation, and what it gets comes back to it, so no task runs
+in Python beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from keytide.dml.execution import Scanned
+from keytide.spark.connect import cores
+from keytide.spark.dml_tasks import SPLIT, ScanTask, scanned_schema
+from keytide.spark.errors import on_driver
+from keytide.spark.place import Place
+from keytide.spark.predicate import column
+from keytide.spark.python import check_python
+from keytide.spark.runner import Cluster, Executors
+from keytide.spark.types import batch_schema, spark_schema
+from keytide.sql.pass_through import PassThrough
+from keytide.table.compaction.compact import local_runner
+from keytide.table.runner import FeedTask
+
+__all__ = ["DriverWorkers", "ExecutorWorkers", "Workers", "one_by_one", "workers_at"]
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Those who work on the rows of a target."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks the rows of a MERGE are dealt to."""
+        ...
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """See `TaskRunner.each`."""
+        ...
+
+    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """The rows of a target, with the columns of `scanned_schema`."""
+        ...
+
+    def feed_splits(
+        self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
+    ) -> None:
+        """Run a task on rows, those of a split together; `moved`: they may lie apart by now."""
+        ...
+
+    def feed_dealt(
+        self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
+    ) -> None:
+        """Run a task on rows, those together for which `by` is the same."""
+        ...
+
+
+def workers_at(place: Place, spark: SparkSession) -> Workers:
+    """Those at a place."""
+    return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark)
+
+
+def one_by_one(scanned: Scanned) -> Iterator[Scanned]:
+    """The splits, each by itself."""
+    for split in scanned.splits:
+        yield replace(scanned, splits=[split])
+
+
+def _scan_tasks(scanned: Scanned, passed: PassThrough) -> list[ScanTask]:
+    return [ScanTask(one, passed, number) for number, one in enumerate(one_by_one(scanned))]
+
+
+@dataclass(frozen=True)
+class ExecutorWorkers:
+    """Executors: a partition for each split."""
+
+    spark: SparkSession
+
+    @property
+    def count(self) -> int:
+        """See `Workers`."""
+        return max(cores(self.spark), 1)
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """See `Workers`. One Spark job."""
+        Cluster(self.spark).each(tasks, take)
+
+    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """See `Workers`. Lazy."""
+        check_python(self.spark)
+        schema = spark_schema(scanned_schema(scanned, passed))
+        return Executors().rows(_scan_tasks(scanned, passed), schema, self.spark)
+
+    def feed_splits(
+        self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
+    ) -> None:
+        """See `Workers`. One Spark job."""
+        if moved:
+            rows = rows.repartition(self.count, column(SPLIT))
+        Executors().feed(task, rows, take)
+
+    def feed_dealt(
+        self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
+    ) -> None:
+        """See `Workers`. One Spark job."""
+        Executors().feed(task, rows.repartition(self.count, by), take)
+
+
+@dataclass(frozen=True)
+class DriverWorkers:
+    """Threads of the driver, which holds all of the rows."""
+
+    spark: SparkSession
+    count: int = 1
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """See `Workers`."""
+        local_runner().each(tasks, take)
+
+    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """See `Workers`. Reads all of them."""
+        schema = batch_schema(scanned_schema(scanned, passed))
+        reads = [partial(_read, task, schema) for task in _scan_tasks(scanned, passed)]
+        tables = local_runner().map(reads)
+        # No empty batches: pyspark's createDataFrame loses the rows behind one.
+        batches = [each for table in tables for each in table.to_batches() if each.num_rows]
+        rows = pa.Table.from_batches(batches, schema)
+        return self.spark.createDataFrame(rows, spark_schema(schema))
+
+    def feed_splits(
+        self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
+    ) -> None:
+        """See `Workers`. A Spark job of the JVM alone."""
+        found = self._computed(rows)
+        splits = found.column(SPLIT).to_numpy()
+        tasks = [
+            partial(task.feed, [found.filter(pa.array(splits == split))], int(split))
+            for split in np.unique(splits)
+        ]
+        self._run(tasks, take)
+
+    def feed_dealt(
+        self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
+    ) -> None:
+        """See `Workers`. A Spark job of the JVM alone; all rows are together."""
+        self._run([partial(task.feed, [self._computed(rows)], 0)], take)
+
+    def _computed(self, rows: DataFrame) -> pa.Table:
+        with on_driver():
+            return rows.toArrow()
+
+    def _run(self, tasks: Sequence[Callable[[], T | None]], take: Callable[[T], None]) -> None:
+        def take_made(made: T | None) -> None:
+            if made is not None:
+                take(made)
+
+        self.each(tasks, take_made)
+
+
+def _read(task: ScanTask, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches(task.batches(), schema)

@@ -1,0 +1,77 @@
+"""Where work on a session is done: by threads of the driver, or by executors.
+
+Decided once for each statement, of sizes that are known before anything is read: of files, and of
+DataFrames as Spark plans them. Whatever the place, the tasks are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from keytide.errors import InvalidError
+from keytide.options import parse_memory_size
+from keytide.spark.connect import is_connect
+from keytide.spark.internals import known_bytes
+
+__all__ = ["COPIES", "SETTING", "Place", "bytes_of_rows", "place_of"]
+
+SETTING = "spark.keytide.driver-work.max-size"
+"""The setting of a session that takes the place of a table's 'spark.driver-work.max-size'."""
+
+COPIES = 4
+"""How often rows count that pass through Spark: they are held as rows and as columns, unpacked."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The driver, for work on so many bytes as it takes, or executors."""
+
+    known_bytes: int | None
+    """The size of what is read; None where nobody knows."""
+    bytes_max: int
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether threads of the driver do the work."""
+        return self.known_bytes is not None and self.known_bytes <= self.bytes_max
+
+    def __str__(self) -> str:
+        if self.known_bytes is None:
+            return "on executors, as the size of what is read is not known"
+        if self.bytes_max <= 0:
+            return "on executors, as the driver is to do no work"
+        where, relation = (
+            ("in the driver", "at most") if self.is_driver else ("on executors", "more than")
+        )
+        return f"{where}, as {self.known_bytes:,} bytes are {relation} {self.bytes_max:,}"
+
+
+def place_of(spark: SparkSession, bytes_max: int, *sizes: int | None) -> Place:
+    """The place for work on something of these sizes; `bytes_max` is what the table says.
+
+    Raises `InvalidError` for a setting of the session that is no size.
+    """
+    known = None if None in sizes else sum(size or 0 for size in sizes)
+    limit = _bytes_max(spark, bytes_max)
+    return Place(known, limit if limit > 0 else -1)
+
+
+def _bytes_max(spark: SparkSession, of_table: int) -> int:
+    given = spark.conf.get(SETTING, "")
+    if not given:
+        return of_table
+    try:
+        return parse_memory_size(given)
+    except ValueError as error:
+        raise InvalidError(
+            f"the session's setting {SETTING} is {given!r}, which is no size such as '128 mb'; "
+            f"set one, or 0 to have executors do all work"
+        ) from error
+
+
+def bytes_of_rows(rows: DataFrame) -> int | None:
+    """What rows count that come through Spark; None where nobody knows how many there are."""
+    size = None if is_connect(rows) else known_bytes(rows)
+    return None if size is None else COPIES * size
