@@ -89,6 +89,7 @@ STATEMENTS: dict[str, Callable[[Rows], Rows]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 def test_statements_change_the_same_rows_and_tell_the_same_changes_at_both_places(
     tmp_path: Path, spark: Any
 ) -> None:

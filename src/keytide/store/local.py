@@ -39,6 +39,8 @@ T = TypeVar("T")
 _OPEN_FILES_MAX = 256
 # A sync is waiting, not work, so this has nothing to do with the number of cores.
 _SYNC_THREADS = 8
+# Below this, starting threads takes longer than waiting for one sync after the other.
+_SIDE_BY_SIDE_MIN = 8
 
 
 @lru_cache(maxsize=1 << 12)  # a look-up asks for a dozen, and to take one apart takes 10 us
@@ -281,6 +283,10 @@ def _make_directories(directories: Iterable[str]) -> Collection[str]:
 
 def _side_by_side(sync: Callable[[T], None], items: Collection[T]) -> None:
     """Sync many things: a disk writes what waits for it in one go, so waiting together is fast."""
+    if len(items) < _SIDE_BY_SIDE_MIN:
+        for item in items:
+            sync(item)
+        return
     side_by_side([partial(sync, item) for item in items], _SYNC_THREADS)
 
 

@@ -177,7 +177,7 @@ class StoredVersions:
         )
         if kept is None:
             return None
-        found = pl.concat(kept.with_keys(self.keys))
+        found = pl.concat([kept.frames[0].clear(), *kept.with_keys(self.keys)])
         return found if self._where is None else found.filter(self._where)
 
     def _is_looked_up(self, file: PlannedFile) -> bool:
