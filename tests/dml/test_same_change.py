@@ -111,7 +111,7 @@ def test_merge_is_refused_or_carried_out_as_the_plain_statement(
         hold_alike(lake, "PRIMARY KEY NOT ENFORCED", given, change, merges)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("options", ["'bucket' = '-1'", "'rowkind.field' = 'r'",
                                      "'deletion-vectors.enabled' = 'true'"])  # fmt: skip
 def test_merge_of_an_append_table_is_too(lake: kt.Lake, options: str) -> None:
@@ -143,7 +143,7 @@ def test_merge_inserts_no_row_that_calls_itself_something_else(
     assert (len(after) - 2, bool(refused)) == (count, not count)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.spark
 @pytest.mark.parametrize("change", ["delete", "key"])
 @pytest.mark.parametrize("given", [

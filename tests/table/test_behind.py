@@ -223,7 +223,8 @@ STATEMENTS = {
 def test_statement_does_not_conflict_with_what_is_compacted_behind_it(
     warehouse: str, monkeypatch: pytest.MonkeyPatch, statement: str, meanwhile: str
 ) -> None:
-    table = table_in(warehouse, **{"compaction.background": "false"})
+    options = {"compaction.background": "false", "commit.max-retries": "1"}
+    table = table_in(warehouse, **options)
     upsert(table, 0, 1)
     other = kt.connect(warehouse).table("t")
     build_on = Transaction.build_on

@@ -218,7 +218,7 @@ def no_warnings() -> Iterator[None]:
         yield
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=5, max_size=16))
