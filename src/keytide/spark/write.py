@@ -48,7 +48,8 @@ __all__ = ["append", "check_columns", "fill", "overwrite"]
 def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> WriteResult:
     """Write a DataFrame in one atomic commit, like `Table.write`.
 
-    Runs one Spark job. Columns and types are checked before it starts, values by its tasks;
+    Runs one Spark job, or none where the driver has the rows and they are few. Columns and types
+    are checked before anything is written, values by those who write;
     after an error nothing is committed, and the files of finished tasks are deleted. Inside a
     `foreachBatch` function, commit user and identifier come from the query and batch by
     themselves; on Spark Connect they have to be given there. A repeated write runs no job, so it
@@ -105,7 +106,7 @@ def _filled(df: DataFrame, spec: PartitionSpec) -> DataFrame:
 
 
 def fill(transaction: Transaction, df: DataFrame) -> None:
-    """Write a DataFrame as the parts of a transaction; one Spark job. Raises as `append`."""
+    """Write a DataFrame as the parts of a transaction, by one Spark job at most; as `append`."""
     _feed(transaction, transaction.task(), df, transaction.state.live)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from keytide.callers import warn_caller
@@ -83,8 +82,8 @@ class Behind:
                 # A stop of the process that is in a hurry does not wait for it.
                 name = f"keytide-compaction-{due.table.name}"
                 thread = threading.Thread(target=self._run, args=[uri], name=name, daemon=True)
+                thread.start()  # it waits for the lock; one that cannot start is none to wait for
                 self._threads[uri] = thread
-                thread.start()
 
     def wait(self, uri: str) -> None:
         """Wait until nothing of a table is compacted behind its writers any more.
@@ -99,23 +98,20 @@ class Behind:
             thread.join()
         self._tell(uri)
 
-    def wait_for(self, uris: Collection[str]) -> None:
-        """Wait for some tables, one after the other."""
-        for uri in uris:
+    def wait_for_all(self) -> None:
+        """Wait for all tables, one after the other."""
+        for uri in self._known():
             self.wait(uri)
 
-    def wait_for_all(self) -> None:
-        """Wait for all tables."""
-        with self._lock:
-            uris = [*self._threads, *self._failures]
-        self.wait_for(uris)
-
     def wait_below(self, folder: str) -> None:
-        """Wait for all tables in a folder."""
+        """Wait for all tables in a folder, likewise."""
+        for uri in self._known():
+            if uri.startswith(f"{folder.rstrip('/')}/"):
+                self.wait(uri)
+
+    def _known(self) -> list[str]:
         with self._lock:
-            known = (*self._threads, *self._failures)
-        uris = [uri for uri in known if uri.startswith(f"{folder.rstrip('/')}/")]
-        self.wait_for(uris)
+            return [*self._threads, *self._failures]
 
     def is_busy(self, uri: str) -> bool:
         """Whether something of a table is compacted, or waits to be."""
