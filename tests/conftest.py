@@ -81,6 +81,7 @@ def compactions_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return planner.view.options.background_compaction and not planner.raises_new
 
     monkeypatch.setattr(writing, "_goes_behind", goes_behind)
+    monkeypatch.setattr(Planner, "are_worth_a_beginning", lambda *_: True)
     yield
     BEHIND.wait_for_all()
 

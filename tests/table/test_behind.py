@@ -15,6 +15,7 @@ import pytest
 import keytide as kt
 from keytide.errors import ConflictError, DataError, KeytideWarning
 from keytide.format.snapshot import CommitKind
+from keytide.options import TableOptions
 from keytide.table.commit.transaction import Transaction
 from keytide.table.upkeep import behind
 from keytide.table.upkeep.behind import BEHIND
@@ -24,6 +25,7 @@ OPTIONS = {
     "bucket": "1",
     "num-sorted-run.compaction-trigger": "3",
     "compaction.background.min-size": "0 b",
+    "compaction.background.min-runs": "3",
 }
 
 
@@ -112,6 +114,63 @@ def test_one_compaction_of_a_table_at_a_time_and_the_rest_together(
     assert len(gate.seen) == 2  # the first, and all that came meanwhile
     assert rows_of(table) == expected(6)
     assert not BEHIND.is_busy(table.uri)
+
+
+def test_what_is_due_of_few_runs_is_put_off_until_it_is_worth_a_compaction(warehouse: str) -> None:
+    table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
+    upsert(table, 0, 1, 2, 3, 4)
+    assert not BEHIND.is_busy(table.uri)
+    assert kinds(table) == "WWWWW"
+    upsert(table, 5)
+    table.close()
+    assert kinds(table) == "WWWWWWc"
+    assert rows_of(table) == expected(5)
+
+
+def test_what_is_put_off_is_compacted_when_the_table_is_closed(warehouse: str) -> None:
+    table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
+    upsert(table, 0, 1, 2, 3)
+    table.close()
+    assert kinds(table) == "WWWWc"
+    assert rows_of(table) == expected(3)
+
+
+def test_whoever_takes_a_table_in_hand_does_not_begin_what_is_put_off(
+    warehouse: str, gate: Gate
+) -> None:
+    table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
+    upsert(table, 0, 1, 2, 3)
+    table.compact(full=True)
+    table.close()
+    assert not gate.seen
+    assert kinds(table) == "WWWWc"
+
+
+@pytest.mark.parametrize(
+    ("options", "begins_at", "stops_at"),
+    [
+        ("", 15, 40),
+        ("trigger=2", 6, 16),
+        ("stop=7", 7, 7),
+        ("min=3", 5, 40),
+        ("min=50", 40, 40),
+        ("min=50 stop=60", 50, 60),
+        ("background=false", 8, 8),
+    ],
+)
+def test_runs_at_which_compactions_begin_and_writers_wait(
+    options: str, begins_at: int, stops_at: int
+) -> None:
+    keys = {
+        "trigger": "num-sorted-run.compaction-trigger",
+        "stop": "num-sorted-run.stop-trigger",
+        "min": "compaction.background.min-runs",
+        "background": "compaction.background",
+    }
+    given = [option.split("=") for option in options.split()]
+    parsed = TableOptions.parse({keys[name]: value for name, value in given})
+    assert parsed.background_compaction_runs == begins_at
+    assert parsed.stop_trigger_runs == stops_at
 
 
 def test_tables_do_not_wait_for_each_other(warehouse: str, gate: Gate) -> None:

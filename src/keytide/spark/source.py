@@ -188,7 +188,7 @@ class SourceWrite:
                 self._publish(transaction)
             else:
                 transaction.already_done()
-        BEHIND.wait(self.table.uri)  # Spark ends this process when it likes
+        BEHIND.settle(self.table.uri)  # Spark ends this process when it likes
 
     def abort(self, told: Sequence[TaskMessage]) -> None:
         """Delete the files of the tasks that did finish."""

@@ -104,6 +104,11 @@ class Planner:
         sizes = (run.size for unit in units if not unit.moves for run in unit.runs)
         return sum(sizes) if units else None
 
+    def are_worth_a_beginning(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
+        """Whether a bucket has runs enough for a compaction behind the writer to begin."""
+        least = self.view.options.background_compaction_runs
+        return any(self._runs(live.bucket(bucket)) >= least for bucket in buckets)
+
     def are_too_many(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
         """Whether a bucket has more runs than a write may leave there."""
         stop = self.view.options.stop_trigger_runs

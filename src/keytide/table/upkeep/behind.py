@@ -1,7 +1,8 @@
 """Compactions behind the writers of a process, one at a time for each table.
 
 A write hands over what it made due and returns; a thread compacts that while the next writes go on.
-What is handed over meanwhile waits for the thread and is compacted together. A process that dies
+What is handed over meanwhile waits for the thread and is compacted together, as does what is put
+off until it is more. A process that dies
 leaves what a compaction that was killed leaves: files that no snapshot names.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from keytide.callers import warn_caller
 from keytide.table.compaction.compact import CompactionResult, compact_due
 from keytide.table.compaction.planning import Planner
-from keytide.table.runner import TaskRunner
+from keytide.table.runner import TaskRunner, Threads
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.afterwards import Made, follow
@@ -37,8 +38,9 @@ class Due:
 
     def compact(self) -> None:
         """Compact what is due of the buckets until none has more runs than it may have."""
+        runner = _beside_writers(self.runner)
         for _ in range(_ROUNDS_MAX):
-            done, live = compact_due(self.table, self.buckets, self.runner)
+            done, live = compact_due(self.table, self.buckets, runner)
             if done.snapshot_id is not None:
                 self._follow(done)
             if not self._has_more(done, live):
@@ -58,6 +60,11 @@ class Due:
         return replace(self, buckets=self.buckets | buckets)
 
 
+def _beside_writers(runner: TaskRunner) -> TaskRunner:
+    """The same runner, which leaves half of this machine to the writers."""
+    return Threads(max(1, runner.count // 2)) if isinstance(runner, Threads) else runner
+
+
 class Behind:
     """What is compacted, and what waits to be, by the address of the table.
 
@@ -66,6 +73,7 @@ class Behind:
 
     _lock: threading.Lock
     _waiting: dict[str, Due]
+    _pressing: set[str]
     _threads: dict[str, threading.Thread]
     _failures: dict[str, str]
 
@@ -74,29 +82,35 @@ class Behind:
 
     def compact(self, due: Due) -> None:
         """Compact behind the caller what is due, once what is under way of the table has ended."""
-        uri = due.table.uri
-        self._tell(uri)
+        self._tell(due.table.uri)
         with self._lock:
-            self._waiting[uri] = due.and_also(self._waiting.get(uri))
-            if uri not in self._threads:
-                # A stop of the process that is in a hurry does not wait for it.
-                name = f"keytide-compaction-{due.table.name}"
-                thread = threading.Thread(target=self._run, args=[uri], name=name, daemon=True)
-                thread.start()  # it waits for the lock; one that cannot start is none to wait for
-                self._threads[uri] = thread
+            self._add(due)
+            self._begin(due.table.uri)
+
+    def put_off(self, due: Due) -> None:
+        """Leave what is due until more of the table is compacted, or is waited for."""
+        self._tell(due.table.uri)
+        with self._lock:
+            self._add(due)
 
     def wait(self, uri: str) -> None:
-        """Wait until nothing of a table is compacted behind its writers any more.
+        """Wait until nothing of a table is left to compact behind its writers.
 
         Returns at once in the thread that compacts it.
         """
         with self._lock:
-            thread = self._threads.get(uri)
-        if thread is threading.current_thread():
-            return
-        if thread is not None:
-            thread.join()
-        self._tell(uri)
+            if uri in self._waiting:
+                self._begin(uri)
+        self._join(uri)
+
+    def settle(self, uri: str) -> None:
+        """Wait for what is under way of a table, and forget what waits.
+
+        It is for whoever makes other files of the table anyway, or leaves it to a later write.
+        """
+        with self._lock:
+            self._waiting.pop(uri, None)
+        self._join(uri)
 
     def wait_for_all(self) -> None:
         """Wait for all tables, one after the other."""
@@ -111,10 +125,10 @@ class Behind:
 
     def _known(self) -> list[str]:
         with self._lock:
-            return [*self._threads, *self._failures]
+            return [*self._waiting, *self._threads, *self._failures]
 
     def is_busy(self, uri: str) -> bool:
-        """Whether something of a table is compacted, or waits to be."""
+        """Whether something of a table is compacted now."""
         with self._lock:
             return uri in self._threads
 
@@ -122,6 +136,30 @@ class Behind:
         """Begin anew, as in a process to which a fork took no threads along."""
         self._lock = threading.Lock()
         self._waiting, self._threads, self._failures = {}, {}, {}
+        self._pressing = set()
+
+    def _add(self, due: Due) -> None:
+        uri = due.table.uri
+        self._waiting[uri] = due.and_also(self._waiting.get(uri))
+
+    def _begin(self, uri: str) -> None:
+        """Have all that waits of a table compacted; call it with the lock."""
+        self._pressing.add(uri)
+        if uri not in self._threads:
+            # A stop of the process that is in a hurry does not wait for it.
+            name = f"keytide-compaction-{self._waiting[uri].table.name}"
+            thread = threading.Thread(target=self._run, args=[uri], name=name, daemon=True)
+            thread.start()  # it waits for the lock; one that cannot start is none to wait for
+            self._threads[uri] = thread
+
+    def _join(self, uri: str) -> None:
+        with self._lock:
+            thread = self._threads.get(uri)
+        if thread is threading.current_thread():
+            return
+        if thread is not None:
+            thread.join()
+        self._tell(uri)
 
     def _run(self, uri: str) -> None:
         while (due := self._next(uri)) is not None:
@@ -137,9 +175,10 @@ class Behind:
             )
 
     def _next(self, uri: str) -> Due | None:
-        """What waits of a table; None ends its thread."""
+        """What is to be compacted of a table; None ends its thread."""
         with self._lock:
-            due = self._waiting.pop(uri, None)
+            due = self._waiting.pop(uri, None) if uri in self._pressing else None
+            self._pressing.discard(uri)
             if due is None:
                 del self._threads[uri]
             return due

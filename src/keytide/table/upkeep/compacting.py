@@ -48,7 +48,7 @@ def compact(
     runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
     """Compact a table, or some partitions of it, as `Table.compact` says."""
-    BEHIND.wait(table.uri)
+    BEHIND.settle(table.uri)
     if order_by or order_strategy is not None:
         strategy = order_strategy or "order"
         return _cluster(table, strategy, order_by, partitions, dry_run=dry_run, runner=runner)

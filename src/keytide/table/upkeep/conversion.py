@@ -84,7 +84,7 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     table that has no equivalent of the other kind, naming what stands in the way;
     `ConflictError` when too many races were lost; `DataError` when the store fails.
     """
-    BEHIND.wait(table.uri)
+    BEHIND.settle(table.uri)
     wanted, seen = _mode(table, upsert_mode), table.pinned()
     tries = writable_view(seen).options.commit_retries_max + 1
     for _ in range(tries):

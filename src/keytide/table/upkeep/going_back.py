@@ -41,7 +41,7 @@ def rollback_to(
     snapshot that is not there, naming the oldest; `InvalidError` unless one place is given;
     `ConflictError` while others go on committing; `DataError` when the store fails.
     """
-    BEHIND.wait(table.uri)
+    BEHIND.settle(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     done = rollback.roll_back(table.metadata, to, moment, watermark, dry_run=dry_run)
     if not dry_run:
@@ -62,7 +62,7 @@ def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> Fas
     `ConflictError` when other writers come between or the branch begins later than the table
     ends; `DataError` when the store fails.
     """
-    BEHIND.wait(table.uri)
+    BEHIND.settle(table.uri)
     done = branches.fast_forward(table, name, dry_run=dry_run)
     if not dry_run:
         follow_newest(table, "the table is fast-forwarded", leaves_upkeep=True)

@@ -51,7 +51,7 @@ def index_files(
     table: StoredTable, partitions: Sequence[Place] = (), *, runner: TaskRunner | None = None
 ) -> IndexingResult:
     """Give files the filters that they lack, as `Table.rewrite_file_index` says."""
-    BEHIND.wait(table.uri)
+    BEHIND.settle(table.uri)
     view = writable_view(table)
     filters = file_filters(view.options)
     if not filters.columns:

@@ -74,7 +74,7 @@ def rescale(
     runner: TaskRunner | None = None,
 ) -> RescaleResult:  # fmt: skip
     """Lay partitions out anew, as `Table.rescale` says."""
-    BEHIND.wait(table.uri)
+    BEHIND.settle(table.uri)
     view = writable_view(table)
     _refuse_unmovable(view)
     spec = fitting(partitions, view.schema, table.name, view.options.partition_default_name)

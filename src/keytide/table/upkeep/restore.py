@@ -66,7 +66,7 @@ def restore(
     dry_run: bool = False,
 ) -> RestoreResult:
     """Restore partitions, all of them where none is named, as `Table.restore` says."""
-    BEHIND.wait(table.uri)
+    BEHIND.settle(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     view = writable_view(table)
     source = _source(table.metadata, to, moment)

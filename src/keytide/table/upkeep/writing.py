@@ -176,9 +176,7 @@ def _compact_touched(
         if bytes_due is None:
             break
         if _goes_behind(table, planner, bytes_due):
-            BEHIND.compact(Due(table, planner, frozenset(crowded), runner))
-            if planner.are_too_many(live, touched):
-                BEHIND.wait(table.uri)
+            _compact_behind(Due(table, planner, frozenset(crowded), runner), live)
             break
         result, live = compact_due(table, crowded, runner)
         if result.overtaken:
@@ -196,6 +194,16 @@ def _goes_behind(table: StoredTable, planner: Planner, bytes_due: int) -> bool:
     if not options.background_compaction or planner.raises_new:
         return False
     return bytes_due >= options.background_compaction_bytes_min or BEHIND.is_busy(table.uri)
+
+
+def _compact_behind(due: Due, live: LiveFiles) -> None:
+    """Begin, or leave for later, what is due; wait for it where there are too many runs."""
+    if not due.planner.are_worth_a_beginning(live, due.buckets):
+        BEHIND.put_off(due)
+        return
+    BEHIND.compact(due)
+    if due.planner.are_too_many(live, due.buckets):
+        BEHIND.wait(due.table.uri)
 
 
 def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) -> LiveFiles:
