@@ -17,8 +17,6 @@ import drawn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from keytide.table.compaction.planning import Planner
-
 # A run without a deadline: the first example of a test pays for imports and compilation.
 settings.register_profile(
     "default",
@@ -74,6 +72,7 @@ def pytest_report_header() -> str:
 @pytest.fixture(autouse=BEHIND)
 def compactions_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything that may be compacted behind a writer is, however small."""
+    from keytide.table.compaction.planning import Planner
     from keytide.table.upkeep import writing
     from keytide.table.upkeep.behind import BEHIND
 

@@ -33,6 +33,7 @@ from keytide.table.upkeep import writing as upkeep_writing
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 WRITE_ONLY = {"write-only": "true"}
+IN_THE_WRITE = {"compaction.background": "false"}
 Row = tuple[int, int, int, str]
 
 
@@ -83,7 +84,7 @@ def live_names(table: kt.Table) -> set[str]:
 
 
 def test_table_of_many_small_writes_has_few_files() -> None:
-    table, model = made(bucket="2"), {}
+    table, model = made(bucket="2", **IN_THE_WRITE), {}
     for n in range(40):
         key = n * 7 % 11
         write(table, f"+I 0 {key} 0 v{n}", f"-D 0 {key + 1} 0 x")
@@ -97,7 +98,7 @@ def test_table_of_many_small_writes_has_few_files() -> None:
 
 
 def test_only_what_a_write_touched_is_compacted() -> None:
-    table = made(**WRITE_ONLY)
+    table = made(**WRITE_ONLY, **IN_THE_WRITE)
     for n in range(6):
         write(table, f"+I 1 1 0 v{n}", f"+I 2 1 0 v{n}")
     table.alter(SetOption("write-only", "false"))
@@ -137,7 +138,7 @@ def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
 
 def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
     store = open_store(f"memory://{uuid4().hex}")
-    table = made(store)
+    table = made(store, **IN_THE_WRITE)
     for n in range(4):
         write(table, f"+I 0 1 0 v{n}")
     faulty = kt.connect("", store=FaultyStore(store, [Fault("output", nth=2)])).table("t")
@@ -154,7 +155,7 @@ def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
 
 
 def test_writer_goes_on_beyond_the_stop_trigger_whoever_compacts_too() -> None:
-    table = made(**WRITE_ONLY)
+    table = made(**WRITE_ONLY, **IN_THE_WRITE)
     for n in range(9):
         write(table, f"+I 0 {n} 0 v{n}")
     table.alter(SetOption("write-only", "false"))
