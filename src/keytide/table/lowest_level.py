@@ -21,8 +21,7 @@ from keytide.format.data_file import VALUE_KIND
 from keytide.merge.order import IS_ADD
 from keytide.options import keys
 from keytide.table.commit.transaction import Transaction
-from keytide.table.compaction.pile import piled
-from keytide.table.compaction.rewriting import COMPRESSION_GUESS
+from keytide.table.compaction.pile import FileSize, piled
 from keytide.table.level_files import LevelFiles
 from keytide.table.read.prefetch import prefetched
 from keytide.table.state.live_files import BucketId
@@ -141,7 +140,7 @@ class _Filling:
 
     @property
     def _file_bytes(self) -> int:
-        return int(self._view.options.target_file_size_bytes / COMPRESSION_GUESS)
+        return FileSize.of(self._view).piled_bytes
 
     def _written(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
         """The rows of a stream as files; those of so many buckets come at once."""

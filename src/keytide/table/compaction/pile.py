@@ -4,10 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 
-__all__ = ["Pile", "piled"]
+from keytide.format.manifest import DataFileMeta
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import stored_schema
+
+__all__ = ["FileSize", "Pile", "each_pile", "piled"]
+
+T = TypeVar("T")
+
+# A file of at least so much of a full one is not written again for its size alone.
+_FULL_PERCENT = 70
+# Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
+_COMPRESSION_GUESS = 0.5
+
+
+@dataclass(frozen=True)
+class FileSize:
+    """How large files get that are written of a pile: about `stored_bytes`, if rows halve."""
+
+    stored_bytes: int
+    row_bytes: int = 0
+    """The least that a row takes on a pile."""
+
+    @classmethod
+    def of(cls, view: TableView) -> FileSize:
+        """The size of a table's files, as its options say."""
+        types = stored_schema(view).types
+        return cls(view.options.target_file_size_bytes, sum(map(_least_bytes, types)))
+
+    @property
+    def piled_bytes(self) -> int:
+        """The bytes of the rows of a file while they are in memory."""
+        return int(self.stored_bytes / _COMPRESSION_GUESS)
+
+    def is_full(self, file: DataFileMeta) -> bool:
+        """Whether a file is about as large as it would be if its rows were written again.
+
+        One whose rows take far less on the disk than in memory is so long before it has the size
+        that files should have there.
+        """
+        piled = file.row_count * self.row_bytes
+        return (
+            file.file_size * 100 >= self.stored_bytes * _FULL_PERCENT
+            or piled * 100 >= self.piled_bytes * _FULL_PERCENT
+        )
+
+
+def _least_bytes(data_type: pa.DataType) -> int:
+    try:
+        return int(data_type.bit_width) // 8
+    except ValueError:
+        return 0  # texts and nested values have any length
 
 
 @dataclass
@@ -49,3 +100,11 @@ def piled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
     for piece in rows:
         yield from pile.add(piece)
     yield from pile.rest()
+
+
+def each_pile(
+    rows: Iterable[pa.Table], size_bytes: int, do: Callable[[pa.Table], T]
+) -> Iterator[T]:
+    """What something makes of each table of `piled`, of which one is held at a time."""
+    # A loop over the tables would hold each until the next is there.
+    return map(do, piled(rows, size_bytes))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import polars as pl
@@ -33,7 +34,7 @@ from keytide.table.compaction.changelog import ChangelogWriter
 from keytide.table.compaction.lookup import Lookup
 from keytide.table.compaction.marking import Marker, Marks, retracts_of
 from keytide.table.compaction.picking import Unit
-from keytide.table.compaction.pile import piled
+from keytide.table.compaction.pile import FileSize, each_pile
 from keytide.table.compaction.tombstones import Ages
 from keytide.table.read.lifetime import Lifetime, drops_expired
 from keytide.table.read.merged_versions import MergedVersions
@@ -54,12 +55,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.table.write.task import Written
 
-__all__ = ["COMPRESSION_GUESS", "LARGE_PERCENT", "CompactTask", "Compacted"]
-
-# A file of at least so much of the target size is not written again for its size alone.
-LARGE_PERCENT = 70
-# Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
-COMPRESSION_GUESS = 0.5
+__all__ = ["CompactTask", "Compacted"]
 
 
 @dataclass(frozen=True)
@@ -147,9 +143,8 @@ class CompactTask:
 
     def _is_kept(self, section: Section) -> bool:
         """Whether a section is one file that has nothing to gain but its level."""
-        file = section.files[0]
-        is_large = file.meta.file_size * 100 >= self._target_bytes * LARGE_PERCENT
-        return (is_large or self.unit.moves) and self._may_stay(section)
+        is_full = self._file_size.is_full(section.files[0].meta)
+        return (is_full or self.unit.moves) and self._may_stay(section)
 
     def _may_stay(self, section: Section) -> bool:
         """Whether a section is one file that reads at the new level as it does now."""
@@ -278,20 +273,21 @@ class CompactTask:
     def _rewritten(self, sections: Sequence[Section], output: _Output) -> Iterator[DataFileMeta]:
         prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format
         names = output.files.of(paths.FileNames(), prefix, file_format)(self.bucket)
-        directory = self.view.bucket_directory(*self.bucket)
         schema = stored_schema(self.view)
         frames = self._frames(sections, output)
         rows = (to_arrow(frame, schema) for frame in frames if frame.height)
-        for table in piled(rows, int(self._target_bytes / COMPRESSION_GUESS)):
-            writer = replace(run_writer(self.view), notes=self._notes(table))
-            path = f"{directory}/{next(names)}"
-            meta = writer.write_file(
-                table, path, level=self.unit.output_level, source=FileSource.COMPACT
-            )
-            if self._marks_rows:
-                output.marks.add(meta.file_name, retracts_of(pl.Series(table.column(VALUE_KIND))))
-                meta = _without_retracts(meta)
-            yield meta
+        return each_pile(rows, self._file_size.piled_bytes, partial(self._written, names, output))
+
+    def _written(self, names: Iterator[str], output: _Output, rows: pa.Table) -> DataFileMeta:
+        writer = replace(run_writer(self.view), notes=self._notes(rows))
+        path = f"{self.view.bucket_directory(*self.bucket)}/{next(names)}"
+        meta = writer.write_file(
+            rows, path, level=self.unit.output_level, source=FileSource.COMPACT
+        )
+        if not self._marks_rows:
+            return meta
+        output.marks.add(meta.file_name, retracts_of(pl.Series(rows.column(VALUE_KIND))))
+        return _without_retracts(meta)
 
     def _frames(self, sections: Sequence[Section], output: _Output) -> Iterator[pl.DataFrame]:
         """What the versions of some sections become, in key order, without what is forgotten."""
@@ -374,9 +370,9 @@ class CompactTask:
         key = self.view.schema.trimmed_primary_key_fields()
         return section.needs_merge or not is_out_of_order(section.files[0].entry, key)
 
-    @property
-    def _target_bytes(self) -> int:
-        return self.view.options.target_file_size_bytes
+    @cached_property
+    def _file_size(self) -> FileSize:
+        return FileSize.of(self.view)
 
     # -- rows that have expired -----------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.lazily import cached_property
 from keytide.merge.slices import KeySlices
 from keytide.table.compaction.picking import Unit
-from keytide.table.compaction.pile import Pile
-from keytide.table.compaction.rewriting import COMPRESSION_GUESS, LARGE_PERCENT, Compacted
+from keytide.table.compaction.pile import FileSize, Pile
+from keytide.table.compaction.rewriting import Compacted
 from keytide.table.compaction.tombstones import Ages
 from keytide.table.read.merged_versions import MergedVersions
 from keytide.table.read.runs import SYSTEM_COLUMNS
@@ -98,11 +98,12 @@ class ThinTask:
     def _may_stay(self, section: Section) -> bool:
         """Whether a section is one large file, on its level, of keys with one version each."""
         (file, *others) = section.files
-        is_large = file.meta.file_size * 100 >= self.view.options.target_file_size_bytes * (
-            LARGE_PERCENT
-        )
         is_there = not others and file.meta.level == self.unit.output_level
-        return is_there and is_large and file.meta.delete_row_count == 0
+        return (
+            is_there
+            and FileSize.of(self.view).is_full(file.meta)
+            and file.meta.delete_row_count == 0
+        )
 
     def _windows(self, sections: Sequence[Section]) -> Iterator[pl.DataFrame]:
         """All versions of ranges of keys, in merge order."""
@@ -187,7 +188,7 @@ class _Layers:
 
     def _pile(self, level: int) -> Pile:
         task = self.task
-        target = int(task.view.options.target_file_size_bytes / COMPRESSION_GUESS)
+        target = FileSize.of(task.view).piled_bytes
         size = target if level == task.unit.output_level else task.memory_bytes // _PILES
         return self._piles.setdefault(level, Pile(min(target, max(1, size))))
 
