@@ -1,8 +1,9 @@
-"""The picture of a run: a group of bars for each figure, one bar an engine."""
+"""The picture of a run: bars for each figure, one an engine, or lines of what grows with rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ PANELS = (
     Panel("peak memory of load and upserts, MB", lambda result: result.write_peak_mb),
     Panel("peak memory of the read, MB", lambda result: result.read_peak_mb),
 )
-_COLUMNS = 3
+_COLUMNS, _LINE_COLUMNS = 3, 4
+_LINE_COLOURS = ("#0b5394", "#e08e0b", "#cc4125")
 _SUBJECT_COLOUR, _PEER_COLOUR, _SMALLER_COLOUR = "#0b5394", "#b4bec9", "#dfe4ea"
 _GOAL_COLOUR = "#cc4125"
 _LINEAR_SPAN_MAX = 12
@@ -59,6 +61,64 @@ def save_chart(results: Sequence[Result], cores: int, path: Path) -> bool:
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return True
+
+
+def save_lines(
+    found: Mapping[int, Mapping[str, float]],
+    panels: Mapping[str, Mapping[str, str]],
+    title: str,
+    path: Path,
+) -> None:
+    """Draw how figures, which are found by rows and name, grow with the rows.
+
+    `panels` has for each title the figures that it shows, by name, and what they are called there.
+    Raises `ModuleNotFoundError` without matplotlib.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, grid = plt.subplots(
+        -(-len(panels) // _LINE_COLUMNS), _LINE_COLUMNS, layout="constrained", figsize=(14, 6)
+    )
+    for axes, (panel, names) in zip(grid.flat, panels.items(), strict=True):
+        _lines(axes, panel, names, found)
+    figure.suptitle(title, fontsize=13, x=0.01, ha="left")
+    # Not transparent: pages may be dark. Without a date, equal figures are equal files.
+    figure.savefig(path, facecolor="white", metadata={"Date": None})
+    plt.close(figure)
+
+
+def _lines(
+    axes: Any, title: str, names: Mapping[str, str], found: Mapping[int, Mapping[str, float]]
+) -> None:
+    for (name, label), colour in zip(names.items(), _LINE_COLOURS, strict=False):
+        points = [(rows, figures[name]) for rows, figures in found.items() if name in figures]
+        if not points:
+            continue
+        rows, values = zip(*points, strict=True)
+        axes.plot(rows, values, "o-", color=colour, label=label)
+        if "rows a second" not in name:
+            logs = [values[0] * math.log(each) / math.log(rows[0]) for each in rows]
+            axes.plot(rows, logs, "--", color=colour, linewidth=0.8)
+    axes.set(xscale="log", xticks=list(found))
+    axes.set_ylim(bottom=0)
+    axes.set_title(title, fontsize=10.5, loc="left", fontweight="bold")
+    axes.xaxis.set_minor_formatter("")
+    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.tick_params(which="both", length=0, labelsize=8, colors="#555555")
+    axes.grid(axis="y", color="#eeeeee", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#999999")
+    if len(names) > 1:
+        axes.legend(fontsize=8, frameon=False)
+
+
+def _short(rows: float) -> str:
+    return f"{rows / 1e9:g} bn" if rows >= 1e9 else f"{rows / 1e6:g} m"
 
 
 def _bars(axes: Any, panel: Panel, results: Sequence[Result], limit: float | None) -> None:

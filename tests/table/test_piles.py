@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +57,18 @@ def test_rows_in_the_order_of_keys_are_written_again_as_often_however_many(
     assert times < 2
     assert table.scan().count() == pieces * PIECE_ROWS
     assert len(table.scan().live.entries) < 2 * pieces * PIECE_ROWS / FILE_ROWS + 5
+
+
+@pytest.mark.soak
+def test_memory_of_a_load_is_level(tmp_path: Path) -> None:
+    """Of its own, of a process that loads what makes one file and what makes four."""
+    script = Path(__file__).parents[2] / "benchmarks/growth.py"
+    few, many = (held_mb(script, tmp_path / str(rows), rows) for rows in (10_000_000, 40_000_000))
+    assert many < few * 1.5
+
+
+def held_mb(script: Path, folder: Path, rows: int) -> float:
+    command = [sys.executable, str(script), "--rows", str(rows), "--step", "load", "--directory",
+               str(folder)]  # fmt: skip
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(json.loads(told.splitlines()[-1])["load, anon MB"])
