@@ -64,7 +64,7 @@ def test_memory_of_a_load_is_level(tmp_path: Path) -> None:
     """Of its own, of a process that loads what makes one file and what makes four."""
     script = Path(__file__).parents[2] / "benchmarks/growth.py"
     few, many = (held_mb(script, tmp_path / str(rows), rows) for rows in (10_000_000, 40_000_000))
-    assert many < few * 1.5
+    assert many < few * 1.6
 
 
 def held_mb(script: Path, folder: Path, rows: int) -> float:
