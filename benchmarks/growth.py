@@ -21,15 +21,16 @@ window of 256 MB and a file of 256 MB in memory that is written. It is judged ab
 
 Rows a second of a load fall at first, for the first five pieces wait for no compaction, and all
 others share the cores with those that come by, of which a short load leaves most behind. So a load
-is judged by its rows a second once it is closed, which waits for them. Keys in order are written again until they fill a
-file, once or twice however many come; with `--random` once for each doubling of the rows, as in any
-tree of sorted runs. The processor time of a row, with compactions and with making the rows, tells
-what was done for it, whoever else uses the machine. Bytes on the disk count what compactions have
-replaced, too, which snapshots hold for an hour: about 12 a row for what a write leaves, and 3 for
-each time it is written again.
+is judged by its rows a second once it is closed, which waits for them. Keys in order are written
+again until they fill a file, once or twice however many come; with `--random` once for each
+doubling of the rows, as in any tree of sorted runs. The processor time of a row, with compactions
+and with making the rows, tells what was done for it, whoever else uses the machine. Bytes on the
+disk count what compactions have replaced, too, which snapshots hold for an hour: about 12 a row for
+what a write leaves, and 3 for each time it is written again.
 
 With `--results` figures are kept in a file as soon as a step has them, and a size whose steps are
-all there is not measured again: a run that was cut goes on with the size where it was.
+all there is not measured again: a run that was cut goes on with the size where it was. A run that
+is killed leaves its folder `growth-*` behind, in `--directory`.
 
 From `--metadata-from` rows on, files are metadata alone: nobody wrote the old ones. Then
 upserts, compactions and plans are measured, none of which opens an old file.
