@@ -1,6 +1,6 @@
 """Keytide on Spark beside Delta Lake and Apache Iceberg on the same release of Spark.
 
-Each engine loads the rows into a table of its own and reads them once, takes ten upserts of a
+Each engine loads the rows into a table of its own and reads them once, takes `--upserts` of a
 fortieth of them (nine keys in ten are old; the peers by MERGE), is read whole, is compacted in
 full, and is read again.
 Then, in turns, a hundredth of the rows is deleted by a condition, another one updated, and a batch
@@ -13,6 +13,7 @@ makes .venv-spark-peers with such a pyspark, and fetches the jars with Maven:
 
     sh scripts/get-spark-peers.sh
     .venv-spark-peers/bin/python benchmarks/spark_peers.py --rows 2000000
+    .venv-spark-peers/bin/python benchmarks/spark_peers.py --rows 10000000 --upserts 4 --turns 3
 """
 
 from __future__ import annotations
@@ -198,22 +199,27 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--upserts", type=int, default=UPSERTS, help="three at least")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of changes; three at least")
     parser.add_argument("--directory", type=Path, default=Path.cwd())
     parser.add_argument("--job", choices=ENGINES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if min(arguments.upserts, arguments.turns) < 3:
+        parser.error("--upserts and --turns are three at least: the first stands apart")
     if arguments.job:
-        print(json.dumps(in_session(arguments.job, arguments.directory, arguments.rows)))
+        print(json.dumps(in_session(arguments)))
         return
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as folder:
-        figures = {name: in_own_process(name, arguments.rows, folder) for name in arguments.engines}
+        figures = {name: in_own_process(name, arguments, folder) for name in arguments.engines}
     report(figures)
     print(f"- load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
 
 
-def in_own_process(engine: str, rows: int, folder: str) -> dict[str, Any]:
+def in_own_process(engine: str, arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
     """The figures of one engine."""
-    command = [sys.executable, __file__, "--rows", str(rows), "--directory", folder]
+    command = [sys.executable, __file__, "--rows", str(arguments.rows), "--directory", folder]
+    command += ["--upserts", str(arguments.upserts), "--turns", str(arguments.turns)]
     # Spark starts its Python workers by this name.
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
@@ -223,15 +229,16 @@ def in_own_process(engine: str, rows: int, folder: str) -> dict[str, Any]:
     return figures
 
 
-def in_session(name: str, folder: Path, rows: int) -> dict[str, Any]:
+def in_session(arguments: argparse.Namespace) -> dict[str, Any]:
+    name, folder, rows = arguments.job, arguments.directory, arguments.rows
     spark = session(ENGINES[name], folder)
     engine = ENGINES[name](spark, folder)
     base = stored(spark, folder / "base", lambda: made_of(spark.range(rows), 0))
     batches = [
         stored(spark, folder / f"batch-{n}", lambda n=n: batch_of(spark, rows, n, UPSERTED))
-        for n in range(UPSERTS)
+        for n in range(arguments.upserts)
     ]
-    after = UPSERTS * BROUGHT // UPSERTED  # its new keys come behind those of upserts
+    after = arguments.upserts * BROUGHT // UPSERTED  # its new keys come behind those of upserts
     brought = stored(spark, folder / "brought", lambda: batch_of(spark, rows, after, BROUGHT))
     into_nothing(base)
     figures: dict[str, Any] = {LOAD: seconds(lambda: engine.load(base))}
@@ -249,7 +256,7 @@ def in_session(name: str, folder: Path, rows: int) -> dict[str, Any]:
             step: seconds(lambda text=text, bounds=bounds: engine.change(text, bounds))
             for step, text in CHANGES.items()
         }
-        for low in range(0, 40 * TURNS, 40)
+        for low in range(0, 40 * arguments.turns, 40)
         for bounds in [(low, low + 20, low + 40)]
     ]
     figures |= {step: [turn[step] for turn in turns] for step in CHANGES}
