@@ -15,10 +15,12 @@ import polars as pl
 import pytest
 
 import keytide as kt
+from keytide.format.data_file import FileReader
 from keytide.store import objects, open_store
-from keytide.table.compaction import lookup, old_versions
+from keytide.table.compaction import lookup
 from keytide.table.compaction.old_versions import OldVersions
-from keytide.table.read import lookup_files
+from keytide.table.definition.evolution import SetOption
+from keytide.table.read import laid_out, lookup_files
 from keytide.table.read.lookup_files import Bounds, LookupFiles
 from keytide.table.read.sections import PlannedFile
 
@@ -36,7 +38,7 @@ HOUR = 3600.0
 def files(monkeypatch: pytest.MonkeyPatch) -> LookupFiles:
     """The lookup files of this test alone."""
     mine = LookupFiles()
-    monkeypatch.setattr(old_versions, "LOOKUP_FILES", mine)
+    monkeypatch.setattr(laid_out, "LOOKUP_FILES", mine)
     return mine
 
 
@@ -136,6 +138,54 @@ def test_key_that_a_newer_file_has_is_not_looked_for_in_older_ones(
     assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (2, "-U", 1), (3, "-U", 0)]
 
 
+def test_key_that_a_run_to_be_written_again_has_is_not_looked_for_below_it(
+    asked: list[tuple[int, list[int]]], tmp_path: Path
+) -> None:
+    table = numbered(kt.connect(tmp_path))
+    for v, keys in enumerate([range(5000), [1, 2], [2, 3], [3, 4]]):
+        upsert(table, keys, v)
+    asked.clear()
+    told = upsert(table, [1, 4, 5], 4)
+    assert (5, [5]) in asked
+    assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (4, "-U", 3), (5, "-U", 0)]
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_rows_that_this_process_has_written_are_not_read_to_be_looked_up(
+    far: bool, tmp_path: Path, files: LookupFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"memory://{uuid4().hex}") if far else open_store(str(tmp_path))
+    table, read = numbered(kt.connect("", store=store)), list[str]()
+    upsert(table, range(10), 0)
+
+    def noted(self: FileReader, *_: object, **__: object) -> pl.LazyFrame:
+        read.append(self.path)
+        raise AssertionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileReader, "lazy", noted)
+        for v in range(1, 4):
+            table.write([{"k": k, "v": v} for k in (1, 2, v)])
+    assert read == []
+    assert sorted(table.scan().to_polars().rows())[:4] == [(0, 0), (1, 3), (2, 3), (3, 3)]
+
+
+def test_files_that_are_compacted_away_leave_nothing_laid_out(
+    tmp_path: Path, files: LookupFiles
+) -> None:
+    table = numbered(kt.connect(tmp_path))
+    for v in range(12):
+        table.write([{"k": k, "v": v} for k in range(v, v + 5)])
+        assert kept(files) == len(table.scan().live.files)
+
+
+def test_files_of_a_write_only_table_are_not_laid_out(tmp_path: Path, files: LookupFiles) -> None:
+    table = numbered(kt.connect(tmp_path))
+    table.alter(SetOption("write-only", "true"))
+    table.write([{"k": 1, "v": 1}])
+    assert kept(files) == 0
+
+
 def test_files_of_a_far_store_are_asked_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     def last_first(calls: Sequence[Callable[[], Any]], _: int) -> list[Any]:
         return [call() for call in reversed(calls)][::-1]
@@ -191,6 +241,17 @@ def test_small_file_is_laid_out_at_its_first_lookup() -> None:
     file = files.find("a", frames, Bounds(None, HOUR), at_once=True)
     assert file is not None
     assert [rows.rows() for rows in file.with_keys(keys)] == [[(15, "y")]]
+
+
+def test_file_that_is_kept_is_known_until_it_is_given_up() -> None:
+    files, bounds = LookupFiles(), Bounds(None, HOUR)
+    assert files.known("a", bounds) is None
+    files.keep("a", frames(), bounds)
+    assert found(files, "a", bounds) == [(3, "x"), (15, "y")]
+    assert files.known("a", bounds) is not None
+    files.forget("a")
+    files.forget("b")
+    assert (files.known("a", bounds), files._bytes) == (None, 0)
 
 
 def test_oldest_gives_way_to_more_files_than_a_process_may_map(

@@ -549,8 +549,9 @@ _COMPACTION = (
            "before it returns, or leaves it to `Table.compact` and to compactions that its runs "
            "make due.", "true"),
     Option("lookup.cache-file-retention", DURATION, "How long a lookup file stays after its last "
-           "use: a data file in which older versions are looked up again, laid out for that in the "
-           "folder of temporary files of the process that writes or tells of changes.", "1 h"),
+           "use: a data file in which older versions are looked up again, or that a process writes "
+           "to look them up in, laid out for that in the folder of temporary files of the process "
+           "that writes or tells of changes.", "1 h"),
     Option("lookup.cache-max-disk-size", SIZE, "The size of all lookup files of a process. Left "
            "out: half of what the disk has left, for each of them."),
     _kept("sort-compaction.local-sample.magnification", integer(1), "1000",

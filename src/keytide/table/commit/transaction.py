@@ -14,6 +14,7 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict, Restored, made_files
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
+from keytide.table.read.laid_out import are_laid_out, lay_out
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
@@ -102,7 +103,8 @@ class Transaction:
         The commit waits for it.
         """
         view = replace(task.view, store=self._uploading)
-        return replace(task, view=view, confirm=self._table.confirm)
+        seen = lay_out if are_laid_out(view) else None
+        return replace(task, view=view, confirm=self._table.confirm, seen=seen)
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace."""

@@ -8,6 +8,8 @@ tells what becomes of the keys there: the rows that were told before them, and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 
 import polars as pl
 import pyarrow as pa
@@ -15,7 +17,7 @@ import pyarrow as pa
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.manifest import FileSource, ManifestEntry
+from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
 from keytide.lazily import cached_property
 from keytide.merge.difference import difference
 from keytide.merge.order import IS_ADD
@@ -33,6 +35,7 @@ from keytide.table.write.bucket_writer import (
     changelog_writer,
     stored_schema,
 )
+from keytide.threads import begin
 
 __all__ = ["ChangelogWriter", "lowest_told", "tells"]
 
@@ -40,7 +43,8 @@ __all__ = ["ChangelogWriter", "lowest_told", "tells"]
 class ChangelogWriter:
     """Writes what one compaction of a bucket tells, in key order, as changelog files.
 
-    The files are about as large as data files.
+    The files are about as large as data files. Each is written in a thread of its own, one at a
+    time, while the compaction goes on.
     """
 
     def __init__(self, view: TableView, unit: Unit, files: NewFiles) -> None:
@@ -56,6 +60,7 @@ class ChangelogWriter:
         self._names = files.of(paths.FileNames(), prefix, file_format)(self._bucket)
         self._pile = Pile(view.options.target_file_size_bytes, _between_pairs)
         self._entries: list[ManifestEntry] = []
+        self._under_way: Future[DataFileMeta] | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -100,10 +105,20 @@ class ChangelogWriter:
         if rows:
             self._add([rows[0].clear()], rows)
 
+    def end(self) -> None:
+        """Begin to write what is left, where nothing more is told."""
+        self._write(self._pile.rest())
+
     def finish(self) -> tuple[ManifestEntry, ...]:
         """The files as entries to commit."""
-        self._write(self._pile.rest())
+        self.end()
+        self._take_written()
         return tuple(self._entries)
+
+    def give_up(self) -> None:
+        """Wait until no file is written any more, after an error."""
+        if self._under_way is not None:
+            wait([self._under_way])
 
     def _is_told(self, run: Run) -> bool:
         return run[0].meta.level >= self._lowest_told
@@ -129,9 +144,15 @@ class ChangelogWriter:
         directory = self._view.bucket_directory(*self._bucket)
         for table in tables:
             path = f"{directory}/{next(self._names)}"
-            meta = self._writer.write_file(
-                table, path, level=self._level, source=FileSource.COMPACT
-            )
+            self._take_written()
+            write = partial(self._writer.write_file, level=self._level, source=FileSource.COMPACT)
+            self._under_way = begin(partial(write, table, path))
+
+    def _take_written(self) -> None:
+        """The entry of the file that is under way, once it is written."""
+        if self._under_way is not None:
+            meta = self._under_way.result()
+            self._under_way = None
             self._entries.append(added_file(self._bucket, self._buckets, meta))
 
     @cached_property

@@ -7,6 +7,7 @@ everything else: memory follows the windows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,8 @@ from keytide.lazily import cached_property
 from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
 from keytide.merge.windows import Batch, key_windows
 from keytide.table.compaction.old_versions import OldVersions
+from keytide.table.read.laid_out import LaidOut
+from keytide.table.read.lookup_files import LookupFile
 from keytide.table.read.merged_versions import Window, batch_rows, rows_in
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import PlannedFile, Run, Section
@@ -160,9 +163,7 @@ class _Reading:
         """The versions in each file on level 0."""
 
         def of(file: PlannedFile) -> pl.DataFrame:
-            return pl.concat(
-                [batch.rows for batch in self._stored(file).of_run((file,), self.rows)]
-            )
+            return pl.concat([batch.rows for batch in self._versions(file, self.rows)])
 
         found = self.lookup.view.store.together([partial(of, file) for file in self._new])
         return {file.meta.file_name: rows for file, rows in zip(self._new, found, strict=True)}
@@ -190,16 +191,35 @@ class _Reading:
         has_vectors = self.lookup.view.options.deletion_vectors_enabled
         return bool(self.lookup.section.containing) and not has_vectors
 
+    @cached_property
+    def _wanted(self) -> pl.DataFrame:
+        """The new keys but for those that a run has which is written again, as far as it is known.
+
+        What such a run has for a key contains what lies below it.
+        """
+        keys, key = self._keys, self.lookup.view.order.key
+        assert keys is not None
+        if not self._finds_each_once:
+            return keys
+        upper = self.lookup.section.containing
+        above = itertools.takewhile(lambda place: place not in self._looked_up, upper)
+        for file in itertools.chain.from_iterable(self._runs[place] for place in above):
+            known = self._laid_out(file)
+            if known is not None:
+                there = [rows.select(key) for rows in known.frames]
+                keys = without_keys(keys, there, key)
+        return keys
+
     def _found(self) -> dict[int, Iterator[Batch]]:
         """What the runs that are looked up have for the new keys, by the positions of the runs."""
-        missing, asked = self._keys, 0
+        wanted, asked = self._wanted, 0
+        missing = wanted
 
         def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
             nonlocal missing, asked
             # Side by side, where the store is far, nobody knows yet what those before have.
             is_next = asked == number
-            keys = missing if is_next else self._keys
-            assert keys is not None
+            keys = missing if is_next else wanted
             rows = [*self._of_keys(file, keys)]
             if is_next:
                 if rows and self._finds_each_once:
@@ -237,13 +257,29 @@ class _Reading:
         elif self._holds_new and file.meta.level == 0:
             yield Batch(self.shaped(file, self._held[file.meta.file_name]), is_last=True)
         else:
-            for batch in self._stored(file).of_run((file,), rows_max):
+            for batch in self._versions(file, rows_max):
                 yield Batch(self.shaped(file, batch.rows), is_last=batch.is_last)
 
-    def _stored(self, file: PlannedFile) -> StoredVersions:
-        stays = self.lookup.stays(file)
-        columns = self.staying_columns if stays else self.lookup.columns
-        return StoredVersions(self.lookup.view, self.lookup.partition, columns)
+    def _versions(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
+        known = self._laid_out(file)
+        if known is None:
+            columns = self._columns_of(file)
+            stored = StoredVersions(self.lookup.view, self.lookup.partition, columns)
+            yield from stored.of_run((file,), rows_max)
+            return
+        frames = (rows for frame in known.frames for rows in frame.iter_slices(rows_max))
+        yield from (Batch(rows) for rows in frames)
+        yield Batch(known.frames[0].clear(), is_last=True)
+
+    def _laid_out(self, file: PlannedFile) -> LookupFile | None:
+        """The lookup file of what is read of a data file, if there is one."""
+        if file.dead_rows is not None:
+            return None
+        columns = self._columns_of(file)
+        return LaidOut(self.lookup.view, self.lookup.partition, columns).known(file)
+
+    def _columns_of(self, file: PlannedFile) -> tuple[str, ...]:
+        return self.staying_columns if self.lookup.stays(file) else self.lookup.columns
 
 
 def _piled(frames: Iterator[pl.DataFrame], rows_max: int) -> Iterator[Batch]:

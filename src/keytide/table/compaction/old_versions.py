@@ -13,16 +13,14 @@ import polars as pl
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
 from keytide.row_kind import RETRACTS
+from keytide.table.read.laid_out import LaidOut
 from keytide.table.read.lookup import key_range
-from keytide.table.read.lookup_files import LOOKUP_FILES, Bounds, LookupFile, searched
+from keytide.table.read.lookup_files import LookupFile, searched
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
 __all__ = ["OldVersions"]
-
-# To lay out so many rows takes little, and what compactions have just made is soon looked up again.
-_AT_ONCE_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -55,18 +53,7 @@ class OldVersions:
     def _lookup_file(self, file: PlannedFile) -> LookupFile | None:
         if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(self.columns):
             return None
-        whole = file.as_stored()
-        shape = (file.keeps_retracts, file.may_retract, file.has_kinds)
-        stored = StoredVersions(self.view, self.partition, self.columns)
-        key = (*stored.version_of(file), self.view.schema.id, self.columns, *shape)
-
-        def versions() -> Iterator[pl.DataFrame]:
-            return (batch.rows for batch in stored.of_run((whole,), self.rows_max))
-
-        options = self.view.options
-        bounds = Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
-        at_once = file.meta.row_count <= _AT_ONCE_ROWS
-        return LOOKUP_FILES.find(key, versions, bounds, at_once=at_once)
+        return LaidOut(self.view, self.partition, self.columns).find(file, self.rows_max)
 
     def _without_dead(self, rows: pl.DataFrame, file: PlannedFile) -> pl.DataFrame:
         """Rows of a lookup file without those that are dead by now, told as `FileReader` does."""

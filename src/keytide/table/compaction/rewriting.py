@@ -36,6 +36,7 @@ from keytide.table.compaction.marking import Marker, Marks, retracts_of
 from keytide.table.compaction.picking import Unit
 from keytide.table.compaction.pile import FileSize, each_pile
 from keytide.table.compaction.tombstones import Ages
+from keytide.table.read.laid_out import LaidOut, are_laid_out, forget, lay_out
 from keytide.table.read.lifetime import Lifetime, drops_expired
 from keytide.table.read.merged_versions import MergedVersions
 from keytide.table.read.plan import to_merge, vector_places
@@ -75,6 +76,8 @@ class _Output(NamedTuple):
     files: NewFiles
     marks: Marks
     changelog: ChangelogWriter
+    is_last: bool = False
+    """Whether nothing more is told after what is compacted now."""
 
 
 _Reading: TypeAlias = "Callable[[Iterable[Section], _Output], Iterator[Sequence[pl.DataFrame]]]"
@@ -106,19 +109,28 @@ class CompactTask:
         output = _Output(files, marks, ChangelogWriter(self.view, self.unit, files))
         try:
             dead = self._dead_rows()
-            entries = [entry for piece in self._pieces() for entry in self._done(piece, output)]
+            *others, last = self._pieces()
+            entries = [entry for piece in others for entry in self._done(piece, output)]
+            entries += self._done(last, output._replace(is_last=True))
             written = Written(tuple(entries), changelog=output.changelog.finish())
         except OlderNeededError:
-            self.view.store.discard(files.given)
+            self._tidy_up(output)
             return Compacted(self.bucket, None)
         except BaseException:
-            self.view.store.discard(files.given)
+            self._tidy_up(output)
             raise
+        gone = _gone(entries)
+        forget(self.view, (entry for entry in self.unit.files if entry.file.file_name in gone))
         if dead is None:
             return Compacted(self.bucket, written)
-        dead = dead.without(_gone(entries)).marking(marks.by_file, wide=self._has_wide_vectors)
+        dead = dead.without(gone).marking(marks.by_file, wide=self._has_wide_vectors)
         indexes = by_index_key({self.bucket: dead})
         return Compacted(self.bucket, replace(written, indexes=indexes))
+
+    def _tidy_up(self, output: _Output) -> None:
+        """Delete what was written, once nothing is under way any more."""
+        output.changelog.give_up()
+        self.view.store.discard(output.files.given)
 
     @property
     def bucket(self) -> BucketId:
@@ -284,6 +296,9 @@ class CompactTask:
         meta = writer.write_file(
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT
         )
+        if are_laid_out(self.view):
+            total = self.unit.files[0].total_buckets
+            lay_out(self.view, added_file(self.bucket, total, meta), rows)
         if not self._marks_rows:
             return meta
         output.marks.add(meta.file_name, retracts_of(pl.Series(rows.column(VALUE_KIND))))
@@ -301,6 +316,8 @@ class CompactTask:
         """The same as windows of frames that have no key in common; told of on the way."""
         for read, group in itertools.groupby(sections, self._reading):
             yield from read(group, output)
+        if output.is_last:
+            output.changelog.end()  # it is written while the last file is
 
     def _reading(self, section: Section) -> _Reading:
         """What reads a section as windows."""
@@ -422,6 +439,11 @@ class CompactTask:
 
     def _kinds(self, file: PlannedFile) -> pl.DataFrame:
         """Numbers and kinds of all versions in a file."""
+        if file.dead_rows is None:
+            columns = self._versions.columns
+            known = LaidOut(self.view, file.entry.partition, columns).known(file)
+            if known is not None:
+                return pl.concat([rows.select(SYSTEM_COLUMNS) for rows in known.frames])
         return StoredVersions(self.view, file.entry.partition, SYSTEM_COLUMNS).of_file(file)
 
     @cached_property

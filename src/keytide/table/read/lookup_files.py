@@ -106,6 +106,26 @@ class LookupFiles:
                 self._keep(key, made, bounds.bytes_max)
         return made
 
+    def known(self, key: Hashable, bounds: Bounds) -> LookupFile | None:
+        """The lookup file of the data file `key`, if there is one."""
+        with self._lock:
+            self._drop_unused(bounds.unused_s)
+            return self._used(key) if key in self._files else None
+
+    def keep(self, key: Hashable, versions: Iterable[pl.DataFrame], bounds: Bounds) -> None:
+        """Make the lookup file of the data file `key` of its `versions`, where there is space."""
+        made = _made(versions, bounds.bytes_max)
+        with self._lock:
+            self._drop_unused(bounds.unused_s)
+            if made is not None and key not in self._files:
+                self._keep(key, made, bounds.bytes_max)
+
+    def forget(self, key: Hashable) -> None:
+        """Give up the lookup file of the data file `key`, if there is one."""
+        with self._lock:
+            if key in self._files:
+                self._drop(key)
+
     def _used(self, key: Hashable) -> LookupFile:
         file, _ = self._files[key]
         self._files[key] = file, self._clock()
@@ -128,8 +148,11 @@ class LookupFiles:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
+        self._drop(next(iter(self._files)))
+
+    def _drop(self, key: Hashable) -> None:
         # Its space is free as soon as nobody holds rows of it any more.
-        _, (file, _) = self._files.popitem(last=False)
+        file, _ = self._files.pop(key)
         self._bytes -= file.size
 
     def _remember(self, key: Hashable, *, may_be_made: bool) -> None:

@@ -49,7 +49,7 @@ from keytide.table.read.statistics import with_unknowns
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
-__all__ = ["PLACE_COLUMNS", "SYSTEM_COLUMNS", "StoredVersions", "table_columns"]
+__all__ = ["PLACE_COLUMNS", "SYSTEM_COLUMNS", "StoredVersions", "bounds_of", "table_columns"]
 
 SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
 
@@ -127,9 +127,14 @@ class StoredVersions:
     def _none(self) -> pl.DataFrame:
         return pl.DataFrame(schema=polars_schema(self._fields))
 
-    def version_of(self, file: PlannedFile) -> tuple[Hashable, ...]:
-        """What tells a file from any other. Raises `DataError` where it is missing."""
-        return self._reader(file).version
+    def lookup_key(self, file: PlannedFile) -> Hashable:
+        """What tells all versions in a file, as they are read here, from any others.
+
+        Raises `DataError` where the file is missing.
+        """
+        has_one_kind = any(True for _ in self._one_kind(file))
+        version = self._reader(file).version
+        return (*version, self.view.schema.id, self.columns, has_one_kind)
 
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files that have no key in common, file by file, small ones together."""
@@ -169,11 +174,10 @@ class StoredVersions:
         if self.looks is None or self.keys is None or not self._is_looked_up(file):
             return None
         whole = replace(self, condition=None, keys=None, looks=None)
-        told = file.keeps_retracts, file.may_retract, file.has_kinds
         kept = self.looks.find(
-            (*self.version_of(file), self.view.schema.id, self.columns, self.tells_kinds, *told),
+            self.lookup_key(file),
             lambda: (batch.rows for batch in whole.of_run((file,), rows_max)),
-            _bounds_of(self.view.options),
+            bounds_of(self.view.options),
         )
         if kept is None:
             return None
@@ -352,7 +356,8 @@ class StoredVersions:
         )
 
 
-def _bounds_of(options: TableOptions) -> Bounds:
+def bounds_of(options: TableOptions) -> Bounds:
+    """The bounds of the lookup files of a table."""
     return Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
 
 

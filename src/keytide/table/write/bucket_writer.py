@@ -43,6 +43,7 @@ __all__ = [
     "BucketWriter",
     "Made",
     "NewFiles",
+    "Seen",
     "SequenceBase",
     "added_file",
     "changelog_writer",
@@ -95,6 +96,9 @@ class SequenceBase:
         )
 
 
+Seen: TypeAlias = "Callable[[TableView, ManifestEntry, pa.Table], None]"
+
+
 @dataclass(frozen=True)
 class Made:
     """The files that a write made, as entries to commit: of data, and of its changelog."""
@@ -114,6 +118,8 @@ class BucketWriter:
     view: TableView
     total_buckets: Callable[[bytes], int]
     has_changelog: bool = False
+    seen: Seen | None = None
+    """Called with the entry of each run that is stored as one file, and with its rows."""
 
     def write(
         self, batches: Sequence[BucketBatch], base: SequenceBase, *, threads: int = 1
@@ -191,7 +197,10 @@ class BucketWriter:
                 file_names=names_of(bucket),
                 threads=threads,
             )
-            return [added_file(bucket, self.total_buckets(bucket[0]), meta) for meta in metas]
+            made = [added_file(bucket, self.total_buckets(bucket[0]), meta) for meta in metas]
+            if self.seen is not None and len(made) == 1:
+                self.seen(self.view, made[0], runs)
+            return made
         lengths = {
             paths.join(self.view.bucket_directory(*bucket), next(names_of(bucket))): length
             for bucket, length in buckets.items()

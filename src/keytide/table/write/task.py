@@ -17,7 +17,7 @@ from keytide.table.state.dynamic_buckets import PlacedKeys
 from keytide.table.state.live_files import NO_FILES, BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.bucket_writer import BucketWriter, Seen, SequenceBase
 from keytide.table.write.input_rows import Rows, incoming_rows
 from keytide.table.write.key_bucket import certain
 from keytide.table.write.layout import Layout, Placing
@@ -112,6 +112,8 @@ class WriteTask:
     threads: int = 1
     confirm: Callable[[], None] = certain
     """Called before work that takes long or warns; raises where all of it would be in vain."""
+    seen: Seen | None = None
+    """Called with each run that is stored as one file."""
 
     @classmethod
     def on(cls, state: TableState) -> WriteTask:
@@ -187,6 +189,6 @@ class WriteTask:
         frame, cut = placing.cut(rows.frame, rows.table, self.view)
         batches = list(cut.batches(frame, _BATCH_ROWS))
         del cut  # It is as long as the rows, and writing has no use for it.
-        writer = BucketWriter(self.view, placing.total_buckets, self.has_changelog)
+        writer = BucketWriter(self.view, placing.total_buckets, self.has_changelog, self.seen)
         made = writer.write(batches, base, threads=self.threads)
         return Written(made.data, frame.height, changelog=made.changelog)
