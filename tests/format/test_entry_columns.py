@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import gc
+import io
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.format.checksum import SEAL_KEY
+from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED
+from keytide.format.entry_columns import Entries
 from keytide.format.manifest import (
     DataFileMeta,
     FileKind,
     ManifestEntry,
+    copy_manifest,
     decode_manifest,
     encode_manifest,
+    open_manifests,
 )
 from keytide.format.stats import SimpleStats
 
@@ -45,6 +51,33 @@ FILES = st.builds(
 ENTRIES = st.builds(ManifestEntry, st.sampled_from(FileKind), BYTES, INTS, INTS, FILES)
 
 
+Writer = Callable[[Sequence[ManifestEntry]], bytes]
+
+
+def by_another(entries: Sequence[ManifestEntry]) -> bytes:
+    """A manifest that passes as another writer's: a key as long as the seal's is nobody's."""
+    return encode_manifest(entries).replace(SEAL_KEY.encode(), SEAL_KEY.upper().encode(), 1)
+
+
+def with_another_header(entries: Sequence[ManifestEntry]) -> bytes:
+    """A sealed manifest whose header has one more text, as a later release may write it."""
+    own = encode_manifest(entries)
+    records = list(fastavro.reader(io.BytesIO(own)))
+    schema = fastavro.reader(io.BytesIO(own)).writer_schema
+    file = io.BytesIO()
+    metadata = {SEAL_KEY: UNSEALED, "later": "x"}
+    fastavro.writer(file, schema, records, codec="deflate", metadata=metadata)
+    return HEADER_SEAL.set(file.getvalue())
+
+
+def copied(entries: Sequence[ManifestEntry]) -> bytes:
+    [opened] = open_manifests([(encode_manifest(entries), "m", None)])
+    return copy_manifest(opened)
+
+
+WRITERS: list[Writer] = [encode_manifest, by_another, with_another_header, copied]
+
+
 @given(st.lists(ENTRIES, max_size=5))
 def test_entries_of_a_sealed_manifest_are_those_of_the_same_bytes_without_a_seal(
     entries: list[ManifestEntry],
@@ -54,6 +87,18 @@ def test_entries_of_a_sealed_manifest_are_those_of_the_same_bytes_without_a_seal
     foreign = sealed.replace(SEAL_KEY.encode(), SEAL_KEY.upper().encode(), 1)
     assert decode_manifest(sealed, "m") == entries
     assert decode_manifest(foreign, "m") == entries
+
+
+@given(st.lists(st.tuples(st.lists(ENTRIES, max_size=3), st.sampled_from(WRITERS)), max_size=5))
+def test_manifests_opened_together_have_the_entries_of_each(
+    written: list[tuple[list[ManifestEntry], Writer]],
+) -> None:
+    files = [(write(entries), f"m{n}", None) for n, (entries, write) in enumerate(written)]
+    opened = open_manifests(files)
+    assert [list(decode_manifest(copy_manifest(each), "m")) for each in opened] == [
+        entries for entries, _ in written
+    ]
+    assert [Entries.stored(each.columns) for each in opened] == [entries for entries, _ in written]
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

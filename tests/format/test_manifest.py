@@ -29,7 +29,7 @@ from keytide.format.manifest import (
     encode_manifest,
     encode_manifest_list,
     live_entries,
-    open_manifest,
+    open_manifests,
     summarize,
 )
 from keytide.format.snapshot import Snapshot
@@ -84,7 +84,7 @@ def partition_rows(values: list[Any], sql_type: str) -> list[bytes]:
 
 def merge(entries: Sequence[ManifestEntry], *, forget: bool = False) -> list[ManifestEntry]:
     """The entries of the manifest that is made of one with these."""
-    opened = open_manifest(encode_manifest(entries), "m")
+    [opened] = open_manifests([(encode_manifest(entries), "m", None)])
     left = opened.filter(without_pairs(Entries.stored(opened.columns), forget=forget))
     return list(decode_manifest(copy_manifest(left), "m"))
 

@@ -11,11 +11,12 @@ can be written that cannot be read.
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import fastavro
 import polars as pl
@@ -31,6 +32,7 @@ __all__ = [
     "NAMESPACE",
     "Record",
     "RecordType",
+    "StoredFile",
     "array",
     "optional",
     "record",
@@ -42,6 +44,9 @@ V = TypeVar("V")
 
 NAMESPACE = "org.apache.paimon.avro.generated"
 
+
+StoredFile: TypeAlias = tuple[bytes, str, "int | None"]
+"""The bytes of a file, its path and the size that was recorded of it, if one was."""
 
 Misfit: TypeAlias = "Callable[[Any], str | None]"
 """Says which member of a value does not fit and what was found there; None when all do."""
@@ -82,29 +87,50 @@ class RecordType:
                 raise DataError(f"{path}: missing or mistyped member {misfit}")
         return records
 
-    def read_encoded(
-        self, data: bytes, path: str, size: int | None = None
-    ) -> EncodedRecords | None:
-        """The records as columns and as they are encoded, in a fraction of the time.
+    def read_encoded(self, files: Sequence[StoredFile]) -> list[EncodedRecords | None]:
+        """The records of each file as columns and as they are encoded, in a fraction of the time.
 
         None for a file that was not made here, or of another version: what is in it has to be
-        looked at member by member. Raises DataError, naming `path`, when the file is torn.
+        looked at member by member. Raises DataError, naming its path, when a file is torn.
         """
+        unpacked = [self._unpacked(file) for file in files]
+        known = [each for each in unpacked if each is not None]
+        # All of them at once: to begin takes the decoder longer than the records of most files.
+        count, encoded = sum(each.records for each in known), b"".join(e.encoded for e in known)
+        columns = pl.read_avro(io.BytesIO(self._bare + self._block(count, encoded)))
+        ends = itertools.accumulate((each.records for each in known), initial=0)
+        made = (
+            self._of_version(columns[start:end], each.encoded)
+            for (start, end), each in zip(itertools.pairwise(ends), known, strict=True)
+        )
+        return [None if each is None else next(made) for each in unpacked]
+
+    def _of_version(self, columns: pl.DataFrame, encoded: bytes) -> EncodedRecords | None:
+        is_known = (columns["_VERSION"] == self.version).all()
+        return EncodedRecords(self.schema, columns, encoded) if is_known else None
+
+    def _unpacked(self, file: StoredFile) -> _Unpacked | None:
+        """The records of a file as they are encoded; None where nobody vouches for them."""
+        data, path, size = file
         _check_size(data, path, size)
         # Nothing but a checksum vouches for the members, and the decoder does not expect damage.
         if not HEADER_SEAL.is_set(data) or not HEADER_SEAL.is_intact(data):
             return None
+        if self._has_own_header(data):
+            return _records_of_blocks(data, len(self._header))
         blocks = fastavro.block_reader(io.BytesIO(data))
         if blocks.metadata["avro.schema"] != self._schema_text:
             return None
-        count, found = 0, []
-        for block in blocks:
-            count += block.num_records
-            found.append(block.bytes_.getvalue())
-        encoded = b"".join(found)
-        columns = pl.read_avro(io.BytesIO(self._bare + self._block(count, encoded)))
-        is_known = (columns["_VERSION"] == self.version).all()
-        return EncodedRecords(self.schema, columns, encoded) if is_known else None
+        found = [(block.num_records, block.bytes_.getvalue()) for block in blocks]
+        return _Unpacked(sum(count for count, _ in found), b"".join(packed for _, packed in found))
+
+    def _has_own_header(self, data: bytes) -> bool:
+        """Whether a file begins as this release begins one, but for its seal and its marker."""
+        header = self._header
+        seal = header.index(UNSEALED.encode())
+        rest = seal + len(UNSEALED)
+        end = len(header) - _MARKER_BYTES
+        return data[:seal] == header[:seal] and data[rest:end] == header[rest:end]
 
     def write_encoded(self, records: EncodedRecords) -> bytes:
         """The bytes of a container file with records that were read from others of this type."""
@@ -196,6 +222,29 @@ class RecordType:
             raise UnsupportedError(
                 f"{path}: record version {found.get('_VERSION')}, this release reads {self.version}"
             )
+
+
+class _Unpacked(NamedTuple):
+    """Records as they are encoded, and how many they are."""
+
+    records: int
+    encoded: bytes
+
+
+def _records_of_blocks(data: bytes, start: int) -> _Unpacked:
+    """The records of the blocks from a place on, which are packed with zstandard.
+
+    REQUIRES: what the checksum of the file is about was found intact.
+    """
+    stream, counts, found = io.BytesIO(data), list[int](), list[bytes]()
+    stream.seek(start)
+    while stream.tell() < len(data):
+        count, length = (fastavro.schemaless_reader(stream, "long", None) for _ in range(2))
+        packed = pa.CompressedInputStream(pa.BufferReader(stream.read(length)), "zstd")
+        counts.append(count)
+        found.append(packed.read())
+        stream.seek(_MARKER_BYTES, io.SEEK_CUR)
+    return _Unpacked(sum(counts), b"".join(found))
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from keytide.format.avro import (
     MILLISECONDS,
     Record,
     RecordType,
+    StoredFile,
     array,
     optional,
     record,
@@ -59,7 +60,7 @@ __all__ = [
     "encode_manifest",
     "encode_manifest_list",
     "live_entries",
-    "open_manifest",
+    "open_manifests",
     "summarize",
     "summarize_encoded",
 ]
@@ -171,19 +172,25 @@ def decode_manifest(data: bytes, path: str, size: int | None = None) -> Entries:
     `size` is the length recorded in the manifest list. Raises DataError, naming `path`, when the
     file is torn or lacks a required member, and UnsupportedError when it has another version.
     """
-    records = _ENTRIES.read_encoded(data, path, size)
+    [records] = _ENTRIES.read_encoded([(data, path, size)])
     if records is not None:
         return Entries.stored(records.columns)
     return Entries.of(_decode(_ENTRIES.read(data, path, size), path, _entry))
 
 
-def open_manifest(data: bytes, path: str, size: int | None = None) -> EncodedRecords:
-    """The entries of a manifest as they would be encoded here. Raises as `decode_manifest`."""
-    records = _ENTRIES.read_encoded(data, path, size)
-    if records is None:
-        own = encode_manifest(_decode(_ENTRIES.read(data, path, size), path, _entry))
-        records = _ENTRIES.read_encoded(own, path)
-        assert records is not None, "what was just encoded is of this release"
+def open_manifests(files: Sequence[StoredFile]) -> list[EncodedRecords]:
+    """The entries of manifests as they would be encoded here. Raises as `decode_manifest`."""
+    opened = _ENTRIES.read_encoded(files)
+    return [
+        _encoded_anew(*file) if records is None else records
+        for file, records in zip(files, opened, strict=True)
+    ]
+
+
+def _encoded_anew(data: bytes, path: str, size: int | None) -> EncodedRecords:
+    own = encode_manifest(_decode(_ENTRIES.read(data, path, size), path, _entry))
+    [records] = _ENTRIES.read_encoded([(own, path, None)])
+    assert records is not None, "what was just encoded is of this release"
     return records
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import polars as pl
 
@@ -52,14 +51,14 @@ class ManifestMerger:
     def _opened(
         self, manifests: Sequence[ManifestFileMeta], places: Collection[int]
     ) -> dict[int, EncodedRecords]:
-        calls = [partial(self.metadata.open_manifest, manifests[place]) for place in places]
-        return dict(zip(places, self.metadata.store.together(calls), strict=True))
+        opened = self.metadata.open_manifests([manifests[place] for place in places])
+        return dict(zip(places, opened, strict=True))
 
     def _added_by(
         self, manifests: Sequence[ManifestFileMeta], opened: dict[int, EncodedRecords]
     ) -> dict[int, EncodedRecords]:
         """Those of the other manifests that add a file which the opened ones delete."""
-        entries = Entries.together([Entries.stored(each.columns) for each in opened.values()])
+        entries = _entries_of(opened.values())
         left = entries.filter(without_pairs(entries))
         names = left.filter(left.column("_KIND") == FileKind.DELETE).column("_FILE_NAME")
         if names.is_empty():
@@ -93,10 +92,14 @@ class ManifestMerger:
 _NAME = pl.col("_FILE").struct.field("_FILE_NAME")
 
 
+def _entries_of(opened: Iterable[EncodedRecords]) -> Entries:
+    return Entries.stored(pl.concat([records.columns for records in opened]))
+
+
 def _left(opened: dict[int, EncodedRecords], rewrite: Rewrite) -> Iterator[EncodedRecords]:
     """What is left of the entries of each run of manifests, once pairs in any of them cancel."""
     places = sorted(opened)
-    entries = Entries.together([Entries.stored(opened[place].columns) for place in places])
+    entries = _entries_of(opened[place] for place in places)
     left = without_pairs(entries, forget=rewrite.is_full)
     first = 0
     for start, stop in runs_of(places):

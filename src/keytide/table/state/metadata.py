@@ -28,7 +28,7 @@ from keytide.format.manifest import (
     ManifestFileMeta,
     decode_manifest,
     decode_manifest_list,
-    open_manifest,
+    open_manifests,
 )
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
@@ -534,10 +534,12 @@ class TableMetadata:
 
         return METADATA.load(uri, load)
 
-    def open_manifest(self, meta: ManifestFileMeta) -> EncodedRecords:
-        """The same as they are encoded, to be copied."""
-        path = paths.manifest_path(meta.file_name)
-        return open_manifest(self.store.read(path), self.store.uri_of(path), meta.file_size)
+    def open_manifests(self, metas: Sequence[ManifestFileMeta]) -> list[EncodedRecords]:
+        """The same of several manifests as they are encoded, to be copied."""
+        named = [paths.manifest_path(meta.file_name) for meta in metas]
+        stored = self.store.together([partial(self.store.read, path) for path in named])
+        sizes = [meta.file_size for meta in metas]
+        return open_manifests(list(zip(stored, map(self.store.uri_of, named), sizes, strict=True)))
 
     def base_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         """The manifests of everything before a snapshot's own commit."""
