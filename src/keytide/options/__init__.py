@@ -199,19 +199,19 @@ class TableOptions:
     def stop_trigger_runs(self) -> int:
         """The sorted runs of a bucket that a write leaves at most.
 
-        Three above the trigger, or eight times as many where they are compacted behind the writer.
+        Three above the trigger, or twelve times as many where they are compacted behind the writer.
         """
         given = self.given_stop_trigger_runs
         trigger = self.compaction_trigger_runs
         if given is None:
-            return 8 * trigger if self.background_compaction else trigger + 3
+            return 12 * trigger if self.background_compaction else trigger + 3
         return max(given, trigger)
 
     @property
     def background_compaction_runs(self) -> int:
         """The sorted runs of a bucket at which a compaction behind the writer begins."""
         trigger, given = self.compaction_trigger_runs, self.given_background_compaction_runs
-        return max(trigger, min(given or 3 * trigger, self.stop_trigger_runs))
+        return max(trigger, min(given or 4 * trigger, self.stop_trigger_runs))
 
     @property
     def merges_on_read(self) -> bool:

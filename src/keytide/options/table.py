@@ -497,7 +497,7 @@ _COMPACTION = (
            "commit. More runs make writes cheaper and reads dearer.", "5"),
     Option("num-sorted-run.stop-trigger", integer(1), "More sorted runs of a bucket than these, "
            "and a write goes on compacting until there are fewer, or waits for what is compacted "
-           "behind it; left out, eight times as many as start a compaction, and three more where "
+           "behind it; left out, twelve times as many as start a compaction, and three more where "
            "nothing is compacted behind writers."),
     Option("compaction.background", BOOLEAN, "Whether larger compactions run behind the writer: "
            "a write returns once its rows are durable, and a thread of its process compacts while "
@@ -508,7 +508,7 @@ _COMPACTION = (
            "run behind the writer, smaller ones in the write.", "256 kb"),
     Option("compaction.background.min-runs", integer(1), "Sorted runs of a bucket at which a "
            "compaction behind the writer begins, for few large ones leave the writer more of the "
-           "machine than many small ones; left out, three times as many as start a compaction. "
+           "machine than many small ones; left out, four times as many as start a compaction. "
            "What is due before that waits for `Table.close` or the end of the process."),
     Option("num-levels", integer(2), "Levels of a bucket; `$ro` shows the highest. Left out, one "
            "more than the runs that start a compaction."),
