@@ -149,12 +149,12 @@ def test_whoever_takes_a_table_in_hand_does_not_begin_what_is_put_off(
 @pytest.mark.parametrize(
     ("options", "begins_at", "stops_at"),
     [
-        ("", 15, 40),
-        ("trigger=2", 6, 16),
+        ("", 20, 60),
+        ("trigger=2", 8, 24),
         ("stop=7", 7, 7),
-        ("min=3", 5, 40),
-        ("min=50", 40, 40),
-        ("min=50 stop=60", 50, 60),
+        ("min=3", 5, 60),
+        ("min=70", 60, 60),
+        ("min=50 stop=80", 50, 80),
         ("background=false", 8, 8),
     ],
 )
