@@ -115,7 +115,7 @@ class Lake:
         self._spark = spark
 
     def close(self) -> None:
-        """Wait for what is compacted behind the writes of this process, to tables of this lake.
+        """Compact what the writes of this process have made due of tables of this lake, and wait.
 
         See `Table.close`. The lake can be used as before.
         """

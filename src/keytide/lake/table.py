@@ -152,9 +152,9 @@ class Table:
         return self._stored
 
     def close(self) -> None:
-        """Wait for what is compacted behind the writes of this process, to this table.
+        """Compact what the writes of this process have made due of this table, and wait for it.
 
-        A failure there is a warning here. The table can be used as before, by others too; the end
+        That is what is compacted behind them, and what was put off until it is more. A failure there is a warning here. The table can be used as before, by others too; the end
         of the process waits as well. Nothing is lost where a process dies instead.
         """
         BEHIND.wait(self.uri)
