@@ -154,8 +154,9 @@ class Table:
     def close(self) -> None:
         """Compact what the writes of this process have made due of this table, and wait for it.
 
-        That is what is compacted behind them, and what was put off until it is more. A failure there is a warning here. The table can be used as before, by others too; the end
-        of the process waits as well. Nothing is lost where a process dies instead.
+        That is what is compacted behind them, and what was put off until it is more. A failure
+        there is a warning here. The table can be used as before, by others too; the end of the
+        process does the same. Nothing is lost where a process dies instead.
         """
         BEHIND.wait(self.uri)
 
