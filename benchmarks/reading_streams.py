@@ -152,7 +152,7 @@ def in_session(arguments: argparse.Namespace) -> dict[str, Any]:
         number = next(numbers)
         return made_of(some_keys(spark, rows, changes, number), number).persist()
 
-    query = counting(engine.stream(), folder / "checkpoint")
+    query = counting(engine.stream(), folder / f"checkpoint-{arguments.job}")
     figures: dict[str, Any] = {START: seconds(query.processAllAvailable)}
     took: list[float] = []
     last = -1
