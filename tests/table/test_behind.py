@@ -116,10 +116,16 @@ def test_one_compaction_of_a_table_at_a_time_and_the_rest_together(
     assert not BEHIND.is_busy(table.uri)
 
 
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause between writes is long enough to begin what is put off."""
+    monkeypatch.setattr(behind, "_REST_S", 3600)
+
+
+@pytest.mark.usefixtures("restless")
 def test_what_is_due_of_few_runs_is_put_off_until_it_is_worth_a_compaction(warehouse: str) -> None:
     table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
     upsert(table, 0, 1, 2, 3, 4)
-    assert not BEHIND.is_busy(table.uri)
     assert kinds(table) == "WWWWW"
     upsert(table, 5)
     table.close()
@@ -127,6 +133,17 @@ def test_what_is_due_of_few_runs_is_put_off_until_it_is_worth_a_compaction(wareh
     assert rows_of(table) == expected(5)
 
 
+def test_what_is_put_off_is_compacted_when_no_more_writes_come(
+    warehouse: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(behind, "_REST_S", 0.01)
+    table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
+    upsert(table, 0, 1, 2)
+    assert gate.came.acquire(timeout=60)
+    assert gate.seen == [1]
+
+
+@pytest.mark.usefixtures("restless")
 def test_what_is_put_off_is_compacted_when_the_table_is_closed(warehouse: str) -> None:
     table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
     upsert(table, 0, 1, 2, 3)
@@ -135,6 +152,7 @@ def test_what_is_put_off_is_compacted_when_the_table_is_closed(warehouse: str) -
     assert rows_of(table) == expected(3)
 
 
+@pytest.mark.usefixtures("restless")
 def test_whoever_takes_a_table_in_hand_does_not_begin_what_is_put_off(
     warehouse: str, gate: Gate
 ) -> None:

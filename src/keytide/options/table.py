@@ -509,7 +509,8 @@ _COMPACTION = (
     Option("compaction.background.min-runs", integer(1), "Sorted runs of a bucket at which a "
            "compaction behind the writer begins, for few large ones leave the writer more of the "
            "machine than many small ones; left out, four times as many as start a compaction. "
-           "What is due before that waits for `Table.close` or the end of the process."),
+           "What is due before that waits until no write has come for a fifth of a second, or for "
+           "`Table.close` or the end of the process."),
     Option("num-levels", integer(2), "Levels of a bucket; `$ro` shows the highest. Left out, one "
            "more than the runs that start a compaction."),
     _compacting("compaction.force-rewrite-all-files", BOOLEAN, "false",

@@ -2,7 +2,7 @@
 
 A write hands over what it made due and returns; a thread compacts that while the next writes go on.
 What is handed over meanwhile waits for the thread and is compacted together, as does what is put
-off until it is more. A process that dies
+off until it is more or no write of the table comes for a while. A process that dies
 leaves what a compaction that was killed leaves: files that no snapshot names.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass, replace
 
 from keytide.callers import warn_caller
@@ -25,6 +26,8 @@ __all__ = ["BEHIND", "Behind", "Due"]
 # How often what is due is looked for again, beside other compactions: each of them has one under
 # way at most that does not know of what was written last.
 _ROUNDS_MAX = 100
+# Longer than between the writes of a loop, and shorter than anybody waits for to read.
+_REST_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,9 @@ class Behind:
     Safe to share between threads. A failure is a warning at the next call about the table.
     """
 
-    _lock: threading.Lock
+    _lock: threading.Condition
     _waiting: dict[str, Due]
-    _pressing: set[str]
+    _begin_at: dict[str, float]
     _threads: dict[str, threading.Thread]
     _failures: dict[str, str]
 
@@ -83,15 +86,12 @@ class Behind:
     def compact(self, due: Due) -> None:
         """Compact behind the caller what is due, once what is under way of the table has ended."""
         self._tell(due.table.uri)
-        with self._lock:
-            self._add(due)
-            self._begin(due.table.uri)
+        self._add(due, 0)
 
     def put_off(self, due: Due) -> None:
-        """Leave what is due until more of the table is compacted, or is waited for."""
+        """The same once no write comes for a while, or more of the table is compacted before."""
         self._tell(due.table.uri)
-        with self._lock:
-            self._add(due)
+        self._add(due, _REST_S)
 
     def wait(self, uri: str) -> None:
         """Wait until nothing of a table is left to compact behind its writers.
@@ -100,7 +100,8 @@ class Behind:
         """
         with self._lock:
             if uri in self._waiting:
-                self._begin(uri)
+                self._begin_at[uri] = 0
+                self._lock.notify_all()
         self._join(uri)
 
     def settle(self, uri: str) -> None:
@@ -110,6 +111,7 @@ class Behind:
         """
         with self._lock:
             self._waiting.pop(uri, None)
+            self._lock.notify_all()
         self._join(uri)
 
     def wait_for_all(self) -> None:
@@ -125,29 +127,30 @@ class Behind:
 
     def _known(self) -> list[str]:
         with self._lock:
-            return [*self._waiting, *self._threads, *self._failures]
+            return [*self._threads, *self._failures]
 
     def is_busy(self, uri: str) -> bool:
-        """Whether something of a table is compacted now."""
+        """Whether something of a table is compacted, or waits to be."""
         with self._lock:
             return uri in self._threads
 
     def forget(self) -> None:
         """Begin anew, as in a process to which a fork took no threads along."""
-        self._lock = threading.Lock()
-        self._waiting, self._threads, self._failures = {}, {}, {}
-        self._pressing = set()
+        self._lock = threading.Condition()
+        self._waiting, self._begin_at, self._threads, self._failures = {}, {}, {}, {}
 
-    def _add(self, due: Due) -> None:
+    def _add(self, due: Due, rest_s: float) -> None:
+        """Have what is due compacted with what waits, in so many seconds if nothing more comes."""
         uri = due.table.uri
-        self._waiting[uri] = due.and_also(self._waiting.get(uri))
-
-    def _begin(self, uri: str) -> None:
-        """Have all that waits of a table compacted; call it with the lock."""
-        self._pressing.add(uri)
-        if uri not in self._threads:
+        with self._lock:
+            self._waiting[uri] = due.and_also(self._waiting.get(uri))
+            is_begun = self._begin_at.get(uri) == 0
+            self._begin_at[uri] = 0 if is_begun or not rest_s else time.monotonic() + rest_s
+            if uri in self._threads:
+                self._lock.notify_all()
+                return
             # A stop of the process that is in a hurry does not wait for it.
-            name = f"keytide-compaction-{self._waiting[uri].table.name}"
+            name = f"keytide-compaction-{due.table.name}"
             thread = threading.Thread(target=self._run, args=[uri], name=name, daemon=True)
             thread.start()  # it waits for the lock; one that cannot start is none to wait for
             self._threads[uri] = thread
@@ -175,10 +178,12 @@ class Behind:
             )
 
     def _next(self, uri: str) -> Due | None:
-        """What is to be compacted of a table; None ends its thread."""
+        """What is to be compacted of a table, once it is time; None ends its thread."""
         with self._lock:
-            due = self._waiting.pop(uri, None) if uri in self._pressing else None
-            self._pressing.discard(uri)
+            while uri in self._waiting and (left := self._begin_at[uri] - time.monotonic()) > 0:
+                self._lock.wait(left)
+            due = self._waiting.pop(uri, None)
+            self._begin_at.pop(uri, None)
             if due is None:
                 del self._threads[uri]
             return due
