@@ -80,11 +80,10 @@ class Keytide(Engine):
         )
 
     def changes(self, rows: DataFrame) -> float | None:
-        before = self.table.snapshots()[-1].id
-        self.table.write(rows.toArrow())
-        end = next(s.id for s in self.table.snapshots() if s.id > before)
+        written = self.table.write(rows.toArrow()).snapshot_id
+        assert written is not None
         table = kt.open_table(self.table.uri)
-        return seconds(lambda: table.changes(before, end).to_arrow())
+        return seconds(lambda: table.changes(written - 1, written).to_arrow())
 
 
 class Delta(Engine):
