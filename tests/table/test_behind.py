@@ -14,6 +14,7 @@ import pytest
 
 import keytide as kt
 from keytide.errors import ConflictError, DataError, KeytideWarning
+from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
 from keytide.options import TableOptions
 from keytide.table.commit.transaction import Transaction
@@ -34,6 +35,7 @@ class Gate:
 
     def __init__(self) -> None:
         self.opened = threading.Event()
+        self.closes_again = False
         self.came = threading.Semaphore(0)
         self.seen: list[int] = []
         self.under_way = self.most_under_way = 0
@@ -44,6 +46,8 @@ class Gate:
         self.most_under_way = max(self.most_under_way, self.under_way)
         self.came.release()
         assert self.opened.wait(60)
+        if self.closes_again:
+            self.opened.clear()
         try:
             return _COMPACT(table, buckets, runner)
         finally:
@@ -51,6 +55,7 @@ class Gate:
 
 
 _COMPACT = behind.compact_due
+_READ = FileReader.read
 
 
 @pytest.fixture
@@ -222,6 +227,41 @@ def test_a_writer_waits_where_runs_come_faster_than_they_are_merged(
     assert table.stored.newest_files().buckets.popitem()[1].runs <= 3
 
 
+def test_a_writer_waits_for_one_compaction_not_for_all_that_is_due(
+    warehouse: str, gate: Gate
+) -> None:
+    table = table_in(warehouse, **{"num-sorted-run.stop-trigger": "3"})
+    gate.closes_again = True
+    upsert(table, 0, 1, 2)
+    assert gate.came.acquire(timeout=60)
+    last = threading.Thread(target=upsert, args=[table, 3])
+    last.start()
+    last.join(0.5)
+    assert last.is_alive(), "the fourth run is one too many"
+    gate.opened.set()
+    last.join(60)
+    assert not last.is_alive()
+    assert gate.came.acquire(timeout=60)
+    assert BEHIND.is_busy(table.uri), "what the fourth made due is not compacted yet"
+    gate.closes_again = False
+
+
+def test_a_compaction_on_local_disk_takes_one_thread_however_many_runs_it_reads(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: set[str] = set()
+
+    def read(reader: FileReader, *args: Any) -> Any:
+        readers.add(threading.current_thread().name)
+        return _READ(reader, *args)
+
+    with table_in(warehouse, **{"compaction.background.min-runs": "8"}) as table:
+        upsert(table, *range(7))
+        monkeypatch.setattr(FileReader, "read", read)
+        upsert(table, 7)
+    assert len(readers) == 1
+
+
 def test_a_failure_behind_a_writer_is_a_warning_at_the_next_call(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +395,6 @@ def test_a_process_that_dies_loses_no_rows_and_the_next_one_compacts(warehouse: 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_knows_nothing_of_threads_that_it_has_not() -> None:
     copy = behind.Behind()
-    copy._threads["there"] = threading.current_thread()
+    copy._tables["there"] = behind._Table(threading.current_thread())
     copy.forget()
     assert not copy.is_busy("there")

@@ -7,19 +7,25 @@ to be at its end bounds nothing. Memory follows the size of the batches, never t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import polars as pl
 
 from keytide.merge.order import is_searchable
 from keytide.threads import side_by_side
 
-__all__ = ["Batch", "key_windows", "with_whole_keys"]
+__all__ = ["SIDE_BY_SIDE", "Batch", "Together", "key_windows", "with_whole_keys"]
 
+Together: TypeAlias = Callable[[Sequence[Callable[[], bool]]], object]
+"""What makes some calls and returns when all of them are done."""
 
 # More than cores, for a store may be waited for.
-_FIRST_BATCHES = 16
+_AT_ONCE = 16
+
+SIDE_BY_SIDE: Together = partial(side_by_side, at_once=_AT_ONCE)
+"""For callers who are alone: threads, which take the interpreter from all others meanwhile."""
 
 
 class Batch(NamedTuple):
@@ -31,15 +37,16 @@ class Batch(NamedTuple):
 
 
 def key_windows(
-    runs: Sequence[Iterator[Batch]], key: tuple[str, ...]
+    runs: Sequence[Iterator[Batch]], key: tuple[str, ...], together: Together = SIDE_BY_SIDE
 ) -> Iterator[list[pl.DataFrame]]:
     """Windows of the runs: lists with one (possibly empty) frame per run, in run order.
 
     REQUIRES: each run yields batches of rows sorted by key, one row per key.
-    Every key lies in exactly one window; windows come in key order.
+    Every key lies in exactly one window; windows come in key order. The first batches are asked
+    for by `together`.
     """
     cursors = [_Cursor(run, key) for run in runs]
-    side_by_side([cursor.fill for cursor in cursors], _FIRST_BATCHES)
+    together([cursor.fill for cursor in cursors])
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
         # Each pass takes at least the batch whose last key is the bound, so windows make progress.
         open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]

@@ -63,7 +63,7 @@ class Lookup:
         fields = self.view.schema.select(table_columns(self.columns))
         rows = rows_in(self.memory_bytes, self.section.files, fields)
         reading = _Reading(self, staying_columns or self.columns, shaped, rows)
-        for window in key_windows(reading.runs(), self.view.order.key):
+        for window in key_windows(reading.runs(), self.view.order.key, self.view.store.together):
             yield window if reading.knows_keys else self._narrowed(window)
 
     def merged(self) -> Iterator[Window]:

@@ -380,7 +380,9 @@ class CompactTask:
         # What is looked up is all that lies below.
         looks_up = compacts_by_lookup(self.view.options) and not self._marks_rows
         has_older = not self.unit.is_whole and not looks_up
-        return MergedVersions(self.view, columns, has_older=has_older)
+        # Writers may go on beside it.
+        together = self.view.store.together
+        return MergedVersions(self.view, columns, has_older=has_older, together=together)
 
     def _is_sorted(self, section: Section) -> bool:
         """Whether frames of the section come in key order; merged ones do."""

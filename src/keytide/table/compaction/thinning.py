@@ -108,7 +108,7 @@ class ThinTask:
     def _windows(self, sections: Sequence[Section]) -> Iterator[pl.DataFrame]:
         """All versions of ranges of keys, in merge order."""
         partition, _ = self.unit.bucket
-        stored = MergedVersions(self.view, self._columns)
+        stored = MergedVersions(self.view, self._columns, together=self.view.store.together)
         for section in sections:
             for runs in stored.stored_windows(partition, section, self.memory_bytes):
                 filled = [run.select(self._columns) for run in runs if run.height]

@@ -19,7 +19,7 @@ from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.lazily import cached_property
 from keytide.merge.folding import Merging, Standing
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
-from keytide.merge.windows import Batch
+from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import (
     Predicate,
@@ -74,6 +74,8 @@ class MergedVersions:
     has_older: bool = False
     tells_kinds: bool = True
     looks: Looks | None = None
+    together: Together = SIDE_BY_SIDE
+    """How the runs of a section are begun."""
 
     def in_order(
         self, bucket: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None = None
@@ -208,7 +210,7 @@ class MergedVersions:
             filtering = self._filtering(stored, [batch for some in others for batch in some])
             runs = [HeldRun(some) for some in others]
             runs[largest] = FileRun(filtering, section.runs[largest])
-        yield from windows_of(runs, held, self.view.order.key)
+        yield from windows_of(runs, held, self.view.order.key, self.together)
 
     def _may_filter(
         self, section: Section, largest: int, sizes: Sequence[int], held: Sequence[int]

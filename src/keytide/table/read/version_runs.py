@@ -14,7 +14,7 @@ from typing import Protocol
 import polars as pl
 
 from keytide.lazily import cached_property
-from keytide.merge.windows import Batch, key_windows
+from keytide.merge.windows import Batch, Together, key_windows
 from keytide.table.read.prefetch import prefetched
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import Run
@@ -72,7 +72,10 @@ class HeldRun:
 
 
 def windows_of(
-    runs: Sequence[VersionRun], held: Sequence[int], key: tuple[str, ...]
+    runs: Sequence[VersionRun],
+    held: Sequence[int],
+    key: tuple[str, ...],
+    together: Together,
 ) -> Iterator[list[pl.DataFrame]]:
     """Windows of runs as `key_windows` gives them; of each run so many rows are held at a time."""
     # The next batches are read while those at hand are merged.
@@ -82,4 +85,5 @@ def windows_of(
             for run, rows in zip(runs, held, strict=True)
         ],
         key,
+        together,
     )

@@ -68,6 +68,29 @@ def _beside_writers(runner: TaskRunner) -> TaskRunner:
     return Threads(max(1, runner.count // 2)) if isinstance(runner, Threads) else runner
 
 
+@dataclass
+class _Table:
+    """One table: its thread, what waits for it and from when on, and what is to be told."""
+
+    thread: threading.Thread | None = None
+    waiting: Due | None = None
+    begin_at: float = 0
+    compactions: int = 0
+    """How many have ended."""
+    failure: str | None = None
+
+    def add(self, due: Due, begin_at: float) -> None:
+        """Have what is due compacted with what waits, which is begun as soon as it was to be."""
+        is_begun = self.waiting is not None and not self.begin_at
+        self.waiting = due.and_also(self.waiting)
+        self.begin_at = 0 if is_begun else begin_at
+
+    def take(self) -> Due | None:
+        """What waits, which waits no more."""
+        due, self.waiting, self.begin_at = self.waiting, None, 0
+        return due
+
+
 class Behind:
     """What is compacted, and what waits to be, by the address of the table.
 
@@ -75,23 +98,18 @@ class Behind:
     """
 
     _lock: threading.Condition
-    _waiting: dict[str, Due]
-    _begin_at: dict[str, float]
-    _threads: dict[str, threading.Thread]
-    _failures: dict[str, str]
+    _tables: dict[str, _Table]
 
     def __init__(self) -> None:
         self.forget()
 
     def compact(self, due: Due) -> None:
         """Compact behind the caller what is due, once what is under way of the table has ended."""
-        self._tell(due.table.uri)
         self._add(due, 0)
 
     def put_off(self, due: Due) -> None:
         """The same once no write comes for a while, or more of the table is compacted before."""
-        self._tell(due.table.uri)
-        self._add(due, _REST_S)
+        self._add(due, time.monotonic() + _REST_S)
 
     def wait(self, uri: str) -> None:
         """Wait until nothing of a table is left to compact behind its writers.
@@ -99,10 +117,17 @@ class Behind:
         Returns at once in the thread that compacts it.
         """
         with self._lock:
-            if uri in self._waiting:
-                self._begin_at[uri] = 0
-                self._lock.notify_all()
+            self._table(uri).begin_at = 0
+            self._lock.notify_all()
         self._join(uri)
+
+    def wait_for_one(self, uri: str) -> None:
+        """Wait until a compaction of a table has ended, or none is left."""
+        with self._lock:
+            table = self._table(uri)
+            seen, nobody = table.compactions, (None, threading.current_thread())
+            self._lock.wait_for(lambda: table.thread in nobody or table.compactions > seen)
+        self._tell(uri)
 
     def settle(self, uri: str) -> None:
         """Wait for what is under way of a table, and forget what waits.
@@ -110,7 +135,7 @@ class Behind:
         It is for whoever makes other files of the table anyway, or leaves it to a later write.
         """
         with self._lock:
-            self._waiting.pop(uri, None)
+            self._table(uri).take()
             self._lock.notify_all()
         self._join(uri)
 
@@ -125,71 +150,80 @@ class Behind:
             if uri.startswith(f"{folder.rstrip('/')}/"):
                 self.wait(uri)
 
-    def _known(self) -> list[str]:
-        with self._lock:
-            return [*self._threads, *self._failures]
-
     def is_busy(self, uri: str) -> bool:
         """Whether something of a table is compacted, or waits to be."""
         with self._lock:
-            return uri in self._threads
+            return uri in self._tables and self._tables[uri].thread is not None
 
     def forget(self) -> None:
         """Begin anew, as in a process to which a fork took no threads along."""
         self._lock = threading.Condition()
-        self._waiting, self._begin_at, self._threads, self._failures = {}, {}, {}, {}
+        self._tables = {}
 
-    def _add(self, due: Due, rest_s: float) -> None:
-        """Have what is due compacted with what waits, in so many seconds if nothing more comes."""
-        uri = due.table.uri
+    def _known(self) -> list[str]:
         with self._lock:
-            self._waiting[uri] = due.and_also(self._waiting.get(uri))
-            is_begun = self._begin_at.get(uri) == 0
-            self._begin_at[uri] = 0 if is_begun or not rest_s else time.monotonic() + rest_s
-            if uri in self._threads:
+            return list(self._tables)
+
+    def _table(self, uri: str) -> _Table:
+        return self._tables.setdefault(uri, _Table())
+
+    def _add(self, due: Due, begin_at: float) -> None:
+        uri = due.table.uri
+        self._tell(uri)
+        with self._lock:
+            table = self._table(uri)
+            table.add(due, begin_at)
+            if table.thread is not None:
                 self._lock.notify_all()
                 return
             # A stop of the process that is in a hurry does not wait for it.
             name = f"keytide-compaction-{due.table.name}"
-            thread = threading.Thread(target=self._run, args=[uri], name=name, daemon=True)
+            thread = threading.Thread(target=self._run, args=[table], name=name, daemon=True)
             thread.start()  # it waits for the lock; one that cannot start is none to wait for
-            self._threads[uri] = thread
+            table.thread = thread
 
     def _join(self, uri: str) -> None:
         with self._lock:
-            thread = self._threads.get(uri)
+            thread = self._table(uri).thread
         if thread is threading.current_thread():
             return
         if thread is not None:
             thread.join()
         self._tell(uri)
 
-    def _run(self, uri: str) -> None:
-        while (due := self._next(uri)) is not None:
-            self._carry_out(due)
+    def _run(self, table: _Table) -> None:
+        while (due := self._next(table)) is not None:
+            try:
+                due.compact()
+            except Exception as error:
+                table.failure = (
+                    f"table {due.table.name}: the rows are written, and their compaction behind "
+                    f"that failed, which a later write or Table.compact makes up for: {error}"
+                )
+            with self._lock:
+                table.compactions += 1
+                self._lock.notify_all()
 
-    def _carry_out(self, due: Due) -> None:
-        try:
-            due.compact()
-        except Exception as error:
-            self._failures[due.table.uri] = (
-                f"table {due.table.name}: the rows are written, and their compaction behind that "
-                f"failed, which a later write or Table.compact makes up for: {error}"
-            )
-
-    def _next(self, uri: str) -> Due | None:
+    def _next(self, table: _Table) -> Due | None:
         """What is to be compacted of a table, once it is time; None ends its thread."""
         with self._lock:
-            while uri in self._waiting and (left := self._begin_at[uri] - time.monotonic()) > 0:
+            while table.waiting is not None and (left := table.begin_at - time.monotonic()) > 0:
                 self._lock.wait(left)
-            due = self._waiting.pop(uri, None)
-            self._begin_at.pop(uri, None)
+            due = table.take()
             if due is None:
-                del self._threads[uri]
+                table.thread = None
+                self._lock.notify_all()
             return due
 
     def _tell(self, uri: str) -> None:
-        failure = self._failures.pop(uri, None)
+        """Warn of a failure, and know nothing more of a table of which nothing is left."""
+        with self._lock:
+            table = self._tables.get(uri)
+            if table is None:
+                return
+            failure, table.failure = table.failure, None
+            if table.thread is None:
+                del self._tables[uri]
         if failure is not None:
             warn_caller(failure)
 

@@ -203,7 +203,7 @@ def _compact_behind(due: Due, live: LiveFiles) -> None:
         return
     BEHIND.compact(due)
     if due.planner.are_too_many(live, due.buckets):
-        BEHIND.wait(due.table.uri)
+        BEHIND.wait_for_one(due.table.uri)
 
 
 def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) -> LiveFiles:
