@@ -22,7 +22,7 @@ from keytide.process import refuse_forked_child
 from keytide.table.conditions.condition import Condition, predicate_of
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.conditions.text import text_of
-from keytide.table.read.row_source import RowSource
+from keytide.table.read.row_source import RowSource, check_limit
 from keytide.table.scans import key_condition, keys_condition, selected_columns
 from keytide.table.state.view import TableView
 from keytide.types import Field
@@ -37,12 +37,17 @@ __all__ = [
 
 
 def scan_external(
-    table: PinnedExternal, columns: Sequence[str] | None = None, where: Condition | None = None
+    table: PinnedExternal,
+    columns: Sequence[str] | None = None,
+    where: Condition | None = None,
+    limit: int | None = None,
 ) -> ExternalScan:
-    """A scan. Raises `NotFoundError` and `InvalidError` for wrong columns and conditions."""
+    """A scan. Raises `NotFoundError` and `InvalidError` for wrong columns, conditions, limits."""
+    check_limit(limit, table.name)
     schema = table.view.schema
     predicate = None if where is None else predicate_of(where, schema.fields, table.name)
-    return ExternalScan(table, selected_columns(table.name, schema, columns), predicate)
+    selected = selected_columns(table.name, schema, columns)
+    return ExternalScan(table, selected, predicate, limit=limit)
 
 
 def get_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
@@ -76,6 +81,15 @@ class ExternalScan(RowSource):
     columns: tuple[str, ...]
     predicate: Predicate | None = None
     threads: int = 1
+    limit: int | None = None
+
+    def __repr__(self) -> str:
+        told = [self.view.name, f"version {self.version}", f"columns {', '.join(self.columns)}"]
+        if self.predicate is not None:
+            told.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
+        if self.limit is not None:
+            told.append(f"limit {self.limit}")
+        return f"ExternalScan({'; '.join(told)})"
 
     @property
     def view(self) -> TableView:

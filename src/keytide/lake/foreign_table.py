@@ -39,7 +39,8 @@ class ExternalScan(core.ExternalScan):
         """
         from keytide.spark.pages import pages_to_spark
 
-        return pages_to_spark(self.pages(), spark)
+        rows = pages_to_spark(self.pages(), spark)
+        return rows if self.limit is None else rows.limit(self.limit)
 
 
 class ForeignTable(ABC):
@@ -107,19 +108,21 @@ class ForeignTable(ABC):
         where: Condition | None = None,
         *,
         version: int | str | None = None,
+        limit: int | None = None,
     ) -> ExternalScan:
         """A lazy read of what lies there now or, where the format has them, of another `version`.
 
         `where` is a condition as in `Table.scan`. What it says of the primary key is asked before
-        versions are merged, all else after it (rule R17 of docs/semantics.md).
+        versions are merged, all else after it (rule R17 of docs/semantics.md). With a `limit` no
+        more than so many rows are given, whichever are read first.
 
         Raises `NotFoundError` for an unknown column or version and where nothing lies there,
         `InvalidError` for a condition that does not parse or fit, and for a definition whose
         columns are not there; `UnsupportedError`, `SetupError` and `DataError` as the format has
         it.
         """
-        scan = scan_external(self._pinned(version), columns, where)
-        return ExternalScan(scan.table, scan.columns, scan.predicate)
+        scan = scan_external(self._pinned(version), columns, where, limit)
+        return ExternalScan(scan.table, scan.columns, scan.predicate, limit=scan.limit)
 
     @checked
     def get(self, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:

@@ -194,8 +194,10 @@ class Table:
     ) -> WriteResult:
         """Append rows as upserts and deletes, in one atomic commit.
 
-        `data` is a pyarrow Table, RecordBatch or reader, a Polars or pandas frame, a list of
-        dicts, or a Spark DataFrame. An optional column `_row_kind` holds '+I', '-U', '+U' or
+        `data` is a pyarrow Table, RecordBatch, reader or Dataset, a Polars or pandas frame, a list
+        of dicts, a Spark DataFrame, or anything else that gives an Arrow stream, such as a DuckDB
+        relation, an expression of ibis or a scan of another table; all but the rows of Spark are
+        held in memory. An optional column `_row_kind` holds '+I', '-U', '+U' or
         '-D'; without it every row is an insert. Several versions of a key are merged; without a
         sequence field the later row wins.
 
@@ -462,6 +464,7 @@ class Table:
         tag: str | None = None,
         as_of: Moment | None = None,
         *,
+        limit: int | None = None,
         skip_upsert: bool = False,
         skip_upsert_delete: bool = False,
     ) -> Scan:
@@ -472,7 +475,8 @@ class Table:
         a text stands for. Rows are filtered after the merge, files are pruned before it. One of
         `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an ISO text
         (UTC unless it says otherwise) or epoch milliseconds.
-        A snapshot is read with the schema that it had.
+        A snapshot is read with the schema that it had. With a `limit` no more than so many rows
+        are given, whichever are read first, and no further files are read.
 
         Of a table with 'upsert.mode', `skip_upsert` shows every row that is stored, those that
         later ones replaced, that came late or that delete their key too, as far as no compaction
@@ -486,7 +490,7 @@ class Table:
         return Scan.of(
             scan_table(
                 self._stored, columns, where, snapshot_id, tag, as_of, skip_upsert,
-                skip_upsert_delete,
+                skip_upsert_delete, limit,
             )
         )  # fmt: skip
 

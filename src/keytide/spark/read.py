@@ -68,7 +68,8 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     bins = pack(split.tasks, cores(spark) * BINS_PER_CORE, bytes_of_read)
     if bins or not parts:
         parts.append(_merged(scan, bins, spark))
-    return reduce(lambda one, other: one.unionAll(other), parts)
+    rows = reduce(lambda one, other: one.unionAll(other), parts)
+    return rows if scan.limit is None else rows.limit(scan.limit)
 
 
 # -- what Spark reads itself, and what tasks merge ------------------------------------------------

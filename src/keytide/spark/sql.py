@@ -60,6 +60,10 @@ class SparkResult(Result):
         self._frame = frame
         self._bound = bound
 
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in self._frame.schema)
+        return f"SparkResult({columns})"  # nothing is computed for it
+
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table on the driver."""
         return self._collected

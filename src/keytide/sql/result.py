@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from keytide.errors import UnsupportedError
 from keytide.extras import require
 from keytide.format.arrow import from_arrow, in_pandas, in_python
+from keytide.format.arrow_rows import ArrowRows
 from keytide.plural import counted
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalResult", "Result", "changed"]
 
 
-class Result(ABC):
+class Result(ArrowRows, ABC):
     """The rows of a statement, in the shape that is asked for.
 
     Statements that define something return no rows. On DuckDB the rows are there already; on Spark
@@ -41,6 +43,19 @@ class Result(ABC):
     def schema(self) -> pa.Schema:
         """The columns. Raises as `to_arrow`."""
         return self.to_arrow().schema
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow record batches. Raises as `to_arrow`."""
+        return (batch for batch in self.to_arrow().to_batches() if batch.num_rows)
+
+    def count(self) -> int:
+        """The number of rows that were returned. Raises as `to_arrow`."""
+        return int(self.to_arrow().num_rows)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+        rows = counted(self.row_count, "row")
+        return f"{type(self).__name__}({rows}{f': {columns}' if columns else ' changed'})"
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts. Raises as `to_arrow`, and `UnsupportedError` for what Python lacks.
@@ -70,7 +85,7 @@ class Result(ABC):
         return frame._repr_html_() if frame.width else f"{counted(self.row_count, 'row')} changed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LocalResult(Result):
     """Rows in this process."""
 
@@ -81,7 +96,7 @@ class LocalResult(Result):
         return self.rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChangeResult(Result):
     """The result of a statement that returns no rows."""
 

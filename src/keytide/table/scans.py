@@ -34,6 +34,7 @@ from keytide.table.conditions.predicate import (
 )
 from keytide.table.definition.kind import require_key
 from keytide.table.read.lifetime import Lifetime
+from keytide.table.read.row_source import check_limit
 from keytide.table.read.scan import Scan
 from keytide.table.read.which_rows import WhichRows
 from keytide.table.read.why import Why, why_of
@@ -69,8 +70,10 @@ def scan_table(
     as_of: Moment | None = None,
     skip_upsert: bool = False,
     skip_upsert_delete: bool = False,
+    limit: int | None = None,
 ) -> Scan:
     """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
+    check_limit(limit, table.name)
     table = table.pinned()
     snapshot = _snapshot_to_travel_to(table, snapshot_id, tag, as_of)
     # A reader who travels back sees the columns of that time; others see today's columns.
@@ -79,7 +82,7 @@ def scan_table(
     selected = selected_columns(table.name, schema, columns)
     which = which_rows(schema, table.name, skip_upsert, skip_upsert_delete)
     state = table.newest_state(schema) if snapshot is None else table.state(schema, snapshot)
-    return replace(_scan(state, selected, predicate), which=which)
+    return replace(_scan(state, selected, predicate), which=which, limit=limit)
 
 
 def which_rows(

@@ -108,6 +108,10 @@ class Changes(RowSource):
     end_id: int
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
+    def __repr__(self) -> str:
+        span = f"snapshots {self.start_id} to {self.end_id}"
+        return f"Changes({self.view.name}; {span}; mode {self.mode})"
+
     @property
     def view(self) -> TableView:
         """The table as the rows are shown, by the schema of the end."""

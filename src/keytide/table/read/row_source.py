@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 import pyarrow as pa
 
+from keytide.errors import InvalidError
 from keytide.extras import require
 from keytide.format.arrow import in_pandas, in_python, polars_schema, to_arrow
+from keytide.format.arrow_rows import ArrowRows, first_rows
 from keytide.table.read.expired import naming_expired
 from keytide.table.read.prefetch import prefetched
 from keytide.table.runner import Threads
@@ -20,7 +22,7 @@ from keytide.types import Field, arrow_schema
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FramesTask", "RowSource"]
+__all__ = ["FramesTask", "RowSource", "check_limit"]
 
 
 class FramesTask(Protocol):
@@ -36,14 +38,15 @@ class FramesTask(Protocol):
         ...
 
 
-class RowSource:
+class RowSource(ArrowRows):
     """Rows of `fields`, given by `tasks` one after the other; each shape asks for them anew.
 
     Methods that return everything need memory for the result; `to_batches` needs only what
-    'read.memory' allows.
+    'read.memory' allows. With a `limit` no more than so many rows come, whichever are read first.
     """
 
     threads: int
+    limit: int | None = None
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
@@ -101,6 +104,10 @@ class RowSource:
         versions cannot be merged, `UnsupportedError` for a table that this release cannot read,
         `SetupError` for one whose merge function is not registered.
         """
+        batches = self._batches()
+        yield from batches if self.limit is None else first_rows(batches, self.limit)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         schema = self.schema
         with naming_expired(self.view, self.snapshot_ids):
             for task in self.tasks():
@@ -110,11 +117,13 @@ class RowSource:
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         with naming_expired(self.view, self.snapshot_ids):
-            yield from self._frames_of_tasks()
+            frames = self._frames_of_tasks()
+            yield from frames if self.limit is None else _first(frames, self.limit)
 
     def _frames_of_tasks(self) -> Iterator[pl.DataFrame]:
         tasks = self.tasks()
-        threads = max(1, min(self.threads, len(tasks)))
+        # Of few rows the first task may have enough.
+        threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
         # 'read.memory' is for all of the rows, so the threads share it.
         memory = self.view.options.read_memory_bytes // threads
         if threads == 1:
@@ -124,6 +133,18 @@ class RowSource:
         whole = [partial(_all_frames, task, memory) for task in tasks]
         for frames in Threads(threads).map(whole):
             yield from frames
+
+
+def check_limit(limit: int | None, table: str) -> None:
+    """Refuse a number of rows below 0. Raises `InvalidError` naming it."""
+    if limit is not None and limit < 0:
+        raise InvalidError(f"table {table}: limit is {limit}; expected 0 or more")
+
+
+def _first(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    while rows > 0 and (frame := next(frames, None)) is not None:
+        yield frame.head(rows)
+        rows -= frame.height
 
 
 def _all_frames(task: FramesTask, memory_bytes: int) -> list[pl.DataFrame]:

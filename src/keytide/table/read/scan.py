@@ -15,6 +15,7 @@ from keytide.lazily import cached_property
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.predicate import Predicate
+from keytide.table.conditions.text import text_of
 from keytide.table.read.plan import Funnel, ScanPlan
 from keytide.table.read.row_source import RowSource
 from keytide.table.read.task import ReadTask
@@ -44,6 +45,7 @@ class Explanation:
     files_merged: int
     sections_merged: int
     runs_max: int
+    limit: int | None = None
 
     def __str__(self) -> str:
         lines = [f"scan of {self.table}, snapshot {self.snapshot_id}"]
@@ -66,6 +68,9 @@ class Explanation:
                 f"{counted(self.runs_max, 'overlapping run')}"
             )
 
+        if self.limit is not None:
+            yield f"no further than {counted(self.limit, 'row')}"
+
     def _repr_html_(self) -> str:
         return html.preformatted(str(self))
 
@@ -79,7 +84,8 @@ class Scan(RowSource):
     What is wrong with stored files is found when they are read, see `to_batches`.
 
     With `keys`, rows of other keys may be left out: the columns of the key in their exact types.
-    `which` says which stored rows are shown, where an index of keys tells them apart.
+    `which` says which stored rows are shown, where an index of keys tells them apart. With a
+    `limit` no more than so many rows are given, whichever are read first.
     """
 
     state: TableState
@@ -88,6 +94,19 @@ class Scan(RowSource):
     keys: pa.Table | None = field(default=None, repr=False)
     which: WhichRows = WhichRows.CURRENT
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    limit: int | None = None
+
+    def __repr__(self) -> str:
+        told = [
+            self.view.name,
+            "no snapshot" if self.snapshot is None else f"snapshot {self.snapshot.id}",
+        ]
+        told.append(f"columns {', '.join(self.columns)}")
+        if self.predicate is not None:
+            told.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
+        if self.limit is not None:
+            told.append(f"limit {self.limit}")
+        return f"Scan({'; '.join(told)})"
 
     @property
     def view(self) -> TableView:
@@ -139,6 +158,7 @@ class Scan(RowSource):
             files_merged=sum(len(s.files) for s in merged),
             sections_merged=len(merged),
             runs_max=max((len(s.runs) for s in merged), default=0),
+            limit=self.limit,
         )
 
     def tasks(self) -> list[ReadTask]:

@@ -32,6 +32,7 @@ from keytide.types import AtomicType, Field
 
 __all__ = [
     "Rows",
+    "can_be_read_again",
     "complete_rows",
     "forbidden_nulls",
     "ignored_kinds",
@@ -66,12 +67,23 @@ class Rows:
 def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     """The rows of a supported container as an Arrow table.
 
-    Takes pyarrow tables, record batches and readers, Polars frames, pandas frames, and lists of
-    dicts, whose values become the types of `schema`. One without rows and columns is no rows of
-    the table. Raises `InvalidError` for anything else, and for a container that fails while it is
+    Takes pyarrow tables, record batches, readers, datasets and scanners, Polars frames, pandas
+    frames, lists of dicts, whose values become the types of `schema`, and whatever else gives an
+    Arrow stream or array, as DuckDB's relations do. One without rows and columns is no rows of the
+    table. Raises `InvalidError` for anything else, and for a container that fails while it is
     read.
     """
     return _arrow_table(data, schema, table, takes_others=False)
+
+
+def can_be_read_again(data: Any) -> bool:
+    """Whether a container gives its rows a second time, at no cost to speak of.
+
+    A reader gives them once, and what a plan gives a second time costs as much as the first time.
+    """
+    if isinstance(data, pa.Table | pa.RecordBatch | pl.DataFrame | Sequence):
+        return True
+    return _class_of(data).startswith("pandas.")
 
 
 def source_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
@@ -111,9 +123,16 @@ def _read_container(data: Any, schema: TableSchema, table: str, *, takes_others:
         return _from_pandas(data, schema, table)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         return _from_dicts(data, schema, table, takes_others=takes_others)
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data).read_all()
+    if hasattr(data, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(data)])
+    if _class_of(data).startswith("pyarrow._dataset."):
+        return data.to_table()
     raise InvalidError(
-        f"cannot {'read' if takes_others else 'write'} a {_class_of(data)}; give a pyarrow Table "
-        f"or RecordBatch, a Polars, pandas or Spark DataFrame, or a list of dicts"
+        f"cannot {'read' if takes_others else 'write'} a {_class_of(data)}; give a pyarrow Table, "
+        f"RecordBatch or Dataset, a Polars, pandas or Spark DataFrame, a list of dicts, or what "
+        f"gives an Arrow stream, such as a DuckDB relation"
     )
 
 
