@@ -35,6 +35,7 @@ from keytide.lake.federated_table import AppendResult, FederatedTable
 from keytide.lake.foreign_table import ExternalScan
 from keytide.lake.lake import Lake, connect, open_table
 from keytide.lake.merge import MergeBuilder
+from keytide.lake.polars_source import scan_polars
 from keytide.lake.scan import Scan
 from keytide.lake.table import Table
 from keytide.merge.functions.register import register_merge_function
@@ -111,6 +112,7 @@ __all__ = [
     "open_table",
     "parse_sql_type",
     "register_merge_function",
+    "scan_polars",
 ]
 
 

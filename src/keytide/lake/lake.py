@@ -460,8 +460,12 @@ class Lake:
         self._catalog.drop_table(name, missing_ok=missing_ok)
 
     @checked
-    def sql(self, text: str) -> Result:
+    def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:
         """Run SQL statements, separated by semicolons; the result is that of the last one.
+
+        `parameters` are values for each `?` of the text, from left to right, or a dict for each
+        `:name`: numbers, texts, booleans, bytes, dates, times or None, of which nothing is ever
+        taken for SQL.
 
         Runs on DuckDB in this process, or on the Spark session given to `connect`. All of the
         text is parsed first; then each statement is carried out in turn, atomically, and what
@@ -469,7 +473,9 @@ class Lake:
         what does not parse or fit, and what reads and writes of tables raise.
         """
         from keytide.sql.execute import run
+        from keytide.sql.parameters import with_parameters
 
+        text = text if parameters is None else with_parameters(text, parameters)
         return run(self._catalog, self._engine(), text)
 
     @checked

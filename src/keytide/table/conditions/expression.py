@@ -27,11 +27,12 @@ from keytide.table.conditions.predicate import (
     negation,
 )
 
-__all__ = ["read_expression"]
+__all__ = ["read_expression", "terms_of"]
 
 _COMPARE = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
 _FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ENDS = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_ANDS = ("And", "LogicalAnd", "Boolean.AllHorizontal")
 _OF_VALUES = ("Literal", "Alias", "Cast", "Negate")
 
 
@@ -52,6 +53,21 @@ def read_expression(expression: pl.Expr, table: str) -> Predicate:
         raise InvalidError(
             f"table {table}: Polars cannot say what {_named(expression)} is: {error}"
         ) from error
+
+
+def terms_of(expression: pl.Expr) -> list[pl.Expr]:
+    """Expressions that an expression joins by AND; the expression itself where it does not.
+
+    Of an expression that Polars cannot tell the parts of, too.
+    """
+    try:
+        told = json.loads(expression.meta.serialize(format="json"))
+        part = _Part(expression, told, "")
+        if part.name not in _ANDS:
+            return [expression]
+        return [term for each in part.parts for term in terms_of(each.expression)]
+    except (InvalidError, RecursionError, pl.exceptions.PolarsError):
+        return [expression]
 
 
 @dataclass(frozen=True)
@@ -183,7 +199,7 @@ def _reader_of_many(joint: type[And | Or]) -> Callable[..., Predicate]:
 
 _READERS: dict[str, Callable[..., Predicate]] = {
     **{name: _reader_of(operator) for name, operator in _COMPARE.items()},
-    **{name: _reader_of_many(And) for name in ("And", "LogicalAnd", "Boolean.AllHorizontal")},
+    **{name: _reader_of_many(And) for name in _ANDS},
     **{name: _reader_of_many(Or) for name in ("Or", "LogicalOr", "Boolean.AnyHorizontal")},
     "Column": lambda part: Comparison(part.column(), "=", value=True),
     "Alias": lambda _, named: named.predicate(),

@@ -109,11 +109,18 @@ class RowSource(ArrowRows):
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         schema = self.schema
+        for frame in self._frames_in_turn():
+            yield from (batch for batch in to_arrow(frame, schema).to_batches() if batch.num_rows)
+
+    def to_frames(self) -> Iterator[pl.DataFrame]:
+        """The same as Polars frames. Raises as `to_batches`."""
+        frames = self._frames_in_turn()
+        yield from frames if self.limit is None else _first(frames, self.limit)
+
+    def _frames_in_turn(self) -> Iterator[pl.DataFrame]:
         with naming_expired(self.view, self.snapshot_ids):
             for task in self.tasks():
-                for frame in task.frames(self.view.options.read_memory_bytes):
-                    batches = to_arrow(frame, schema).to_batches()
-                    yield from (batch for batch in batches if batch.num_rows)
+                yield from task.frames(self.view.options.read_memory_bytes)
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         with naming_expired(self.view, self.snapshot_ids):

@@ -1,0 +1,167 @@
+"""Values of the caller's in a SQL text, in the places of `?` and `:name`, as Spark has them.
+
+>>> with_parameters("SELECT * FROM t WHERE k = ? AND v = ?", [1, "it's"])
+"SELECT * FROM t WHERE k = 1 AND v = 'it''s'"
+>>> with_parameters("DELETE FROM t WHERE k = :key", {"key": 7})
+'DELETE FROM t WHERE k = 7'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any, TypeAlias
+
+from sqlglot import Token, TokenType
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+from keytide.plural import counted
+from keytide.sql.dialect import error_at, tokenize
+
+__all__ = ["Parameters", "with_parameters"]
+
+Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
+"""Values for each `?`, from left to right, or by name for each `:name`."""
+
+
+def with_parameters(text: str, parameters: Parameters) -> str:
+    """The text with a literal of SQL in each of the places for a value.
+
+    A value never becomes anything but one literal: numbers, texts, booleans, bytes, dates, times
+    and None do. Raises `InvalidError` for a place without a value, a value without a place, and a
+    value of another type.
+    """
+    places = [*_places(text)]
+    named = isinstance(parameters, Mapping)
+    for place in places:
+        if (place.name is not None) != named:
+            kinds = ("a dict", ":name") if named else ("a list", "?")
+            raise error_at(
+                text, place.start, f"the parameters are {kinds[0]}, whose places are {kinds[1]}"
+            )
+    values = _by_name(text, places, parameters) if isinstance(parameters, Mapping) else parameters
+    _check_count(places, values, parameters)
+    parts, end = [], 0
+    for place, value in zip(places, values, strict=True):
+        parts += [text[end : place.start], _literal(value, place.told)]
+        end = place.end
+    return "".join([*parts, text[end:]])
+
+
+@dataclass(frozen=True)
+class _Place:
+    start: int
+    end: int
+    name: str | None
+    number: int
+
+    @property
+    def told(self) -> str:
+        return f"{self.number}" if self.name is None else f":{self.name}"
+
+
+def _places(text: str) -> Iterator[_Place]:
+    tokens = tokenize(text)
+    number = 0
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        start = int(token.start)
+        if token.token_type == TokenType.PLACEHOLDER:
+            number += 1
+            yield _Place(start, start + 1, None, number)
+        elif token.token_type == TokenType.COLON and _is_name(following, start + 1, text):
+            number += 1
+            assert following is not None
+            end = int(following.end) + 1
+            yield _Place(start, end, text[start + 1 : end], number)
+
+
+def _is_name(token: Token | None, start: int, text: str) -> bool:
+    """Whether a word begins right there, as in `:name`."""
+    return token is not None and int(token.start) == start and text[start].isidentifier()
+
+
+def _by_name(text: str, places: Sequence[_Place], named: Mapping[str, Any]) -> list[Any]:
+    names = [place.name or "" for place in places]
+    for place, name in zip(places, names, strict=True):
+        if name not in named:
+            raise error_at(text, place.start, f"the parameters have no {name!r}; give it a value")
+    unused = [name for name in named if name not in names]
+    if unused:
+        raise InvalidError(
+            f"the parameter {unused[0]!r} has no place; write :{unused[0]} where its value goes, "
+            f"or leave it out"
+        )
+    return [named[name] for name in names]
+
+
+def _check_count(places: Sequence[_Place], values: Sequence[Any], given: Parameters) -> None:
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence | Mapping):
+        raise InvalidError(f"the parameters are {shown(given)}; give a list, or a dict by name")
+    if len(places) != len(values):
+        raise InvalidError(
+            f"the SQL text has {counted(len(places), 'place')} for a parameter, and "
+            f"{counted(len(values), 'value')} came; give one for each ?"
+        )
+
+
+def _literal(value: Any, place: str) -> str:
+    """A value as a literal of SQL."""
+    value = value.item() if hasattr(value, "item") and not isinstance(value, str) else value
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, bytes | bytearray):
+        return f"X'{value.hex()}'"
+    if isinstance(value, Integral | Decimal | Real):
+        return _number(value)
+    if isinstance(value, datetime):
+        return _timestamp(value)
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, time):
+        return f"CAST('{value.isoformat()}' AS TIME)"
+    raise InvalidError(
+        f"parameter {place} is {shown(value)} of type {type(value).__name__}; expected a number, "
+        f"text, boolean, bytes, date, time or None; of a list give each value a place of its own"
+    )
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _number(value: Integral | Decimal | Real) -> str:
+    if isinstance(value, Integral):
+        shown_as = str(int(value))
+    elif isinstance(value, Decimal):
+        shown_as = f"{value:f}" if value.is_finite() else ""
+        digits = len(shown_as.lstrip("-").replace(".", "").lstrip("0")) or 1
+        scale = len(shown_as.partition(".")[2])
+        if not shown_as or max(digits, scale) > _DIGITS_MAX:
+            raise InvalidError(f"the decimal {value} is none of SQL, which has 38 digits at most")
+        shown_as = f"CAST('{shown_as}' AS DECIMAL({max(digits, scale)}, {scale}))"
+    elif math.isfinite(value):
+        shown_as = f"CAST('{float(value)!r}' AS DOUBLE)"
+    else:
+        name = "NaN" if math.isnan(value) else "Infinity" if float(value) > 0 else "-Infinity"
+        shown_as = f"CAST('{name}' AS DOUBLE)"
+    # Behind another minus it would begin a comment.
+    return f"({shown_as})" if shown_as.startswith("-") else shown_as
+
+
+_DIGITS_MAX = 38
+
+
+def _timestamp(value: datetime) -> str:
+    if value.tzinfo is None:
+        return f"TIMESTAMP '{value.isoformat(' ')}'"
+    moment = value.astimezone(timezone.utc).replace(tzinfo=None)
+    return f"CAST('{moment.isoformat(' ')}+00:00' AS TIMESTAMP_LTZ)"
