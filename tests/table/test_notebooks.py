@@ -49,8 +49,10 @@ def test_notebook_shows_names_as_they_are_whatever_is_in_them(tmp_path: Path) ->
 def test_notebook_shows_what_a_write_did(tmp_path: Path) -> None:
     lake = keytide.connect(tmp_path / "lake")
     lake.sql("CREATE TABLE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
-    cells = _Cells(lake.table("t").write([{"id": 1}, {"id": 2}])._repr_html_()).cells
-    assert cells == [
+    result = lake.table("t").write([{"id": 1}, {"id": 2}])
+    assert _Cells(result._repr_html_()).cells == [
         *("snapshot_id", "rows", "rows_stored", "files", "is_new", "out_of_order", "errors"),
+        *("bytes", "retries", "milliseconds"),
         *("1", "2", "2", "1", "True", "None", "None"),
+        *(str(result.bytes), "0", str(result.milliseconds)),
     ]

@@ -77,13 +77,15 @@ _LOOKS_MAX = 5
 class Committed:
     """A change that is part of the table: its snapshot, the files then live, and what it changed.
 
-    `is_new` is false where the author had committed it before.
+    `is_new` is false where the author had committed it before. `retries` counts the tries that
+    other writers' commits came before.
     """
 
     snapshot: Snapshot
     live: LiveFiles
     change: Change
     is_new: bool = True
+    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class Committer:
             begin = attempt.look_and_run
             if isinstance(outcome, Committed):
                 attempt.tidy_up(outcome)
-                return outcome
+                return replace(outcome, retries=tries - 1 - tries_left)
             if isinstance(outcome, Conflict):
                 attempt.discard_all()
                 if redo is None or not tries_left:
@@ -146,7 +148,7 @@ class Committer:
         # A store may say that a name is taken where an earlier request of its own took it.
         if (committed := attempt.look()) is not None:
             attempt.tidy_up(committed)
-            return committed
+            return replace(committed, retries=tries - 1)
         attempt.discard_all()
         return Conflict(
             f"{counted(tries, 'attempt')} to commit lost the race against other writers; try "

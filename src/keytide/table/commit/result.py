@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keytide.callers import warn_caller
 from keytide.options import keys
@@ -32,6 +32,10 @@ class WriteResult(Record):
     'no-comparison-value', 'several-comparison-values', 'unmergeable'. None unless the table has
     'upsert.row-errors' = 'count', for other tables refuse such rows; and where nothing was written
     again.
+
+    `bytes` is the size of the `files` that were committed, `retries` counts the tries to commit
+    that other writers' commits came before, and `milliseconds` is the time from the first look at
+    the table until the commit was durable, which two results may differ in and be equal.
     """
 
     snapshot_id: int | None
@@ -41,6 +45,9 @@ class WriteResult(Record):
     is_new: bool = True
     out_of_order: int | None = None
     errors: Mapping[str, int] | None = None
+    bytes: int = field(default=0, compare=False)
+    retries: int = field(default=0, compare=False)
+    milliseconds: int = field(default=0, compare=False)
 
 
 def warn_of_errors(table: str, result: WriteResult) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -53,6 +54,7 @@ class Transaction:
         self.taken: list[Written] = []
         self.committed: Committed | None = None
         """What became of the change, once it is part of the table."""
+        self._begun = time.monotonic()
         self._is_settled = False
         self._uploading, self._uploaded = state.view.store.uploading()
 
@@ -364,5 +366,13 @@ class Transaction:
             return WriteResult(snapshot_id, written.rows, 0, 0, is_new=False)
         stored = sum(entry.file.row_count for entry in entries)
         return WriteResult(
-            snapshot_id, written.rows, stored, len(entries), out_of_order=late, errors=errors
+            snapshot_id,
+            written.rows,
+            stored,
+            len(entries),
+            out_of_order=late,
+            errors=errors,
+            bytes=sum(entry.file.file_size for entry in entries),
+            retries=committed.retries,
+            milliseconds=round((time.monotonic() - self._begun) * 1000),
         )
