@@ -1,0 +1,57 @@
+"""What docs/habits.md says that people type here is what runs, and does something."""
+
+from __future__ import annotations
+
+import ast
+import re
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+TEXT = (Path(__file__).parents[1] / "docs/habits.md").read_text()
+LINES = re.findall(r"^\| \w[\w ]* \| .* \| `(.*)` \|$", TEXT, flags=re.MULTILINE)
+[BEFORE] = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+
+SCHEMA = pa.schema({"id": pa.int64(), "status": pa.string(), "qty": pa.int32()})
+DATED = pa.schema({"id": pa.int64(), "day": pa.string()})
+
+
+@pytest.fixture
+def names(warehouse: str) -> dict[str, Any]:
+    """What the lines may name: the lake of the page, as its first block opens it."""
+    lake = kt.connect(warehouse)
+    t = lake.create_table("shop.orders", SCHEMA, ["id"], options={"bucket": "1"})
+    t.write([{"id": 1, "status": "new", "qty": 1}, {"id": 2, "status": "new", "qty": 0}])
+    t.write([{"id": 2, "status": "paid", "qty": 5}])
+    t.create_tag("first", 1)
+    dated = lake.create_table("shop.dated", DATED, ["id", "day"], partition_by=["day"])
+    found: dict[str, Any] = {"path": warehouse}
+    exec(BEFORE, found)
+    found["moment"] = datetime.now(timezone.utc) + timedelta(seconds=1)
+    found |= {"dated": dated, "of_a_day": [{"id": 1, "day": "2026-01-01"}]}
+    return found
+
+
+def test_every_row_of_the_page_has_a_line_that_is_run() -> None:
+    rows = [line for line in TEXT.splitlines() if line.startswith("| ")]
+    assert len(LINES) == len(rows) - 1
+    assert len(LINES) >= 45
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_line(names: dict[str, Any], line: str) -> None:
+    *first, last = ast.parse(line).body
+    assert isinstance(last, ast.Expr)
+    exec(compile(ast.Module(first, []), "docs/habits.md", "exec"), names)
+    given = eval(compile(ast.Expression(last.value), "docs/habits.md", "eval"), names)
+    assert given is not None
+    if isinstance(given, kt.Scan | kt.Changes):
+        assert given.to_arrow().num_rows
+    elif isinstance(given, pa.Table | pl.DataFrame | list):
+        assert len(given)
