@@ -28,6 +28,7 @@ Rules that protect data, all here and in `decide`:
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -68,6 +69,8 @@ __all__ = ["Committed", "Committer"]
 
 Restamper: TypeAlias = "Callable[[TableView, ManifestEntry, int], ManifestEntry]"
 Redo: TypeAlias = "Callable[[LiveFiles], Change]"
+
+_LOG = logging.getLogger("keytide.commit")
 
 # Each further look sees a table that was rolled back since the one before.
 _LOOKS_MAX = 5
@@ -136,24 +139,38 @@ class Committer:
             begin = attempt.look_and_run
             if isinstance(outcome, Committed):
                 attempt.tidy_up(outcome)
-                return replace(outcome, retries=tries - 1 - tries_left)
+                return self._logged(replace(outcome, retries=tries - 1 - tries_left))
             if isinstance(outcome, Conflict):
                 attempt.discard_all()
+                _LOG.info("table %s: conflict: %s", self.view.name, outcome.reason)
                 if redo is None or not tries_left:
                     return outcome
                 if not attempt.begin_again(redo):
                     return None
             elif tries_left:
-                self.wait(next(waits) / 1000)
+                wait_ms = next(waits)
+                message = "table %s: another commit came first; try %d of %d in %d ms"
+                _LOG.info(message, self.view.name, tries - tries_left + 1, tries, wait_ms)
+                self.wait(wait_ms / 1000)
         # A store may say that a name is taken where an earlier request of its own took it.
         if (committed := attempt.look()) is not None:
             attempt.tidy_up(committed)
-            return replace(committed, retries=tries - 1)
+            return self._logged(replace(committed, retries=tries - 1))
         attempt.discard_all()
         return Conflict(
             f"{counted(tries, 'attempt')} to commit lost the race against other writers; try "
             f"again, or raise '{keys.COMMIT_MAX_RETRIES}'"
         )
+
+    def _logged(self, committed: Committed) -> Committed:
+        if _LOG.isEnabledFor(logging.INFO):
+            kind, entries = committed.change.kind.value, committed.change.entries
+            _LOG.info(
+                "table %s: snapshot %d: %s by %s: %d files, %d bytes, %d retries",
+                self.view.name, committed.snapshot.id, kind, committed.change.author.user,
+                len(entries), sum(entry.file.file_size for entry in entries), committed.retries,
+            )  # fmt: skip
+        return committed
 
 
 class _Attempt:

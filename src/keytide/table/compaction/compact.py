@@ -6,6 +6,7 @@ all of them.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ __all__ = [
     "planner_of",
     "result_of",
 ]
+
+_LOG = logging.getLogger("keytide.compaction")
 
 FULL_COMPACTION = "full-compaction-"
 """How the users begin whose commits are compactions of the whole table in full."""
@@ -124,7 +127,16 @@ def carried_out(
             again = planner_of(transaction).whole(transaction.state.live, left)
             _run_tasks(transaction, again, runner)
         outcome = transaction.compact()
-    return result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
+    result = result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
+    if result.snapshot_id is not None:
+        _LOG.info(
+            "table %s: snapshot %d: %d files of %d buckets became %d",
+            transaction.view.name, result.snapshot_id, result.files_before, result.buckets,
+            result.files_after,
+        )  # fmt: skip
+    elif result.overtaken:
+        _LOG.info("table %s: another compaction came first", transaction.view.name)
+    return result
 
 
 def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) -> set[BucketId]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,9 @@ from keytide.table.state.view import TableView
 from keytide.types import Field
 
 __all__ = ["Explanation", "Scan"]
+
+
+_LOG = logging.getLogger("keytide.plan")
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,11 @@ class Scan(RowSource):
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""
         refuse_forked_child()
-        return plan_rows(self.state, self.which, self.predicate, self.keys)
+        plan = plan_rows(self.state, self.which, self.predicate, self.keys)
+        if _LOG.isEnabledFor(logging.DEBUG):
+            files = sum(len(bucket.files) for bucket in plan.buckets)
+            _LOG.debug("%r: %d buckets, %d files", self, len(plan.buckets), files)
+        return plan
 
     def count(self) -> int:
         """The number of rows. Raises as `to_batches`."""
