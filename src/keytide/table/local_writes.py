@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from keytide.table.commit.author import Author
@@ -17,7 +18,7 @@ from keytide.table.runner import Threads
 from keytide.table.state.expected import as_expected
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.upkeep.writing import writing
-from keytide.table.write.input_rows import can_be_read_again, to_arrow_table
+from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.overwriting import partition_to_replace
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.task import WriteTask
@@ -28,9 +29,15 @@ __all__ = ["append", "feed", "fill", "overwrite", "truncate"]
 
 def append(table: StoredTable, data: Any, author: Author | None = None) -> WriteResult:
     """Append rows in one atomic commit, as `Table.write` says."""
-    if not can_be_read_again(data):
+    if not _can_be_read_again(data):
         return _append(table.pinned(), data, author)
     return as_expected(table, partial(_append, data=data, author=author))
+
+
+def _can_be_read_again(data: Any) -> bool:
+    # A reader cannot, and what a plan gives a second time costs as much as the first time.
+    held = pa.Table | pa.RecordBatch | pl.DataFrame | Sequence
+    return isinstance(data, held) or type(data).__module__.startswith("pandas.")
 
 
 def _append(table: PinnedTable, data: Any, author: Author | None) -> WriteResult:

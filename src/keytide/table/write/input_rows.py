@@ -32,7 +32,6 @@ from keytide.types import AtomicType, Field
 
 __all__ = [
     "Rows",
-    "can_be_read_again",
     "complete_rows",
     "forbidden_nulls",
     "ignored_kinds",
@@ -74,16 +73,6 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     read.
     """
     return _arrow_table(data, schema, table, takes_others=False)
-
-
-def can_be_read_again(data: Any) -> bool:
-    """Whether a container gives its rows a second time, at no cost to speak of.
-
-    A reader gives them once, and what a plan gives a second time costs as much as the first time.
-    """
-    if isinstance(data, pa.Table | pa.RecordBatch | pl.DataFrame | Sequence):
-        return True
-    return _class_of(data).startswith("pandas.")
 
 
 def source_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
