@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import drawn
+
+sys.path.append(str(Path(__file__).parent / "behind"))
+import behind_writers  # it is in a folder of its own, which children have on their path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +43,7 @@ CASES = os.environ.setdefault("KEYTIDE_CASES", str(date.today().toordinal()))
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers share the cores already.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
+behind_writers.begin()
 
 
 @pytest.hookimpl(trylast=True)  # of the cases that are left to run
@@ -61,28 +66,20 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-BEHIND = os.environ.get("KEYTIDE_COMPACTION") == "behind"
-"""Whether compactions run behind writers in all tests, not only where they are large."""
-
-
 def pytest_report_header() -> str:
     return f"cases of tests marked one_in: KEYTIDE_CASES={CASES} (a number of a day, or {ALL})"
 
 
-@pytest.fixture(autouse=BEHIND)
-def compactions_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Everything that may be compacted behind a writer is, however small."""
-    from keytide.table.compaction.planning import Planner
-    from keytide.table.upkeep import writing
-    from keytide.table.upkeep.behind import BEHIND
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if behind_writers.IS_SET:
+        terminalreporter.write_line(behind_writers.told())
 
-    def goes_behind(_table: object, planner: Planner, _bytes_due: int) -> bool:
-        return planner.view.options.background_compaction and not planner.raises_new
 
-    monkeypatch.setattr(writing, "_goes_behind", goes_behind)
-    monkeypatch.setattr(Planner, "are_worth_a_beginning", lambda *_: True)
+@pytest.fixture(autouse=behind_writers.IS_SET)
+def compactions_behind() -> Iterator[None]:
+    """What is compacted behind the writers of a test ends with it."""
     yield
-    BEHIND.wait_for_all()
+    behind_writers.wait()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pyarrow as pa
 from fuzz_case import Case, Refused
 
 import keytide as kt
+from keytide.format.snapshot import CommitKind
 from keytide.table.definition.evolution import SetOption
 
 __all__ = ["run"]
@@ -183,8 +184,12 @@ class Life:
         snapshots = table.snapshots()
         # With deletion vectors rows are seen once they are compacted, a snapshot later.
         hides = "deletion-vectors.enabled" in self.options
+        before = now
         for snapshot in snapshots[-1:] if hides else snapshots:
-            self.then.setdefault(snapshot.uuid, copy.deepcopy(now))
+            # One that ran behind a writer has come some time after what it compacted.
+            is_compaction = snapshot.commit_kind is CommitKind.COMPACT
+            shows = copy.deepcopy(before if is_compaction else now)
+            before = self.then.setdefault(snapshot.uuid, shows)
 
     # -- what is done --------------------------------------------------------------------------
 

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "behind"))
 
+import behind_writers
 import fuzz_calls  # behind the path of what the tests share
 import fuzz_changes
 import fuzz_feeds
@@ -66,6 +68,7 @@ def run_case(part: str, seed: int, number: int, *, is_far: bool = False) -> Case
             PARTS[part](case)
         except Exception:  # the oracle's, or of a call that it takes for granted
             case.note("crash", "the case itself", traceback.format_exc()[-1_400:])
+        behind_writers.wait()
     return case
 
 
@@ -161,6 +164,7 @@ class Run:
         told = {"error": "places with errors that are not Keytide's", "rows": "places where rows "
                 "differ", "hang": "hangs", "crash": "crashes"}  # fmt: skip
         lines += [f"{kinds[kind]} {what}" for kind, what in told.items()]
+        lines += [behind_writers.told()] if behind_writers.IS_SET else []
         return "\n".join(lines)
 
 
@@ -211,6 +215,7 @@ def main() -> int:
     parser.add_argument("--far", action="store_true", help="lakes in an object store, with a cache")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    behind_writers.begin()
     seed = random.randrange(2**32) if given.seed is None else given.seed
     if given.work:
         part, first, seconds = given.work

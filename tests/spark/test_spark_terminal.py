@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import behind_writers
 import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
@@ -32,7 +33,7 @@ def in_terminal(folder: Path, source: Path) -> tuple[int, list[str]]:
     command += ["t", "--from", str(source), "--format", "debezium-json", "--primary-key", "id"]
     terminal, end = pty.openpty()
     environment = {**os.environ, "NO_COLOR": "1", "TMPDIR": str(folder)}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2] / "src")
+    environment["PYTHONPATH"] = behind_writers.python_path(str(Path(__file__).parents[2] / "src"))
     with subprocess.Popen(
         [*command, "--schema", "id BIGINT"], stdout=end, stderr=end, env=environment
     ) as process:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import behind_writers
 import pyarrow as pa
 import pytest
 
@@ -59,7 +60,8 @@ def writer(table: kt.Table, name: str, first: int, count: int) -> Iterator[subpr
 
 def environment() -> dict[str, str]:
     source = str(Path(kt.__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "1"}
+    path = behind_writers.python_path(source)
+    return {**os.environ, "PYTHONPATH": path, "POLARS_MAX_THREADS": "1"}
 
 
 def go(process: subprocess.Popen[str]) -> None:

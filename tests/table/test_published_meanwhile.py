@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import behind_writers
 import duckdb_reader
 import pyarrow as pa
 import pytest
@@ -46,10 +47,10 @@ WRITER = """
 @contextmanager
 def writer(table: kt.Table) -> Iterator[None]:
     """A process that gives all keys the next number, again and again."""
-    source = str(Path(kt.__file__).parents[1])
+    path = behind_writers.python_path(str(Path(kt.__file__).parents[1]))
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WRITER), table.uri, str(KEYS)],
-        env={**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": path, "POLARS_MAX_THREADS": "1"},
         stdout=subprocess.PIPE,
     )
     try:

@@ -18,6 +18,7 @@ from overtaking import overtaken
 from stops import stops_of
 
 import keytide as kt
+from keytide.format.snapshot import CommitKind
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import AddColumn, SetOption
@@ -539,11 +540,13 @@ class Restoring(RuleBasedStateMachine):
                 self.table.delete_tag(tag.name)
 
     def note(self) -> None:
-        self.table.close()  # what is compacted comes before what is written next
         # With deletion vectors rows are seen once they are compacted, a snapshot later.
         made = self.table.snapshots()[-1 if self.is_marked else 0 :]
+        before = self.now
         for snapshot in made:
-            self.then.setdefault(snapshot.uuid, self.now)
+            # One that ran behind a writer has come some time after what it compacted.
+            is_compaction = snapshot.commit_kind is CommitKind.COMPACT
+            before = self.then.setdefault(snapshot.uuid, before if is_compaction else self.now)
 
     def whole_snapshots(self) -> list[kt.Snapshot]:
         return [snapshot for snapshot in self.table.snapshots() if snapshot.uuid in self.then]

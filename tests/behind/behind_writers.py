@@ -1,0 +1,110 @@
+"""`KEYTIDE_COMPACTION=behind`: all compactions that may run behind a writer do, however small.
+
+It holds in this process and in all Pythons that it begins, as long as they are given `PYTHONPATH`.
+Tables that say themselves what runs behind their writers keep to it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["IS_SET", "begin", "failures", "python_path", "told", "wait"]
+
+_HERE = str(Path(__file__).parent)
+_SETTING, _COUNTS = "KEYTIDE_COMPACTION", "KEYTIDE_COMPACTIONS_BEHIND"
+_BEGUN, _COMMITTED, _FAILED = b"bcf"
+
+failures: list[BaseException] = []
+"""What went wrong behind the writers of this process."""
+_begun: list[bool] = []
+
+IS_SET = os.environ.get(_SETTING, "") == "behind"
+"""Whether it is asked for."""
+
+
+def begin() -> None:
+    """Compact behind the writers of this process and its children, where it is asked for."""
+    if os.environ.get(_SETTING, "behind") != "behind":
+        raise SystemExit(f"{_SETTING}={os.environ[_SETTING]}: its one value is behind")
+    if not IS_SET or _begun:
+        return
+    _begun.append(True)
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = python_path(*(path for path in known if path not in ("", _HERE)))
+    if _COUNTS not in os.environ:
+        handle, os.environ[_COUNTS] = tempfile.mkstemp(prefix="keytide-behind-")
+        os.close(handle)
+    _compact_all_behind()
+    _count()
+
+
+def python_path(*folders: str) -> str:
+    """`PYTHONPATH` of a child that is to find modules in these folders."""
+    return os.pathsep.join([*([_HERE] if IS_SET else []), *folders])
+
+
+def _compact_all_behind() -> None:
+    from keytide.table.compaction.planning import Planner
+    from keytide.table.upkeep import writing
+
+    are_large, are_many = writing._goes_behind, Planner.are_worth_a_beginning
+
+    def goes_behind(table: Any, planner: Planner, bytes_due: int) -> bool:
+        is_said = "compaction.background.min-size" in planner.view.options.raw
+        return are_large(table, planner, bytes_due if is_said else sys.maxsize)
+
+    def are_worth_a_beginning(self: Planner, live: Any, buckets: Any) -> bool:
+        is_said = "compaction.background.min-runs" in self.view.options.raw
+        return are_many(self, live, buckets) if is_said else True
+
+    writing._goes_behind = goes_behind
+    Planner.are_worth_a_beginning = are_worth_a_beginning  # type: ignore[method-assign]
+
+
+# -- how many there were ---------------------------------------------------------------------------
+
+
+def _count() -> None:
+    from keytide.table.upkeep.behind import Due
+
+    compact, follow = Due.compact, Due._follow
+
+    def counted(self: Due) -> None:
+        _add(_BEGUN)
+        try:
+            compact(self)
+        except Exception as error:
+            _add(_FAILED)
+            failures.append(error)
+            raise
+
+    def followed(self: Due, done: Any) -> None:
+        _add(_COMMITTED)
+        follow(self, done)
+
+    Due.compact, Due._follow = counted, followed  # type: ignore[method-assign]
+
+
+def _add(event: int) -> None:
+    """Note an event where all processes do, so that those which are killed count too."""
+    file = os.open(os.environ[_COUNTS], os.O_WRONLY | os.O_APPEND)
+    os.write(file, bytes([event]))
+    os.close(file)
+
+
+def told() -> str:
+    """What ran behind writers in all processes so far, in one line."""
+    events = Path(os.environ[_COUNTS]).read_bytes()
+    begun, committed, failed = (events.count(each) for each in (_BEGUN, _COMMITTED, _FAILED))
+    return f"compactions behind writers: {begun:,} begun, {committed:,} commits, {failed:,} failed"
+
+
+def wait() -> None:
+    """Wait for what is compacted behind the writers of this process."""
+    from keytide.table.upkeep.behind import BEHIND
+
+    BEHIND.wait_for_all()
