@@ -42,7 +42,6 @@ from keytide.merge.functions.register import register_merge_function
 from keytide.row_kind import RowKind
 from keytide.table.commit.result import WriteResult
 from keytide.table.compaction.compact import CompactionResult
-from keytide.table.expiry.orphans import OrphanFiles
 from keytide.table.expiry.snapshot_expiry import ExpiryResult
 from keytide.table.history.branches import FastForwardResult
 from keytide.table.history.rollback import RollbackResult
@@ -52,6 +51,7 @@ from keytide.table.upkeep.conversion import ConversionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.indexing import IndexingResult
 from keytide.table.upkeep.mending import MendResult
+from keytide.table.upkeep.orphans import OrphanFiles
 from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.rescale import RescaleResult
 from keytide.table.upkeep.restore import RestoreResult

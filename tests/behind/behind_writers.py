@@ -6,20 +6,21 @@ Tables that say themselves what runs behind their writers keep to it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import tempfile
+import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-__all__ = ["IS_SET", "begin", "failures", "python_path", "told", "wait"]
+__all__ = ["IS_SET", "begin", "python_path", "told", "wait"]
 
 _HERE = str(Path(__file__).parent)
 _SETTING, _COUNTS = "KEYTIDE_COMPACTION", "KEYTIDE_COMPACTIONS_BEHIND"
-_BEGUN, _COMMITTED, _FAILED = b"bcf"
+_BEGUN, _COMMITTED, _FAILED = "bcf"
 
-failures: list[BaseException] = []
-"""What went wrong behind the writers of this process."""
 _begun: list[bool] = []
 
 IS_SET = os.environ.get(_SETTING, "") == "behind"
@@ -38,6 +39,7 @@ def begin() -> None:
     if _COUNTS not in os.environ:
         handle, os.environ[_COUNTS] = tempfile.mkstemp(prefix="keytide-behind-")
         os.close(handle)
+        atexit.register(os.unlink, os.environ[_COUNTS])
     _compact_all_behind()
     _count()
 
@@ -78,8 +80,7 @@ def _count() -> None:
         try:
             compact(self)
         except Exception as error:
-            _add(_FAILED)
-            failures.append(error)
+            _add(f"{_FAILED} {_place(error)}")
             raise
 
     def followed(self: Due, done: Any) -> None:
@@ -89,18 +90,28 @@ def _count() -> None:
     Due.compact, Due._follow = counted, followed  # type: ignore[method-assign]
 
 
-def _add(event: int) -> None:
+def _add(event: str) -> None:
     """Note an event where all processes do, so that those which are killed count too."""
     file = os.open(os.environ[_COUNTS], os.O_WRONLY | os.O_APPEND)
-    os.write(file, bytes([event]))
+    os.write(file, f"{event}\n".encode())
     os.close(file)
 
 
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = " ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    return f"{type(error).__name__} at {places}: {' '.join(str(error).split())[:200]}"
+
+
 def told() -> str:
-    """What ran behind writers in all processes so far, in one line."""
-    events = Path(os.environ[_COUNTS]).read_bytes()
-    begun, committed, failed = (events.count(each) for each in (_BEGUN, _COMMITTED, _FAILED))
-    return f"compactions behind writers: {begun:,} begun, {committed:,} commits, {failed:,} failed"
+    """What ran behind writers in all processes so far, and where it failed."""
+    events = Path(os.environ[_COUNTS]).read_text().splitlines()
+    kinds = Counter(event[0] for event in events)
+    lines = [
+        f"compactions behind writers: {kinds[_BEGUN]:,} begun, {kinds[_COMMITTED]:,} commits, "
+        f"{kinds[_FAILED]:,} failed"
+    ]
+    return "\n".join(lines + sorted({event for event in events if event[0] == _FAILED}))
 
 
 def wait() -> None:

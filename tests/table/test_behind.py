@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
 from keytide.options import TableOptions
 from keytide.table.commit.transaction import Transaction
+from keytide.table.compaction import compact
 from keytide.table.upkeep import behind
 from keytide.table.upkeep.behind import BEHIND
 
@@ -280,6 +283,26 @@ def test_a_failure_behind_a_writer_is_a_warning_at_the_next_call(
     assert rows_of(table) == expected(3)
 
 
+def test_a_panic_behind_a_writer_is_a_warning_and_later_writes_compact(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        pass
+
+    def fail(*_: Any) -> Any:
+        raise Panic("an index is out of bounds")
+
+    table = table_in(warehouse)
+    with monkeypatch.context() as patch:
+        patch.setattr(behind, "compact_due", fail)
+        upsert(table, 0, 1, 2)
+        with pytest.warns(KeytideWarning, match="out of bounds"):
+            table.close()
+    upsert(table, 3)
+    table.close()
+    assert kinds(table) == "WWWWc"
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -325,6 +348,93 @@ def test_whoever_takes_a_table_in_hand_waits_for_what_is_compacted(
         assert kt.connect(warehouse).tables() == []
     else:
         assert rows_of(table) == expected(1 if verb == "rollback" else 2)
+
+
+class Made:
+    """Compactions behind writers, which wait with what they made before they commit it."""
+
+    def __init__(self) -> None:
+        self.came, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, *given: Any) -> Any:
+        found = _RUN_TASKS(*given)
+        self.came.set()
+        assert self.opened.wait(60)
+        return found
+
+
+_RUN_TASKS = compact._run_tasks
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+    made = Made()
+    monkeypatch.setattr(compact, "_run_tasks", made)
+    yield made
+    made.opened.set()
+    BEHIND.wait_for_all()
+
+
+def branch_with_a_compaction(table: kt.Table) -> kt.Table:
+    """A branch that has one under way."""
+    upsert(table, 0)
+    table.create_branch("b")
+    branch = table.branch("b")
+    upsert(branch, 1, 2)
+    return branch
+
+
+@pytest.mark.parametrize("line", ["the table", "a branch"])
+def test_files_of_a_compaction_under_way_are_no_orphans_of_its_process(
+    warehouse: str, made: Made, line: str
+) -> None:
+    table = table_in(warehouse)
+    if line == "a branch":
+        branch_with_a_compaction(table)
+    else:
+        upsert(table, 0, 1, 2)
+    assert made.came.wait(60)
+    time.sleep(0.005)
+    before = time.time_ns() // 1_000_000
+    cleaned = threading.Thread(
+        target=table.remove_orphan_files, args=[before], kwargs={"dry_run": False}
+    )
+    cleaned.start()
+    cleaned.join(0.3)
+    assert cleaned.is_alive()
+    made.opened.set()
+    cleaned.join(60)
+    BEHIND.wait_for_all()
+    there = kt.open_table(table.uri)
+    there = there.branch("b") if line == "a branch" else there
+    assert kinds(there) == "WWWc"
+    assert rows_of(there) == expected(2)
+
+
+@pytest.mark.usefixtures("restless")
+def test_cleaning_up_leaves_what_is_put_off_to_its_time(warehouse: str) -> None:
+    table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
+    upsert(table, 0, 1, 2)
+    table.remove_orphan_files(time.time_ns() // 1_000_000, dry_run=False)
+    assert kinds(table) == "WWW"
+    table.close()
+    assert kinds(table) == "WWWc"
+
+
+def test_who_drops_a_table_waits_for_what_is_compacted_of_its_branches(
+    warehouse: str, made: Made
+) -> None:
+    table = table_in(warehouse)
+    branch_with_a_compaction(table)
+    assert made.came.wait(60)
+    dropped = threading.Thread(target=kt.connect(warehouse).drop_table, args=["t"])
+    dropped.start()
+    dropped.join(0.3)
+    assert dropped.is_alive()
+    made.opened.set()
+    dropped.join(60)
+    BEHIND.wait_for_all()
+    assert not list(Path(table.uri).rglob("*"))
 
 
 STATEMENTS = {

@@ -32,7 +32,7 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.compaction.compact import CompactionResult
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.evolution import SchemaChange
-from keytide.table.expiry import orphans, snapshot_expiry
+from keytide.table.expiry import snapshot_expiry
 from keytide.table.history import automatic_tags, branch_renaming
 from keytide.table.history import branches as branch_verbs
 from keytide.table.history import consumers as consumer_verbs
@@ -47,7 +47,14 @@ from keytide.table.scans import get_row, get_rows, scan_table, why_row
 from keytide.table.state.branches import open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep import conversion, going_back, mending, old_partitions, purging
+from keytide.table.upkeep import (
+    conversion,
+    going_back,
+    mending,
+    old_partitions,
+    orphans,
+    purging,
+)
 from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.compacting import compact
 from keytide.table.upkeep.doctor import doctor as diagnose

@@ -264,7 +264,7 @@ class Catalog:
             if missing_ok:
                 return
             self.table(name)
-        BEHIND.settle(self.warehouse.metadata(database, table).uri)
+        BEHIND.settle_whole(self.warehouse.metadata(database, table).uri)
         self.warehouse.drop(database, table)
 
     def _split_whole(self, name: str) -> tuple[str, str]:

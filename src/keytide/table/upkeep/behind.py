@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, replace
 
 from keytide.callers import warn_caller
+from keytide.format.branch import BRANCH_MARK
 from keytide.table.compaction.compact import CompactionResult, compact_due
 from keytide.table.compaction.planning import Planner
 from keytide.table.runner import TaskRunner, Threads
@@ -75,6 +76,8 @@ class _Table:
     thread: threading.Thread | None = None
     waiting: Due | None = None
     begin_at: float = 0
+    is_under_way: bool = False
+    """Whether something is compacted at the moment."""
     compactions: int = 0
     """How many have ended."""
     failure: str | None = None
@@ -139,6 +142,26 @@ class Behind:
             self._lock.notify_all()
         self._join(uri)
 
+    def settle_whole(self, uri: str) -> None:
+        """The same of a table and its branches, which lie in its folder."""
+        for each in self._with_branches(uri):
+            self.settle(each)
+
+    def let_end(self, uri: str) -> None:
+        """Wait for the compactions that are under way of a table and its branches, for no others.
+
+        It is for whoever goes by the age of files: those of what begins later are younger.
+        """
+        for each in self._with_branches(uri):
+            with self._lock:
+                is_under_way = each in self._tables and self._tables[each].is_under_way
+            if is_under_way:
+                self.wait_for_one(each)
+
+    def _with_branches(self, uri: str) -> list[str]:
+        branches = f"{uri.rstrip('/')}{BRANCH_MARK}"
+        return [each for each in self._known() if each == uri or each.startswith(branches)]
+
     def wait_for_all(self) -> None:
         """Wait for all tables, one after the other."""
         for uri in self._known():
@@ -195,13 +218,13 @@ class Behind:
         while (due := self._next(table)) is not None:
             try:
                 due.compact()
-            except Exception as error:
+            except BaseException as error:  # a panic of a Rust library is no Exception
                 table.failure = (
                     f"table {due.table.name}: the rows are written, and their compaction behind "
                     f"that failed, which a later write or Table.compact makes up for: {error}"
                 )
             with self._lock:
-                table.compactions += 1
+                table.is_under_way, table.compactions = False, table.compactions + 1
                 self._lock.notify_all()
 
     def _next(self, table: _Table) -> Due | None:
@@ -210,6 +233,7 @@ class Behind:
             while table.waiting is not None and (left := table.begin_at - time.monotonic()) > 0:
                 self._lock.wait(left)
             due = table.take()
+            table.is_under_way = due is not None
             if due is None:
                 table.thread = None
                 self._lock.notify_all()

@@ -18,7 +18,6 @@ from keytide.store import Store
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.compaction.picking import sorted_runs
 from keytide.table.compaction.planning import why_not_compacted
-from keytide.table.expiry.orphans import AGE_MIN_MS, orphan_files
 from keytide.table.expiry.snapshot_expiry import expire_snapshots, overdue
 from keytide.table.history.consumers import consumers_of
 from keytide.table.publishing.published import Publication, publications_of
@@ -27,6 +26,7 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.mending import unread
+from keytide.table.upkeep.orphans import AGE_MIN_MS, orphan_files
 
 __all__ = ["Diagnosis", "Sign", "doctor"]
 

@@ -57,7 +57,7 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
     Raises `InvalidError` for a branch, and where an option names one; `UnsupportedError`,
     `ConflictError` and `DataError` as `truncate` and `expire_snapshots` do.
     """
-    BEHIND.settle(table.uri)
+    BEHIND.settle_whole(table.uri)
     if isinstance(table.store, BranchStore):
         raise InvalidError(
             f"table {table.name}: a purge is of a whole table, which {table_name(table)} is; to be "

@@ -18,6 +18,7 @@ import pyarrow as pa
 from keytide import html
 from keytide.errors import InvalidError
 from keytide.format import paths
+from keytide.format.branch import main_store
 from keytide.format.delta.names import LOG_DIR
 from keytide.format.delta.vector import VECTOR_DIR
 from keytide.format.iceberg.metadata import METADATA_DIR
@@ -31,6 +32,7 @@ from keytide.table.publishing.leftovers import left_over, may_be_left_over
 from keytide.table.state.retries import again
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.behind import BEHIND
 
 __all__ = ["AGE_MIN_MS", "OrphanFiles", "orphan_files", "remove_orphan_files"]
 
@@ -69,8 +71,9 @@ def remove_orphan_files(
     them. What a snapshot, tag, branch, changelog or version of what is published names stays, and
     so does whatever has no place in the table. Only files that were changed last before
     `older_than` go, a day ago when it is left out: a file that a writer has not committed yet looks
-    the same, so give no time at which somebody was writing what is not committed yet. Takes a
-    listing of the whole table.
+    the same, so give no time at which somebody was writing what is not committed yet. What this
+    process compacts behind its writers at the moment is waited for. Takes a listing of the whole
+    table.
 
     Raises `InvalidError` for a time to come, and `DataError`, with nothing deleted, when the
     store fails or something that names files is torn.
@@ -85,6 +88,7 @@ def remove_orphan_files(
             f"files that are being written would go. Give a time before which nobody began to "
             f"write what is not committed yet; a day ago when left out"
         )
+    BEHIND.let_end(main_store(table.store).uri_of(""))
     found = orphan_files(table, before_ms)
     if not dry_run:
         table.store.delete(info.path for info in found)
