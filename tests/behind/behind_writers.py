@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-__all__ = ["IS_SET", "begin", "python_path", "told", "wait"]
+__all__ = ["IS_SET", "OFTEN", "begin", "python_path", "told", "wait"]
 
 _HERE = str(Path(__file__).parent)
 _SETTING, _COUNTS = "KEYTIDE_COMPACTION", "KEYTIDE_COMPACTIONS_BEHIND"
@@ -25,6 +25,8 @@ _begun: list[bool] = []
 
 IS_SET = os.environ.get(_SETTING, "") == "behind"
 """Whether it is asked for."""
+OFTEN = {"num-sorted-run.compaction-trigger": "2"} if IS_SET else {}
+"""Options of a table that lives briefly, so that something is compacted behind its writers."""
 
 
 def begin() -> None:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 import adbc_driver_sqlite.dbapi
+import behind_writers
 import duckdb
 import pyarrow as pa
 from fuzz_case import Case, Refused
@@ -117,7 +118,7 @@ def _stored(case: Case, oracle: duckdb.DuckDBPyConnection) -> Worlds:
     names = _names(case)
     lake = _lake(case, oracle)
     key = (("k", "g") if is_partitioned or case.often(0.3) else ("k",)) if has_key else ()
-    options = {
+    options = (behind_writers.OFTEN if has_key else {}) | {
         name: value.format(**names)
         for name, value in chance.choice(_OPTIONS if has_key else _APPENDED).items()
     }

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import behind_writers
 import pyarrow as pa
 from fuzz_case import Case, Refused
 
@@ -65,7 +66,7 @@ def run(case: Case) -> None:
     """One table, and what becomes of it."""
     chance = case.chance
     key, partition, layout = chance.choice(_LAYOUTS)
-    options = chance.choice(_MERGING) | chance.choice(_UPKEEP) | layout
+    options = behind_writers.OFTEN | chance.choice(_MERGING) | chance.choice(_UPKEEP) | layout
     lake = case.lake()
     if "p" not in partition or "p" in key:
         made = case.attempt(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import behind_writers
 import deltalake
 import pyarrow as pa
 from fuzz_case import Case, Refused
@@ -88,6 +89,7 @@ def _begun(case: Case) -> Life | None:
     for i in range(chance.choice([1, 2, 4])):
         columns[f"v{i}{chance.choice(names)}"] = kind_of(chance.choice(_VALUES))
     options = {**kind, **chance.choice(_LAYOUTS), "publish": form, "snapshot.num-retained.min": "1"}
+    options = (behind_writers.OFTEN if key else {}) | options
     fields = [kt.Field(-1, n, k) for n, k in columns.items()]
     told = f"{[f.sql() for f in fields]} {key} {partition} {options}"
     lake = case.lake()

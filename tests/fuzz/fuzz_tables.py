@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import behind_writers
 import polars as pl
 import pyarrow as pa
 from fuzz_case import Case, Refused, shown
@@ -63,7 +64,7 @@ def _definition(chance: random.Random) -> tuple[Definition, dict[str, str]]:
     made.sequence = [f"s{i}" for i in range(len(orders))]
     if len(keys) > 1 and chance.random() < 0.5:
         made.partition = made.key[: chance.choice(range(1, len(keys)))]
-    options = dict(chance.choice(_BUCKETS))
+    options = behind_writers.OFTEN | chance.choice(_BUCKETS)
     options |= chance.choice(_LAYOUTS)
     _order(made, options, chance)
     _engine(made, options, chance)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import behind_writers
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
@@ -40,6 +41,7 @@ class History(RuleBasedStateMachine):
     @initialize(options=OPTIONS)
     def begin(self, options: dict[str, str]) -> None:
         lake = kt.connect("", store=empty_store())
+        options = behind_writers.OFTEN | options
         self.table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
         self.store = self.table.stored.store
         self.now: dict[int, int] = {}

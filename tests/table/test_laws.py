@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 from uuid import uuid4
 
+import behind_writers
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -334,7 +335,7 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.lake = kt.connect(self.folder.name)
-        options = {"bucket": str(self.buckets)}
+        options = {"bucket": str(self.buckets), **behind_writers.OFTEN}
         if self.fields:
             options["sequence.field"] = ",".join(self.fields)
         self.lake.create_table("t", SCHEMA, self.primary_key, self.partition_by, options=options)
