@@ -137,7 +137,8 @@ class Killed:
             lines.append(line)
         time.sleep(self.chance.choice([0, self.chance.uniform(0, 0.05)]))
         process.kill()
-        lines += process.communicate()[0].splitlines(keepends=True)
+        lines += process.stdout.readlines()
+        process.communicate()  # alone it would not give what has been read ahead
         self.deaths += lines.count("compacts\n") > lines.count("compacted\n")
         commits = [line.split() for line in lines if line[0].isdigit() and line.endswith("\n")]
         self.told += [(f"writer-{writer}", int(number), int(at)) for number, at in commits]

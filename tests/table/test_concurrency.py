@@ -240,7 +240,8 @@ def told_until_killed(
     said = [process.stdout.readline() for _ in range(lines)]
     time.sleep(more_seconds)
     process.kill()
-    said += process.communicate()[0].splitlines(keepends=True)
+    said += process.stdout.readlines()
+    process.communicate()  # alone it would not give what has been read ahead
     return [acknowledgement(line) for line in said if line.endswith("\n")]
 
 

@@ -22,7 +22,7 @@ def test_writers_killed_while_they_compact_lose_nothing(warehouse: str, kind: st
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=LONG) for kind in KINDS])
 def test_writers_killed_again_and_again_lose_nothing(warehouse: str, kind: str) -> None:
-    stray, deaths = lives(warehouse, kind, writers=3, times=20)
+    stray, deaths = lives(warehouse, kind, writers=3, times=10)
     assert stray > 0, "some compaction was killed before its commit"
     assert deaths > 5
 
