@@ -421,20 +421,24 @@ def test_cleaning_up_leaves_what_is_put_off_to_its_time(warehouse: str) -> None:
     assert kinds(table) == "WWWc"
 
 
-def test_who_drops_a_table_waits_for_what_is_compacted_of_its_branches(
-    warehouse: str, made: Made
+@pytest.mark.parametrize("statement", [
+    "DROP TABLE t", "CALL sys.purge_files('t')", "CALL sys.delete_branch('t', 'b')",
+    "CALL sys.rename_branch('t', 'b', 'c')",
+])  # fmt: skip
+def test_whoever_takes_a_branch_away_waits_for_what_is_compacted_of_it(
+    warehouse: str, made: Made, statement: str
 ) -> None:
     table = table_in(warehouse)
     branch_with_a_compaction(table)
     assert made.came.wait(60)
-    dropped = threading.Thread(target=kt.connect(warehouse).drop_table, args=["t"])
-    dropped.start()
-    dropped.join(0.3)
-    assert dropped.is_alive()
+    done = threading.Thread(target=kt.connect(warehouse).sql, args=[statement])
+    done.start()
+    done.join(0.3)
+    assert done.is_alive()
     made.opened.set()
-    dropped.join(60)
+    done.join(60)
     BEHIND.wait_for_all()
-    assert not list(Path(table.uri).rglob("*"))
+    assert not list(Path(table.uri).rglob("branch-b"))
 
 
 STATEMENTS = {

@@ -33,7 +33,7 @@ from keytide.table.compaction.compact import CompactionResult
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.expiry import snapshot_expiry
-from keytide.table.history import automatic_tags, branch_renaming
+from keytide.table.history import automatic_tags
 from keytide.table.history import branches as branch_verbs
 from keytide.table.history import consumers as consumer_verbs
 from keytide.table.history import tags as tag_verbs
@@ -47,6 +47,7 @@ from keytide.table.scans import get_row, get_rows, scan_table, why_row
 from keytide.table.state.branches import open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep import branches as ended_branches
 from keytide.table.upkeep import (
     conversion,
     going_back,
@@ -691,8 +692,8 @@ class Table:
         return _beside(self, open_branch(self._stored, name))
 
     create_branch = member_giving(branch_verbs.create_branch, _beside)
-    delete_branch = member(branch_verbs.delete_branch)
-    rename_branch = member_giving(branch_renaming.rename_branch, _beside)
+    delete_branch = member(ended_branches.delete_branch)
+    rename_branch = member_giving(ended_branches.rename_branch, _beside)
     fast_forward = member(going_back.fast_forward)
 
 

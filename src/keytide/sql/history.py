@@ -15,11 +15,12 @@ from keytide.moments import Moment, epoch_ms
 from keytide.options import TableOptions
 from keytide.record import Record
 from keytide.sql.procedure import Procedure, done, named_by_commas, places, procedure, texts
-from keytide.table.history import automatic_tags, branch_renaming, branches, tags
+from keytide.table.history import automatic_tags, branches, tags
 from keytide.table.history.rollback import RollbackResult
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep import branches as ended_branches
 from keytide.table.upkeep import going_back, restore
 
 __all__ = ["HISTORY"]
@@ -188,7 +189,7 @@ def delete_branch(table: StoredTable, branch: str) -> None:
     for name in names:
         branches.refuse_deletion(table, name)
     for name in names:
-        branches.delete_branch(table, name)
+        ended_branches.delete_branch(table, name)
 
 
 _TAG = {"tag": "name", "snapshot": "snapshot_id", "time_retained": "time_retained"}
@@ -203,7 +204,7 @@ HISTORY: Mapping[str, Procedure] = {
     "expire_tags": procedure(automatic_tags.expire_tags, _tag_names, older_than="older_than"),
     "fast_forward": procedure(going_back.fast_forward, done, branch="name"),
     "rename_branch": procedure(
-        branch_renaming.rename_branch, done, from_branch="name", to_branch="new_name"
+        ended_branches.rename_branch, done, from_branch="name", to_branch="new_name"
     ),
     "rename_tag": procedure(tags.rename_tag, done, tag="name", target_tag="new_name"),
     "replace_tag": procedure(tags.replace_tag, done, **_TAG),

@@ -33,18 +33,7 @@ _ROUNDS_MAX = 100
 
 
 def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
-    """Give a branch another name. No data is copied, and none that is committed is lost.
-
-    Until the new branch is there the old one is as it was. For a moment both are there, and
-    what writers commit to the old one then moves along; after a stop in between, the same call
-    goes on. Who has the branch open under its old name does not find it any more.
-
-    Raises `NotFoundError` naming the branches there are, `AlreadyExistsError` and
-    `InvalidError` for a new name that is taken or cannot be, `InvalidError` for 'main', and
-    for a branch that an option of the table names; `ConflictError`, with both branches there,
-    when somebody writes to the new name and another one to the old one meanwhile; `DataError`
-    when the store fails.
-    """
+    """Give a branch another name, and what writers commit to the old one meanwhile with it."""
     check_name(table, new_name)
     if name == paths.MAIN_BRANCH:
         raise InvalidError(

@@ -231,12 +231,7 @@ def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource
 
 
 def delete_branch(table: StoredTable, name: str) -> None:
-    """Delete a branch. What only it had stays for orphan cleaning.
-
-    Raises `NotFoundError` naming the branches there are, `InvalidError` for one that an option
-    of the table names, `DataError` when the store fails; after that it may be half deleted, and
-    the same call goes on.
-    """
+    """Delete a branch, or go on where that stopped. What only it had stays for orphan cleaning."""
     refuse_deletion(table, name)
     main, folder = main_store(table.store), paths.branch_dir(name)
     main.put(paths.unfinished_path(name), b"")
