@@ -10,11 +10,11 @@ import pytest
 from interop_judges import Judge, assert_reads_alike, canonical
 
 import keytide as kt
-from killed_writers import KINDS, Killed, make_table, rows_of
+from killed_writers import Killed, make_table, rows_of
 
 
-@pytest.mark.one_in(10)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.one_in(7)
+@pytest.mark.parametrize("kind", ["last", "sums", "placed"])
 def test_interop_tables_of_killed_writers_read_alike(
     judge: Judge, warehouse: str, kind: str
 ) -> None:
