@@ -185,12 +185,13 @@ class Life:
         snapshots = table.snapshots()
         # With deletion vectors rows are seen once they are compacted, a snapshot later.
         hides = "deletion-vectors.enabled" in self.options
-        before = now
+        before = now if hides else None
         for snapshot in snapshots[-1:] if hides else snapshots:
             # One that ran behind a writer has come some time after what it compacted.
             is_compaction = snapshot.commit_kind is CommitKind.COMPACT
-            shows = copy.deepcopy(before if is_compaction else now)
-            before = self.then.setdefault(snapshot.uuid, shows)
+            before = self.then.get(snapshot.uuid, before if is_compaction else now)
+            if before is not None:
+                self.then[snapshot.uuid] = copy.deepcopy(before)
 
     # -- what is done --------------------------------------------------------------------------
 

@@ -542,11 +542,13 @@ class Restoring(RuleBasedStateMachine):
     def note(self) -> None:
         # With deletion vectors rows are seen once they are compacted, a snapshot later.
         made = self.table.snapshots()[-1 if self.is_marked else 0 :]
-        before = self.now
+        before: Rows | None = self.now if self.is_marked else None
         for snapshot in made:
             # One that ran behind a writer has come some time after what it compacted.
             is_compaction = snapshot.commit_kind is CommitKind.COMPACT
-            before = self.then.setdefault(snapshot.uuid, before if is_compaction else self.now)
+            before = self.then.get(snapshot.uuid, before if is_compaction else self.now)
+            if before is not None:
+                self.then[snapshot.uuid] = before
 
     def whole_snapshots(self) -> list[kt.Snapshot]:
         return [snapshot for snapshot in self.table.snapshots() if snapshot.uuid in self.then]
