@@ -134,6 +134,7 @@ class Life:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             done = self.case.attempt(f"{self.told}", act)
+            behind_writers.wait()  # what is compacted is published, too
         failed = [str(each.message) for each in warned if "publishing" in str(each.message)]
         if failed:
             self.case.note("rows", "publishing failed", f"{failed} after {self.told}")
