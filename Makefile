@@ -49,7 +49,7 @@ test-all: test  ## The same with every case of large tests, of which `make test`
 test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
 	@$(PYTEST) -n 2 -m "not spark and not slow" $(ARGS)
 
-soak: venv  ## Run the tests that kill drivers of Spark for minutes
+soak: venv  ## Run the tests that kill drivers of Spark and writers for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
 
 fuzz: venv  ## Look for faults for MINUTES=10 with random use; FAR=1 puts lakes far away; SEED=1 REPLAY=sql:17 runs a case again
