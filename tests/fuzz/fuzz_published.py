@@ -311,7 +311,8 @@ class Life:
         chosen = self.case.chance.choice([",".join(forms), forms[0], forms[-1], None])
         self.steps[-1] += f" publish = {chosen}"
         if chosen is None:
-            self.table.alter(evolution.RemoveOption("publish"))
+            if "publish" in self.table.options:
+                self.table.alter(evolution.RemoveOption("publish"))
         else:
             self.table.alter(evolution.SetOption("publish", chosen))
 
