@@ -89,7 +89,8 @@ def _begun(case: Case) -> Life | None:
     for i in range(chance.choice([1, 2, 4])):
         columns[f"v{i}{chance.choice(names)}"] = kind_of(chance.choice(_VALUES))
     options = {**kind, **chance.choice(_LAYOUTS), "publish": form, "snapshot.num-retained.min": "1"}
-    options = (behind_writers.OFTEN if key else {}) | options
+    if has_key and "upsert.mode" not in kind:
+        options = behind_writers.OFTEN | options
     fields = [kt.Field(-1, n, k) for n, k in columns.items()]
     told = f"{[f.sql() for f in fields]} {key} {partition} {options}"
     lake = case.lake()
