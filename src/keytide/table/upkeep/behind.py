@@ -153,10 +153,15 @@ class Behind:
         It is for whoever goes by the age of files: those of what begins later are younger.
         """
         for each in self._with_branches(uri):
-            with self._lock:
-                is_under_way = each in self._tables and self._tables[each].is_under_way
-            if is_under_way:
-                self.wait_for_one(each)
+            self._let_end(each)
+
+    def _let_end(self, uri: str) -> None:
+        with self._lock:
+            table = self._table(uri)
+            seen = table.compactions
+            if table.thread is not threading.current_thread():
+                self._lock.wait_for(lambda: not table.is_under_way or table.compactions > seen)
+        self._tell(uri)
 
     def _with_branches(self, uri: str) -> list[str]:
         branches = f"{uri.rstrip('/')}{BRANCH_MARK}"
