@@ -48,7 +48,8 @@ def begin() -> None:
 
 def python_path(*folders: str) -> str:
     """`PYTHONPATH` of a child that is to find modules in these folders."""
-    return os.pathsep.join([*([_HERE] if IS_SET else []), *folders])
+    # Where a test has a `sitecustomize` of its own, that comes first and calls `begin` itself.
+    return os.pathsep.join([*folders, *([_HERE] if IS_SET else [])])
 
 
 def _compact_all_behind() -> None:
