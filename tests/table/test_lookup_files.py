@@ -18,11 +18,11 @@ import keytide as kt
 from keytide.format.data_file import FileReader
 from keytide.store import objects, open_store
 from keytide.table.compaction import lookup
-from keytide.table.compaction.old_versions import OldVersions
 from keytide.table.definition.evolution import SetOption
 from keytide.table.read import laid_out, lookup_files
 from keytide.table.read.lookup_files import Bounds, LookupFiles
 from keytide.table.read.sections import PlannedFile
+from keytide.table.read.versions_of_keys import VersionsOfKeys
 
 KEYS = {
     "INT": lambda n: n,
@@ -100,13 +100,13 @@ def test_changelog_with_lookup_files_tells_the_same_and_folds_to_the_rows(
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
     """Levels of the files that are asked for old versions, and the keys."""
     asked = []
-    real = OldVersions.of
+    real = VersionsOfKeys.of
 
-    def of(self: OldVersions, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    def of(self: VersionsOfKeys, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         asked.append((file.meta.level, sorted(keys["k"])))
         return real(self, file, keys)
 
-    monkeypatch.setattr(OldVersions, "of", of)
+    monkeypatch.setattr(VersionsOfKeys, "of", of)
     return asked
 
 
@@ -223,7 +223,7 @@ def found(files: LookupFiles, key: str, bounds: Bounds) -> list[tuple[Any, ...]]
     file = files.find(key, frames, bounds)
     if file is None:
         return None
-    keys = pl.DataFrame({"k": [15, -1, 3, 99]})
+    keys = pl.DataFrame({"k": [-1, 3, 15, 99]})
     return [row for frame in file.with_keys(keys) for row in frame.rows()]
 
 
