@@ -25,6 +25,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.merge.order import physical
 from keytide.merge.touched import with_keys
 from keytide.threads import side_by_side
 
@@ -212,7 +213,7 @@ def searched(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
     column, wanted = rows[first], keys[first]
     if not (len(column) and _is_searchable(wanted) and _is_searchable(column)):
         return with_keys(rows, keys)
-    places = (_stretches if more else _places)(*map(_physical, (column, wanted)))
+    places = (_stretches if more else _places)(physical(column), physical(wanted))
     if not len(places):
         return rows.head(0)
     found = rows[pl.Series(places)]
@@ -224,10 +225,6 @@ def _is_searchable(key: pl.Series) -> bool:
     kind = key.dtype
     is_plain = kind.is_integer() or kind.is_temporal() or kind in (pl.String, pl.Binary)
     return is_plain and not key.null_count()
-
-
-def _physical(key: pl.Series) -> pl.Series:
-    return key.to_physical() if key.dtype.is_temporal() else key  # asking takes its time
 
 
 def _places(column: pl.Series, wanted: pl.Series) -> Places:

@@ -33,6 +33,7 @@ from keytide.format.data_file import (
     read_side_by_side,
     read_together,
     spans_of,
+    version_in,
 )
 from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
@@ -127,8 +128,12 @@ class StoredVersions:
         Raises `DataError` where the file is missing.
         """
         has_one_kind = any(True for _ in self._one_kind(file))
-        version = self._reader(file).version
-        return (*version, self.view.schema.id, self.columns, has_one_kind)
+        return (
+            *version_in(*self.view.data_file(file.entry)),
+            self.view.schema.id,
+            self.columns,
+            has_one_kind,
+        )
 
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files that have no key in common, file by file, small ones together."""
