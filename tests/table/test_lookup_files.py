@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from uuid import uuid4
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.data_file import FileReader
@@ -20,7 +23,7 @@ from keytide.store import objects, open_store
 from keytide.table.compaction import lookup
 from keytide.table.definition.evolution import SetOption
 from keytide.table.read import laid_out, lookup_files
-from keytide.table.read.lookup_files import Bounds, LookupFiles
+from keytide.table.read.lookup_files import Bounds, LookupFiles, searched
 from keytide.table.read.sections import PlannedFile
 from keytide.table.read.versions_of_keys import VersionsOfKeys
 
@@ -209,6 +212,36 @@ def test_old_rows_come_by_windows_where_those_of_the_keys_are_too_many_to_be_hel
     told.append([upsert(tables[1], *step) for step in steps])
     assert told[0] == told[1]
     assert (5, list(range(50))) in asked
+
+
+# -- which rows are found -------------------------------------------------------------------------
+
+VALUES = {
+    pl.Int32: st.integers(-9, 9),
+    pl.Int64: st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1),
+    pl.String: st.text("aé\U0001f600z", max_size=2),
+    pl.Binary: st.binary(max_size=2),
+    pl.Date: st.dates(date(2000, 1, 1), date(2000, 1, 9)),
+    pl.Float64: st.floats(),
+}
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_rows_are_found_by_keys_of_any_types(data: st.DataObject) -> None:
+    types = data.draw(st.lists(st.sampled_from([*VALUES]), min_size=1, max_size=3))
+    key = [f"k{place}" for place in range(len(types))]
+    nullable = st.none() if data.draw(st.integers(0, 3)) == 3 else st.nothing()
+    some = st.lists(st.tuples(*(VALUES[kind] | nullable for kind in types)), min_size=8)
+    schema = dict(zip(key, types, strict=True))
+
+    def keys(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+        return pl.DataFrame(rows, schema=schema, orient="row").unique().sort(key)
+
+    rows = keys(data.draw(some)).with_row_index("row")
+    wanted = keys(data.draw(some) + rows.select(key).rows()[::3])
+    expected = rows.join(wanted, on=key, how="semi", nulls_equal=True).sort("row")
+    assert searched(rows, wanted).equals(expected)
 
 
 # -- when they are made and dropped ---------------------------------------------------------------

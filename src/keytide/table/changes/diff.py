@@ -46,6 +46,8 @@ __all__ = ["DiffTask", "plan_diff"]
 # The keys of changed files are held while rows are read, in so much of the memory.
 _KEYS_SHARE = 8
 _KEY_BYTES = 64
+# Beside what is found, files are decoded, several at a time where a store is far.
+_SHARE_OF_FILE = 4
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class DiffTask:
         files = {file.entry.identity: file for file in self.files}.values()
         rows = rows_in(memory_bytes, self.files, self.view.schema.fields)
         most = sum(min(file.meta.row_count, keys.height) for file in files)
-        return find(self.view, files, keys, rows) if most <= rows else None
+        return find(self.view, files, keys, rows // _SHARE_OF_FILE) if most <= rows else None
 
 
 def plan_diff(

@@ -37,6 +37,8 @@ Places: TypeAlias = npt.NDArray[np.int64]
 _REMEMBERED_MAX = 10_000
 # A process may map some ten thousand files.
 _FILES_MAX = 10_000
+# So few keys are found before threads have begun to look for them.
+_ALONE_MAX = 1 << 12
 # A disk that has less left is not filled further.
 _FREE_SHARE_MAX = 0.5
 
@@ -61,13 +63,7 @@ class LookupFile:
 
     def with_keys(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """The versions of some keys, given once each and in order, frame by frame in key order."""
-        if len(self.frames) == 1:
-            found = searched(self.frames[0], keys)
-            return iter([found] if found.height else [])
-        return self._side_by_side(keys)
-
-    def _side_by_side(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        at_once = os.cpu_count() or 1
+        at_once = 1 if keys.height <= _ALONE_MAX else os.cpu_count() or 1
         for start in range(0, len(self.frames), at_once):
             frames = self.frames[start : start + at_once]
             found = side_by_side([partial(searched, frame, keys) for frame in frames], at_once)
