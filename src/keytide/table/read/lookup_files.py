@@ -228,8 +228,11 @@ def _places(column: pl.Series, wanted: pl.Series) -> Places:
     near = _near(column, wanted)
     places = _search(column, near, "left")
     if _are_numbers(column, near):
-        return places[column.to_numpy()[places] == near.to_numpy()]
-    return places[(column.gather(places) == near).to_numpy()]
+        is_there = column.to_numpy()[places] == near.to_numpy()
+    else:
+        is_there = (column.gather(places) == near).to_numpy()
+    there: Places = places[is_there]
+    return there
 
 
 def _stretches(column: pl.Series, wanted: pl.Series) -> Places:
