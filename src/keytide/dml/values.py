@@ -14,7 +14,7 @@ from keytide.table.conditions.predicate import (
     conjunction,
     conjuncts,
 )
-from keytide.table.read.key_conditions import key_range
+from keytide.table.read.lookup import key_range
 from keytide.table.state.view import TableView
 from keytide.table.values.spellings import has_one_spelling
 

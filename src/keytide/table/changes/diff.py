@@ -31,13 +31,14 @@ from keytide.table.changes.lanes import Lane, lanes
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.conversion import as_kind_of
 from keytide.table.definition.option_changes import keeps_stored_rows
-from keytide.table.read.found import Found, find, keys_in
-from keytide.table.read.key_conditions import key_range
+from keytide.table.read.found import Found
 from keytide.table.read.lifetime import Lifetime
+from keytide.table.read.lookup import key_range
 from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.plan import plan_files
 from keytide.table.read.sections import BucketPlan, PlannedFile, is_out_of_order
 from keytide.table.read.statistics import decoded
+from keytide.table.read.versions_of_keys import find, keys_in
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 

@@ -1,4 +1,4 @@
-"""Conditions about the key: those that some keys fulfil, and the few keys that one leaves open."""
+"""The keys that a condition leaves open, where these are few."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import polars as pl
-
 from keytide.format.data_file import Key
-from keytide.table.conditions.predicate import (
-    Comparison,
-    Predicate,
-    conjunction,
-    conjuncts,
-    equal_values,
-)
+from keytide.table.conditions.predicate import Predicate, conjuncts, equal_values
 from keytide.table.values.spellings import has_one_spelling
 from keytide.types import Field
 
-__all__ = ["key_range", "pinned_keys"]
+__all__ = ["pinned_keys"]
 
 # Of more keys, reading all rows around them is as fast as looking for each.
 _KEYS_MAX = 128
@@ -47,16 +39,3 @@ def _pinned(values: Sequence[Any] | None, field: Field) -> Sequence[Any] | None:
     if any(type(value) is not python for value in values):
         return None
     return tuple(dict.fromkeys(values))
-
-
-def key_range(keys: pl.DataFrame) -> Predicate | None:
-    """The range of the first key column, if every key has a value there."""
-    first = keys.to_series(0)
-    if not len(first) or first.null_count():
-        return None
-    ends = first.sort()[[0, -1]]  # as keys are sorted, NaN last
-    if ends.dtype == pl.Datetime:
-        ends = ends.to_physical()  # Python's datetime has no nanoseconds
-    low, high = ends
-    name = first.name
-    return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])

@@ -5,8 +5,9 @@ Where the keys are few, files that are looked up again, and small ones at once, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
@@ -14,14 +15,15 @@ from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
 from keytide.lazily import cached_property
 from keytide.row_kind import RETRACTS
-from keytide.table.read.key_conditions import key_range
+from keytide.table.read.found import Found, has_all_rows, together
 from keytide.table.read.laid_out import LaidOut
+from keytide.table.read.lookup import key_range
 from keytide.table.read.lookup_files import LookupFile, searched
-from keytide.table.read.runs import StoredVersions
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
-__all__ = ["VersionsOfKeys"]
+__all__ = ["VersionsOfKeys", "find", "keys_in"]
 
 
 @dataclass(frozen=True)
@@ -73,3 +75,32 @@ class VersionsOfKeys:
             is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
         told = [is_dead.alias(IS_DEAD)] if IS_DEAD in rows.columns else []
         return rows.filter(is_read).with_columns(*told)
+
+
+def find(view: TableView, files: Iterable[PlannedFile], keys: pl.DataFrame, rows_max: int) -> Found:
+    """What those of some files that have no dead rows have for keys, given once each and in order.
+
+    About `rows_max` rows of each file are decoded at a time. Raises `DataError` naming a file that
+    cannot be read.
+    """
+    wanted = {file.entry.identity: file for file in files if has_all_rows(file)}
+    columns = (*view.schema.names, *SYSTEM_COLUMNS)
+    stored = {
+        partition: VersionsOfKeys(view, partition, columns, rows_max)
+        for partition in {file.entry.partition for file in wanted.values()}
+    }
+
+    def versions(file: PlannedFile) -> pl.DataFrame:
+        return together([*stored[file.entry.partition].of(file, keys)])
+
+    found = view.store.together([partial(versions, file) for file in wanted.values()])
+    return Found(dict(zip(wanted, found, strict=True)))
+
+
+def keys_in(view: TableView, file: PlannedFile) -> pl.DataFrame:
+    """The keys in a file. Raises `DataError` where it cannot be read."""
+    key = list(view.order.key)
+    known = LaidOut.whole(view, file.entry.partition).at_hand(file) if has_all_rows(file) else None
+    if known is not None:
+        return pl.concat([rows.select(key) for rows in known.frames])
+    return StoredVersions(view, file.entry.partition, view.order.key).of_file(file.as_stored())

@@ -29,8 +29,7 @@ from keytide.merge.joined import joined
 from keytide.merge.order import IS_ADD
 from keytide.row_kind import RowKind
 from keytide.scratch import scratch
-from keytide.table.read.key_conditions import key_range
-from keytide.table.read.lookup import newest_versions
+from keytide.table.read.lookup import key_range, newest_versions
 from keytide.table.read.plan import plan_files
 from keytide.table.read.statistics import decoded
 from keytide.table.read.task import ReadTask

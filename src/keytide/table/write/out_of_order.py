@@ -16,8 +16,7 @@ from keytide.format.arrow import from_arrow
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.lateness import is_late, with_ranks
 from keytide.row_kind import RowKind
-from keytide.table.read.key_conditions import key_range
-from keytide.table.read.lookup import newest_versions
+from keytide.table.read.lookup import key_range, newest_versions
 from keytide.table.read.plan import plan_files
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
