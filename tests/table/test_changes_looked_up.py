@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
-from keytide.table.read import lookup_files, runs
+from keytide.table.changes import diff
+from keytide.table.read import laid_out
 from keytide.table.read.lookup_files import LookupFiles
 
 SCHEMA = pl.DataFrame(schema={"id": pl.Int64, "s": pl.String, "v": pl.Int64}).to_arrow().schema
@@ -40,44 +42,92 @@ def told(table: kt.Table, start: int, end: int) -> list[Any]:
     return sorted(tuple(row.values()) for row in table.changes(start, end).to_pylist())
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(options=st.sampled_from(TABLES), commits=st.lists(ROWS, min_size=1, max_size=4))
-def test_changes_are_the_same_at_first_sight_and_once_files_are_laid_out(
-    options: dict[str, str], commits: list[dict[int, int | None]], tmp_path_factory: Any
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> LookupFiles:
+    """The lookup files of this test alone."""
+    mine = LookupFiles()
+    monkeypatch.setattr(laid_out, "LOOKUP_FILES", mine)
+    return mine
+
+
+KEYS: Sequence[Sequence[str]] = [["id"], ["s", "id"], ["s"]]
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    options=st.sampled_from(TABLES),
+    key=st.sampled_from(KEYS),
+    commits=st.lists(ROWS, min_size=1, max_size=4),
+)
+def test_changes_are_the_same_streamed_and_looked_up_in_small_and_in_large_files(
+    options: dict[str, str],
+    key: Sequence[str],
+    commits: list[dict[int, int | None]],
+    tmp_path_factory: Any,
 ) -> None:
     lake = kt.connect(tmp_path_factory.mktemp("lake"))
-    table = lake.create_table("t", SCHEMA, ["id"], options={"bucket": "1", **options})
+    table = lake.create_table("t", SCHEMA, key, options={"bucket": "1", **options})
     table.write(written(dict.fromkeys(range(30), 0)))
     table.compact(full=True)
     for changed in commits:
         table.write(written(changed))
     ids = [snapshot.id for snapshot in table.snapshots()]
     spans = [*pairwise(ids), (ids[0], ids[-1])]
-    plain = [told(table, *span) for span in spans]
+
+    def all_told() -> list[Any]:
+        return [told(table, *span) for span in spans]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lookup_files, "LOOKUP_FILES", files := LookupFiles())
-        patched.setattr(runs, "_LOOKED_UP_ROWS", 1)
-        patched.setattr(runs, "_LOOKED_UP_SHARE", 0)
-        found = [[told(table, *span) for span in spans] for _ in range(3)]
-    assert found == [plain] * 3
-    assert len(files._files) > 0 or "deletion-vectors.enabled" in options
+        patched.setattr(diff, "rows_in", lambda *_: 0)  # nothing fits in memory
+        streamed = all_told()
+    for at_once in (0, 1 << 18):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(laid_out, "LOOKUP_FILES", files := LookupFiles())
+            patched.setattr(laid_out, "_AT_ONCE_ROWS", at_once)
+            assert [all_told() for _ in range(3)] == [streamed] * 3
+        assert len(files._files) > 0 or "deletion-vectors.enabled" in options
 
 
-def test_one_look_at_both_snapshots_lays_no_file_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_one_look_at_both_snapshots_lays_no_large_file_out(
+    tmp_path: Path, files: LookupFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_files, "LOOKUP_FILES", files := LookupFiles())
-    monkeypatch.setattr(runs, "_LOOKED_UP_ROWS", 1)
+    monkeypatch.setattr(laid_out, "_AT_ONCE_ROWS", 2)
     table = kt.connect(tmp_path).create_table("t", SCHEMA, ["id"])
     table.write(written(dict.fromkeys(range(30), 0)))
     table.write(written({7: 1}))
 
-    def laid_out() -> int:
+    def laid_out_files() -> int:
         assert told(table, 1, 2) == [("+U", 7, "s1", 1), ("-U", 7, "s1", 0)]
         return len(files._files)
 
-    assert [laid_out() for _ in range(3)] == [0, 1, 1]
+    assert [laid_out_files() for _ in range(3)] == [1, 2, 2]
+
+
+def test_each_file_is_read_once_for_both_snapshots_and_never_again(
+    tmp_path: Path, files: LookupFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+    real = FileReader.lazy
+
+    def lazy(self: FileReader, *where: Any, **how: Any) -> pl.LazyFrame:
+        read.append(self.path)
+        return real(self, *where, **how)
+
+    monkeypatch.setattr(FileReader, "lazy", lazy)
+    table = kt.connect(tmp_path).create_table("t", SCHEMA, ["id"], options={"write-only": "true"})
+    table.write(written(dict.fromkeys(range(30), 0)))
+    for value in (1, 2):
+        table.write(written({7: value, 8: value}))
+
+    def files_read(start: int) -> tuple[int, int]:
+        read.clear()
+        assert len(told(table, start, start + 1)) == 4
+        return len(read), len(set(read))
+
+    assert files_read(2) == (3, 3)
+    assert files_read(2) == (0, 0)
+    table.write(written({7: 3, 8: 3}))
+    assert files_read(3) == (1, 1)
 
 
 def test_compactions_before_and_after_a_commit_are_not_read(tmp_path: Path) -> None:

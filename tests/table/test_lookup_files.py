@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from uuid import uuid4
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.data_file import FileReader
 from keytide.store import objects, open_store
 from keytide.table.compaction import lookup
-from keytide.table.compaction.old_versions import OldVersions
 from keytide.table.definition.evolution import SetOption
 from keytide.table.read import laid_out, lookup_files
-from keytide.table.read.lookup_files import Bounds, LookupFiles
+from keytide.table.read.lookup_files import Bounds, LookupFiles, searched
 from keytide.table.read.sections import PlannedFile
+from keytide.table.read.versions_of_keys import VersionsOfKeys
 
 KEYS = {
     "INT": lambda n: n,
@@ -100,13 +103,13 @@ def test_changelog_with_lookup_files_tells_the_same_and_folds_to_the_rows(
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
     """Levels of the files that are asked for old versions, and the keys."""
     asked = []
-    real = OldVersions.of
+    real = VersionsOfKeys.of
 
-    def of(self: OldVersions, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    def of(self: VersionsOfKeys, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         asked.append((file.meta.level, sorted(keys["k"])))
         return real(self, file, keys)
 
-    monkeypatch.setattr(OldVersions, "of", of)
+    monkeypatch.setattr(VersionsOfKeys, "of", of)
     return asked
 
 
@@ -211,6 +214,36 @@ def test_old_rows_come_by_windows_where_those_of_the_keys_are_too_many_to_be_hel
     assert (5, list(range(50))) in asked
 
 
+# -- which rows are found -------------------------------------------------------------------------
+
+VALUES = {
+    pl.Int32: st.integers(-9, 9),
+    pl.Int64: st.integers(-9, 9) | st.integers(-(2**63), 2**63 - 1),
+    pl.String: st.text("aé\U0001f600z", max_size=2),
+    pl.Binary: st.binary(max_size=2),
+    pl.Date: st.dates(date(2000, 1, 1), date(2000, 1, 9)),
+    pl.Float64: st.floats(),
+}
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_rows_are_found_by_keys_of_any_types(data: st.DataObject) -> None:
+    types = data.draw(st.lists(st.sampled_from([*VALUES]), min_size=1, max_size=3))
+    key = [f"k{place}" for place in range(len(types))]
+    nullable = st.none() if data.draw(st.integers(0, 3)) == 3 else st.nothing()
+    some = st.lists(st.tuples(*(VALUES[kind] | nullable for kind in types)), min_size=8)
+    schema = dict(zip(key, types, strict=True))
+
+    def keys(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+        return pl.DataFrame(rows, schema=schema, orient="row").unique().sort(key)
+
+    rows = keys(data.draw(some)).with_row_index("row")
+    wanted = keys(data.draw(some) + rows.select(key).rows()[::3])
+    expected = rows.join(wanted, on=key, how="semi", nulls_equal=True).sort("row")
+    assert searched(rows, wanted).equals(expected)
+
+
 # -- when they are made and dropped ---------------------------------------------------------------
 
 
@@ -223,7 +256,7 @@ def found(files: LookupFiles, key: str, bounds: Bounds) -> list[tuple[Any, ...]]
     file = files.find(key, frames, bounds)
     if file is None:
         return None
-    keys = pl.DataFrame({"k": [15, -1, 3, 99]})
+    keys = pl.DataFrame({"k": [-1, 3, 15, 99]})
     return [row for frame in file.with_keys(keys) for row in frame.rows()]
 
 

@@ -18,7 +18,15 @@ import polars as pl
 from keytide.options import TableOptions
 from keytide.types import Field
 
-__all__ = ["IS_ADD", "SEQUENCE_NUMBER", "VALUE_KIND", "MergeOrder", "is_searchable", "order_of"]
+__all__ = [
+    "IS_ADD",
+    "SEQUENCE_NUMBER",
+    "VALUE_KIND",
+    "MergeOrder",
+    "is_searchable",
+    "order_of",
+    "physical",
+]
 
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 VALUE_KIND = "_VALUE_KIND"
@@ -29,6 +37,12 @@ IS_ADD = (pl.col(VALUE_KIND) == 0) | (pl.col(VALUE_KIND) == 2)
 def is_searchable(key: pl.Series) -> bool:
     """Whether a key column is plain whole numbers, which order as their physical values."""
     return (key.dtype.is_integer() or key.dtype.is_temporal()) and key.null_count() == 0
+
+
+def physical(key: pl.Series) -> pl.Series:
+    """A column as the values that it is stored as."""
+    # Of a column that is its own, Polars takes longer to say so than to find a key in it.
+    return key.to_physical() if key.dtype.is_temporal() else key
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,7 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint64] | None:
     """
     if not is_searchable(key) or not len(key):
         return None
-    values = key.to_physical().to_numpy()
+    values = physical(key).to_numpy()
     low, high = int(values.min()), int(values.max())
     row_bits = len(values).bit_length()
     # Value above the lowest one, then row number: equal values keep their order.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from keytide.merge.folding import Merging
-from keytide.merge.order import MergeOrder, is_searchable
+from keytide.merge.order import MergeOrder, is_searchable, physical
 from keytide.scratch import scratch
 
 __all__ = ["merge_runs", "with_keys", "without_contained", "without_keys", "without_outlived"]
@@ -76,7 +76,7 @@ def _dense_keys(runs: Sequence[pl.DataFrame], key: tuple[str, ...]) -> list[Plac
     columns = [run[key[0]] for run in runs]
     if len(key) > 1 or not all(map(is_searchable, columns)):
         return None
-    values = [column.to_physical().to_numpy() for column in columns]
+    values = [physical(column).to_numpy() for column in columns]
     low = min(int(each[0]) for each in values)
     high = max(int(each[-1]) for each in values)
     if high - low > _RANGE_TIMES_ROWS_MAX * sum(map(len, values)):

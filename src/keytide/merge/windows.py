@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import polars as pl
 
-from keytide.merge.order import is_searchable
+from keytide.merge.order import is_searchable, physical
 from keytide.threads import side_by_side
 
 __all__ = ["SIDE_BY_SIDE", "Batch", "Together", "key_windows", "with_whole_keys"]
@@ -121,7 +121,7 @@ def _count_at_most(batch: pl.DataFrame, bound: pl.DataFrame, key: tuple[str, ...
     """How many rows of a sorted batch have a key of at most `bound`."""
     column, limit = batch[key[0]], bound[key[0]]
     if len(key) == 1 and is_searchable(column) and is_searchable(limit):
-        return int(column.to_physical().search_sorted(limit.to_physical()[0], side="right"))
+        return int(physical(column).search_sorted(physical(limit)[0], side="right"))
     return int(batch.select(_at_most(bound, key).sum()).item())
 
 

@@ -22,6 +22,7 @@ from keytide.format.data_file.reader import (
     read_side_by_side,
     read_together,
     spans_of,
+    version_in,
 )
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
@@ -49,4 +50,5 @@ __all__ = [
     "read_side_by_side",
     "read_together",
     "spans_of",
+    "version_in",
 ]

@@ -53,6 +53,9 @@ __all__ = ["group_ends", "group_rows", "note", "stored_file", "write"]
 # Planning a lazy read of a smaller file takes longer than reading all of it.
 _LAZY_FILE_BYTES_MIN = 128 << 10
 
+# So few values are decoded before threads have begun to.
+_ALONE_MAX = 1 << 17
+
 # What a mapping holds, as measured: its footer, decoded, and a plan.
 _MAPPING_BYTES, _MAPPING_TIMES_FOOTER = 16 << 10, 4
 
@@ -327,7 +330,8 @@ def _decoded(
             first_row = start if not groups else first_row
             groups.append(group)
         start = end
-    table = file.read_row_groups(groups, columns=names)
+    values = (start - first_row) * len(names) if groups else 0
+    table = file.read_row_groups(groups, columns=names, use_threads=values > _ALONE_MAX)
     frame = from_arrow(table.slice(offset - first_row, stop - offset))
     return numbered_rows(frame, offset, numbered=numbered)
 

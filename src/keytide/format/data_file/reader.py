@@ -34,6 +34,7 @@ __all__ = [
     "read_side_by_side",
     "read_together",
     "spans_of",
+    "version_in",
 ]
 
 Span = tuple[int, int | None]
@@ -165,8 +166,7 @@ class FileReader:
     @property
     def version(self) -> tuple[Hashable, ...]:
         """What tells the file from any other. Raises like `read` where it is missing."""
-        with _naming_file(self.store, self.path):
-            return version_of(self.store, self.path)
+        return version_in(self.store, self.path)
 
     def _without_dead(self, frame: pl.LazyFrame, offset: int, length: int | None) -> pl.LazyFrame:
         """The rows that are read, with what tells whether they are dead where that is wanted."""
@@ -241,6 +241,12 @@ class FileReader:
 _SYSTEM_TYPES = {
     SEQUENCE_NUMBER: pl.Int64, VALUE_KIND: pl.Int8, POSITION: pl.Int64, IS_DEAD: pl.Boolean,
 }  # fmt: skip
+
+
+def version_in(store: Store, path: str) -> tuple[Hashable, ...]:
+    """What tells a data file from any other. Raises like `FileReader.read` where it is missing."""
+    with _naming_file(store, path):
+        return version_of(store, path)
 
 
 def read_note(store: Store, path: str, key: str) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import polars as pl
@@ -30,13 +31,14 @@ from keytide.table.changes.lanes import Lane, lanes
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.conversion import as_kind_of
 from keytide.table.definition.option_changes import keeps_stored_rows
+from keytide.table.read.found import Found
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.lookup import key_range
-from keytide.table.read.lookup_files import Looks
+from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.plan import plan_files
-from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import BucketPlan, PlannedFile, is_out_of_order
 from keytide.table.read.statistics import decoded
+from keytide.table.read.versions_of_keys import find, keys_in
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 
@@ -45,6 +47,8 @@ __all__ = ["DiffTask", "plan_diff"]
 # The keys of changed files are held while rows are read, in so much of the memory.
 _KEYS_SHARE = 8
 _KEY_BYTES = 64
+# Beside what is found, files are decoded, several at a time where a store is far.
+_SHARE_OF_FILE = 4
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,10 @@ class DiffTask:
         """The changes, in key order within a bucket; a pair of -U and +U is in one frame."""
         key = self.view.schema.trimmed_primary_keys
         keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
-        looks = Looks()  # both snapshots have most files in common
-        before = self.before.runs(memory_bytes // 2, keys, looks)
-        after = self.after.runs(memory_bytes // 2, keys, looks)
+        # Both snapshots have most files in common, so what these have for the keys is found once.
+        found = None if keys is None else self._found(keys, memory_bytes // 2)
+        before = self.before.runs(memory_bytes // 2, keys, found)
+        after = self.after.runs(memory_bytes // 2, keys, found)
         for window in key_windows([*before, *after], key):
             # A run that had no batch yet has no columns either.
             empty = next(frame for frame in window if frame.width).clear()
@@ -91,18 +96,23 @@ class DiffTask:
                 yield with_shown_kind(told, self.view.schema.names)
 
     def _changed_keys(self, memory_bytes: int) -> pl.DataFrame | None:
-        """The keys in changed files, where they fit in the memory."""
+        """The keys in changed files, each once and in order, where they fit in the memory."""
         if self.changed is None:
             return None
         key = self.view.schema.trimmed_primary_keys
         rows = sum(file.meta.row_count for file in self.changed)
         if rows * _KEY_BYTES * len(key) > memory_bytes:
             return None
-        found = (
-            StoredVersions(self.view, file.entry.partition, key).of_file(file.as_stored())
-            for file in self.changed
-        )
-        return pl.concat(found).unique()
+        calls = [partial(keys_in, self.view, file) for file in self.changed]
+        found = pl.concat(self.view.store.together(calls))
+        return found.unique().sort(key, nulls_last=False)
+
+    def _found(self, keys: pl.DataFrame, memory_bytes: int) -> Found | None:
+        """What files have for the keys, where that fits in the memory."""
+        files = {file.entry.identity: file for file in self.files}.values()
+        rows = rows_in(memory_bytes, self.files, self.view.schema.fields)
+        most = sum(min(file.meta.row_count, keys.height) for file in files)
+        return find(self.view, files, keys, rows // _SHARE_OF_FILE) if most <= rows else None
 
 
 def plan_diff(

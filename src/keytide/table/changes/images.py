@@ -12,8 +12,8 @@ from keytide.format.data_file.evolved import evolved_column
 from keytide.lazily import cached_property
 from keytide.merge.windows import Batch
 from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.found import Found
 from keytide.table.read.lifetime import Lifetime
-from keytide.table.read.lookup_files import Looks
 from keytide.table.read.merged_versions import MergedVersions
 from keytide.table.read.sections import BucketPlan, PlannedFile
 from keytide.table.read.visible_rows import Rows
@@ -43,16 +43,16 @@ class Images:
         return sum(file.meta.row_count for bucket in self.buckets for file in bucket.files)
 
     def runs(
-        self, memory_bytes: int, keys: pl.DataFrame | None = None, looks: Looks | None = None
+        self, memory_bytes: int, keys: pl.DataFrame | None = None, found: Found | None = None
     ) -> list[Iterator[Batch]]:
         """The rows as runs with one row per key, which no two of them have in common.
 
-        Of some keys or, without `keys`, of all; with `looks` they are looked up where that takes
-        less time. The runs together fit in about `memory_bytes`.
+        Of some keys, for which files have what was `found`, or, without `keys`, of all. The runs
+        together fit in about `memory_bytes`.
         """
         chains = [chain for bucket in self.buckets for chain in self._chains(bucket)]
         share = memory_bytes // max(1, len(chains))
-        return [self._run(chain, share, keys, looks) for chain in chains]
+        return [self._run(chain, share, keys, found) for chain in chains]
 
     def _chains(self, bucket: BucketPlan) -> list[BucketPlan]:
         """The bucket in parts whose sections were cut by key."""
@@ -65,11 +65,11 @@ class Images:
         chain: BucketPlan,
         memory_bytes: int,
         keys: pl.DataFrame | None,
-        looks: Looks | None,
+        found: Found | None,
     ) -> Iterator[Batch]:
         columns = (*self._stored, VALUE_KIND)
         versions = MergedVersions(
-            self.view, columns, self.condition, tells_kinds=False, looks=looks
+            self.view, columns, self.condition, tells_kinds=False, found=found
         )
         shown = Rows(self.target, self.target.schema.names)
         for frame in versions.in_order(chain, memory_bytes, keys):

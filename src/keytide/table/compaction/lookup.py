@@ -18,12 +18,12 @@ import polars as pl
 from keytide.lazily import cached_property
 from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
 from keytide.merge.windows import Batch, key_windows
-from keytide.table.compaction.old_versions import OldVersions
 from keytide.table.read.laid_out import LaidOut
 from keytide.table.read.lookup_files import LookupFile
 from keytide.table.read.merged_versions import Window, batch_rows, rows_in
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import PlannedFile, Run, Section
+from keytide.table.read.versions_of_keys import VersionsOfKeys
 from keytide.table.state.view import TableView
 
 __all__ = ["Lookup"]
@@ -180,7 +180,8 @@ class _Reading:
                 return None
             stored = StoredVersions(self.lookup.view, self.lookup.partition, key)
             found = [stored.of_file(file) for file in self._new]
-        return pl.concat(found).unique() if len(found) > 1 else found[0]
+        keys = pl.concat(found).unique() if len(found) > 1 else found[0]
+        return keys.sort(key, nulls_last=False)
 
     # -- what is found for it -------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ class _Reading:
         self, file: PlannedFile, keys: pl.DataFrame, rows_max: int | None = None
     ) -> Iterator[pl.DataFrame]:
         view, partition = self.lookup.view, self.lookup.partition
-        old = OldVersions(view, partition, self.staying_columns, rows_max or self.rows)
+        old = VersionsOfKeys(view, partition, self.staying_columns, rows_max or self.rows)
         yield from map(partial(self.shaped, file), old.of(file, keys) if keys.height else ())
 
     # -- runs as they are read ------------------------------------------------------------------

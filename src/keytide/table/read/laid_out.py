@@ -16,6 +16,7 @@ import pyarrow as pa
 from keytide.errors import DataError
 from keytide.format.arrow import from_arrow
 from keytide.format.manifest import ManifestEntry
+from keytide.lazily import cached_property
 from keytide.merge.engines import compacts_by_lookup
 from keytide.table.read.lookup_files import LOOKUP_FILES, LookupFile
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions, bounds_of
@@ -38,6 +39,11 @@ class LaidOut:
     partition: bytes
     columns: tuple[str, ...]
 
+    @classmethod
+    def whole(cls, view: TableView, partition: bytes) -> LaidOut:
+        """Those with all that is stored."""
+        return cls(view, partition, (*view.schema.names, *SYSTEM_COLUMNS))
+
     def find(self, file: PlannedFile, rows_max: int) -> LookupFile | None:
         """The lookup file of a data file, made where it is due of about `rows_max` rows at a time.
 
@@ -51,6 +57,11 @@ class LaidOut:
         at_once = file.meta.row_count <= _AT_ONCE_ROWS
         bounds = bounds_of(self.view.options)
         return LOOKUP_FILES.find(self._key(file), versions, bounds, at_once=at_once)
+
+    def at_hand(self, file: PlannedFile) -> LookupFile | None:
+        """The lookup file of a data file, if there is one or it is small. Raises as `find`."""
+        rows = file.meta.row_count
+        return self.find(file, rows) if rows <= _AT_ONCE_ROWS else self.known(file)
 
     def known(self, file: PlannedFile) -> LookupFile | None:
         """The lookup file of a data file, if there is one. Raises as `find`."""
@@ -68,7 +79,7 @@ class LaidOut:
     def _key(self, file: PlannedFile) -> Hashable:
         return self._stored.lookup_key(file.as_stored())
 
-    @property
+    @cached_property
     def _stored(self) -> StoredVersions:
         return StoredVersions(self.view, self.partition, self.columns)
 
@@ -88,7 +99,7 @@ def lay_out(view: TableView, entry: ManifestEntry, rows: pa.Table) -> None:
     """
     if rows.num_rows <= _WRITTEN_ROWS_MAX:
         with suppress(DataError):  # a file that is not there yet is read when it is
-            _whole_rows(view, entry).keep(PlannedFile(entry), from_arrow(rows))
+            LaidOut.whole(view, entry.partition).keep(PlannedFile(entry), from_arrow(rows))
 
 
 def forget(view: TableView, entries: Iterable[ManifestEntry]) -> None:
@@ -97,8 +108,4 @@ def forget(view: TableView, entries: Iterable[ManifestEntry]) -> None:
         return
     for entry in entries:
         with suppress(DataError):
-            _whole_rows(view, entry).forget(PlannedFile(entry))
-
-
-def _whole_rows(view: TableView, entry: ManifestEntry) -> LaidOut:
-    return LaidOut(view, entry.partition, (*view.schema.names, *SYSTEM_COLUMNS))
+            LaidOut.whole(view, entry.partition).forget(PlannedFile(entry))

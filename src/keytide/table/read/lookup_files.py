@@ -18,22 +18,27 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.merge.order import physical
 from keytide.merge.touched import with_keys
 from keytide.threads import side_by_side
 
-__all__ = ["LOOKUP_FILES", "Bounds", "Looks", "LookupFile", "LookupFiles", "searched"]
+__all__ = ["LOOKUP_FILES", "Bounds", "LookupFile", "LookupFiles", "searched"]
+
+Places: TypeAlias = npt.NDArray[np.int64]
 
 # What is remembered of files that have no lookup file.
 _REMEMBERED_MAX = 10_000
 # A process may map some ten thousand files.
 _FILES_MAX = 10_000
+# So few keys are found before threads have begun to look for them.
+_ALONE_MAX = 1 << 12
 # A disk that has less left is not filled further.
 _FREE_SHARE_MAX = 0.5
 
@@ -57,9 +62,8 @@ class LookupFile:
     size: int
 
     def with_keys(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """The versions of some keys, each of them given once, frame by frame in key order."""
-        keys = keys.sort(keys.columns)
-        at_once = os.cpu_count() or 1
+        """The versions of some keys, given once each and in order, frame by frame in key order."""
+        at_once = 1 if keys.height <= _ALONE_MAX else os.cpu_count() or 1
         for start in range(0, len(self.frames), at_once):
             frames = self.frames[start : start + at_once]
             found = side_by_side([partial(searched, frame, keys) for frame in frames], at_once)
@@ -166,26 +170,6 @@ LOOKUP_FILES: Final = LookupFiles()
 """Of all tables: tables are many, and a process has one disk."""
 
 
-class Looks:
-    """The look-ups of one reader, who may read a file several times and looks it up once.
-
-    Safe to share between threads.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: dict[Hashable, LookupFile | None] = {}
-
-    def find(
-        self, key: Hashable, versions: Callable[[], Iterable[pl.DataFrame]], bounds: Bounds
-    ) -> LookupFile | None:
-        """What `LookupFiles.find` gave when the reader first asked for it."""
-        with self._lock:
-            if key not in self._found:
-                self._found[key] = LOOKUP_FILES.find(key, versions, bounds)
-            return self._found[key]
-
-
 def _made(frames: Iterable[pl.DataFrame], bytes_max: int | None) -> LookupFile | None:
     """A lookup file with the rows of some frames; None where they do not fit."""
     # A full disk costs a look-up its speed and nothing else.
@@ -217,14 +201,19 @@ def _is_written(frames: Iterable[pl.DataFrame], path: str, bytes_max: int) -> bo
 
 
 def searched(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-    """Those of some rows, in the order of their key, that have some keys, each in one row at most.
+    """Those of some rows, in the order of their key, that have some keys, in one row each at most.
 
     `keys` has each key once, in order.
     """
-    (first, *more) = keys.columns
-    if more or not (_is_searchable(keys[first]) and _is_searchable(rows[first])):
+    first, *more = keys.columns
+    column, wanted = rows[first], keys[first]
+    if not (len(column) and _is_searchable(wanted) and _is_searchable(column)):
         return with_keys(rows, keys)
-    return rows[_places(rows[first], keys[first])]
+    places = (_stretches if more else _places)(physical(column), physical(wanted))
+    if not len(places):
+        return rows.head(0)
+    found = rows[pl.Series(places)]
+    return with_keys(found, keys) if more else found
 
 
 def _is_searchable(key: pl.Series) -> bool:
@@ -234,21 +223,38 @@ def _is_searchable(key: pl.Series) -> bool:
     return is_plain and not key.null_count()
 
 
-def _places(column: pl.Series, wanted: pl.Series) -> pl.Series:
-    """Where some values, in order, stand in a column in order."""
-    values, sought = column.to_physical(), wanted.to_physical()
-    if not len(values):
-        return pl.Series(dtype=pl.UInt32)
-    begin, end = sought.search_sorted(values[0]), sought.search_sorted(values[-1], side="right")
-    near = sought[int(begin) : int(end)]
-    if values.dtype.is_integer() and values.dtype == near.dtype:
-        return _places_of_numbers(values.to_numpy(), near.to_numpy())
-    places = values.search_sorted(near)
-    found: pl.Series = places.filter(values.gather(places) == near)
-    return found
+def _places(column: pl.Series, wanted: pl.Series) -> Places:
+    """Where some values stand in a column. Both have each value once, in order."""
+    near = _near(column, wanted)
+    places = _search(column, near, "left")
+    if _are_numbers(column, near):
+        is_there = column.to_numpy()[places] == near.to_numpy()
+    else:
+        is_there = (column.gather(places) == near).to_numpy()
+    there: Places = places[is_there]
+    return there
 
 
-def _places_of_numbers(values: npt.NDArray[Any], near: npt.NDArray[Any]) -> pl.Series:
-    """The same for whole numbers, none beyond the ends of the values, in less time."""
-    places = np.searchsorted(values, near)
-    return pl.Series(places[values[places] == near])
+def _stretches(column: pl.Series, wanted: pl.Series) -> Places:
+    """The same where a value may come several times on either side."""
+    near = _near(column, wanted).unique(maintain_order=True)
+    starts, ends = _search(column, near, "left"), _search(column, near, "right")
+    lengths = ends - starts
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+
+
+def _near(column: pl.Series, wanted: pl.Series) -> pl.Series:
+    """Those of some values, in order, that are not beyond the ends of a column in order."""
+    begin, end = _search(wanted, column[:1], "left"), _search(wanted, column[-1:], "right")
+    return wanted[int(begin[0]) : int(end[0])]
+
+
+def _search(column: pl.Series, values: pl.Series, side: Literal["left", "right"]) -> Places:
+    if _are_numbers(column, values):  # in a fraction of the time
+        return np.searchsorted(column.to_numpy(), values.to_numpy(), side)
+    return column.search_sorted(values, side=side).to_numpy().astype(np.int64)
+
+
+def _are_numbers(one: pl.Series, other: pl.Series) -> bool:
+    return one.dtype.is_integer() and one.dtype == other.dtype

@@ -28,7 +28,7 @@ from keytide.table.conditions.predicate import (
     conjuncts,
     equal_values,
 )
-from keytide.table.read.lookup_files import Looks
+from keytide.table.read.found import Found
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
 from keytide.table.read.version_runs import FileRun, HeldRun, VersionRun, windows_of
@@ -64,8 +64,9 @@ class MergedVersions:
     has those of the version that it takes the place of, as the merge engine says, and a lone one
     has them as they are stored. The `condition` holds for every version; what it says of columns
     outside the key is asked of merged ones. `has_older` says that older versions lie below, on
-    top of which the merged ones have to stand for theirs. `tells_kinds` and `looks` as in
-    `StoredVersions`.
+    top of which the merged ones have to stand for theirs. `tells_kinds` as in `StoredVersions`.
+
+    Of files that `found` has, no more is taken than that, and nothing is read.
     """
 
     view: TableView
@@ -73,7 +74,7 @@ class MergedVersions:
     condition: Predicate | None = None
     has_older: bool = False
     tells_kinds: bool = True
-    looks: Looks | None = None
+    found: Found | None = None
     together: Together = SIDE_BY_SIDE
     """How the runs of a section are begun."""
 
@@ -110,15 +111,12 @@ class MergedVersions:
     def _lone_in_order(
         self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
     ) -> Iterator[pl.DataFrame]:
+        if self.found is not None and self.found.has(section):
+            yield from (rows for rows in self.found.of(section) if rows.height)
+            return
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
         stored = StoredVersions(
-            self.view,
-            bucket.partition,
-            columns,
-            self.condition,
-            keys,
-            self.tells_kinds,
-            looks=self.looks,
+            self.view, bucket.partition, columns, self.condition, keys, self.tells_kinds
         )
         rows = max(_BATCH_ROWS_MIN, rows_in(memory_bytes, section.files, self._fields(columns)))
         for run in section.runs:
@@ -179,14 +177,12 @@ class MergedVersions:
 
         A run without any version there may come without columns.
         """
+        if self.found is not None and self.found.has(section):
+            yield self.found.of(section)
+            return
+        columns = self._columns_to_merge(section)
         stored = StoredVersions(
-            self.view,
-            partition,
-            self._columns_to_merge(section),
-            self._about_key,
-            keys,
-            self.tells_kinds,
-            looks=self.looks,
+            self.view, partition, columns, self._about_key, keys, self.tells_kinds
         )
         rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         yield from self._windows(stored, section, rows)

@@ -7,7 +7,7 @@ those that a condition rules out.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -33,6 +33,7 @@ from keytide.format.data_file import (
     read_side_by_side,
     read_together,
     spans_of,
+    version_in,
 )
 from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
@@ -43,7 +44,7 @@ from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import may_match, row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.table.read.key_conditions import pinned_keys
-from keytide.table.read.lookup_files import Bounds, Looks
+from keytide.table.read.lookup_files import Bounds
 from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
 from keytide.table.read.statistics import with_unknowns
 from keytide.table.state.view import TableView
@@ -61,9 +62,6 @@ Positions = npt.NDArray[np.int64]
 # Small files are read together up to as many rows and files.
 _TOGETHER_ROWS = 8 << 10
 _TOGETHER_FILES = 100
-# Of larger files a part of the rows is sooner found where all of them are laid out for that.
-_LOOKED_UP_ROWS = 1 << 16
-_LOOKED_UP_SHARE = 8
 # No row group has more.
 _FAR_ROWS = 1 << 62
 
@@ -84,8 +82,6 @@ class StoredVersions:
     once, only runs know; they leave out the versions of all others. Without `tells_kinds` all adds
     may be told as +I: of a file that has nothing else, no kinds are read.
 
-    With `looks` large files are looked up where few keys are wanted of them.
-
     With `always` the condition lets versions of these keys pass too, and perhaps of others; then no
     file may have dead rows. Where it is meant `roughly`, all versions come of the row groups that
     may have some that fulfil it: for who looks at each of them anyway.
@@ -99,7 +95,6 @@ class StoredVersions:
     tells_kinds: bool = True
     always: pl.DataFrame | None = None
     roughly: bool = False
-    looks: Looks | None = None
 
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, as they come."""
@@ -133,8 +128,12 @@ class StoredVersions:
         Raises `DataError` where the file is missing.
         """
         has_one_kind = any(True for _ in self._one_kind(file))
-        version = self._reader(file).version
-        return (*version, self.view.schema.id, self.columns, has_one_kind)
+        return (
+            *version_in(*self.view.data_file(file.entry)),
+            self.view.schema.id,
+            self.columns,
+            has_one_kind,
+        )
 
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files that have no key in common, file by file, small ones together."""
@@ -161,39 +160,9 @@ class StoredVersions:
         REQUIRES: the key is among the columns.
         """
         for file in run:
-            found = self._looked_up(file, rows_max)
-            if found is not None:
-                yield Batch(found, is_last=file is run[-1])
-                continue
             for batch in self._sorted_parts(file, rows_max):
                 rows = batch.rows if self.keys is None else with_keys(batch.rows, self.keys)
                 yield Batch(rows, is_last=batch.is_last and file is run[-1])
-
-    def _looked_up(self, file: PlannedFile, rows_max: int) -> pl.DataFrame | None:
-        """The versions of the wanted keys in a file that has a lookup file."""
-        if self.looks is None or self.keys is None or not self._is_looked_up(file):
-            return None
-        whole = replace(self, condition=None, keys=None, looks=None)
-        kept = self.looks.find(
-            self.lookup_key(file),
-            lambda: (batch.rows for batch in whole.of_run((file,), rows_max)),
-            bounds_of(self.view.options),
-        )
-        if kept is None:
-            return None
-        found = pl.concat([kept.frames[0].clear(), *kept.with_keys(self.keys)])
-        return found if self._where is None else found.filter(self._where)
-
-    def _is_looked_up(self, file: PlannedFile) -> bool:
-        """Whether few of the many rows of a file are wanted, all of them in the order of keys."""
-        assert self.keys is not None
-        rows = file.meta.row_count
-        return (
-            rows >= _LOOKED_UP_ROWS
-            and self.keys.height * _LOOKED_UP_SHARE <= rows
-            and file.dead_rows is None
-            and not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields())
-        )
 
     def of_runs(self, runs: Sequence[Run]) -> list[pl.DataFrame]:
         """The versions of each run in key order, all at once: for a condition that few fulfil.

@@ -1,31 +1,34 @@
-"""What files that stay where they are have for some keys.
+"""What data files have for some keys.
 
 Where the keys are few, files that are looked up again, and small ones at once, have lookup files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
+from keytide.lazily import cached_property
 from keytide.row_kind import RETRACTS
+from keytide.table.read.found import Found, has_all_rows, together
 from keytide.table.read.laid_out import LaidOut
 from keytide.table.read.lookup import key_range
 from keytide.table.read.lookup_files import LookupFile, searched
-from keytide.table.read.runs import StoredVersions
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
-__all__ = ["OldVersions"]
+__all__ = ["VersionsOfKeys", "find", "keys_in"]
 
 
 @dataclass(frozen=True)
-class OldVersions:
-    """Reads the versions of some keys in files of one partition, which are above level 0.
+class VersionsOfKeys:
+    """Reads the versions of some keys in files of one partition.
 
     They have `columns`. About `rows_max` rows are decoded at a time.
     """
@@ -36,7 +39,7 @@ class OldVersions:
     rows_max: int
 
     def of(self, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """The versions of keys, each of them given once, in key order, in frames that have rows.
+        """The versions of keys, given once each and in order, by key, in frames that have rows.
 
         Raises `DataError` naming a file that cannot be read.
         """
@@ -44,7 +47,7 @@ class OldVersions:
         if known is not None:
             frames = (self._without_dead(rows, file) for rows in known.with_keys(keys))
         else:
-            about, keys = key_range(keys), keys.sort(keys.columns)
+            about = key_range(keys)
             stored = StoredVersions(self.view, self.partition, self.columns, about, roughly=True)
             batches = stored.of_run((file,), self.rows_max)
             frames = (searched(batch.rows, keys) for batch in batches)
@@ -53,7 +56,11 @@ class OldVersions:
     def _lookup_file(self, file: PlannedFile) -> LookupFile | None:
         if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(self.columns):
             return None
-        return LaidOut(self.view, self.partition, self.columns).find(file, self.rows_max)
+        return self._laid_out.find(file, self.rows_max)
+
+    @cached_property
+    def _laid_out(self) -> LaidOut:
+        return LaidOut(self.view, self.partition, self.columns)
 
     def _without_dead(self, rows: pl.DataFrame, file: PlannedFile) -> pl.DataFrame:
         """Rows of a lookup file without those that are dead by now, told as `FileReader` does."""
@@ -68,3 +75,32 @@ class OldVersions:
             is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
         told = [is_dead.alias(IS_DEAD)] if IS_DEAD in rows.columns else []
         return rows.filter(is_read).with_columns(*told)
+
+
+def find(view: TableView, files: Iterable[PlannedFile], keys: pl.DataFrame, rows_max: int) -> Found:
+    """What those of some files that have no dead rows have for keys, given once each and in order.
+
+    About `rows_max` rows of each file are decoded at a time. Raises `DataError` naming a file that
+    cannot be read.
+    """
+    wanted = {file.entry.identity: file for file in files if has_all_rows(file)}
+    columns = (*view.schema.names, *SYSTEM_COLUMNS)
+    stored = {
+        partition: VersionsOfKeys(view, partition, columns, rows_max)
+        for partition in {file.entry.partition for file in wanted.values()}
+    }
+
+    def versions(file: PlannedFile) -> pl.DataFrame:
+        return together([*stored[file.entry.partition].of(file, keys)])
+
+    found = view.store.together([partial(versions, file) for file in wanted.values()])
+    return Found(dict(zip(wanted, found, strict=True)))
+
+
+def keys_in(view: TableView, file: PlannedFile) -> pl.DataFrame:
+    """The keys in a file. Raises `DataError` where it cannot be read."""
+    key = list(view.order.key)
+    known = LaidOut.whole(view, file.entry.partition).at_hand(file) if has_all_rows(file) else None
+    if known is not None:
+        return pl.concat([rows.select(key) for rows in known.frames])
+    return StoredVersions(view, file.entry.partition, view.order.key).of_file(file.as_stored())
