@@ -15,6 +15,7 @@ from unittest import mock
 from uuid import uuid4
 
 import engine_histories
+import pyarrow.parquet as pq
 import pytest
 from compacting import compact_newest
 from copies import copies_of
@@ -25,7 +26,7 @@ from overtaking import overtaken
 from stops import stops_of
 
 import keytide as kt
-from keytide.format.manifest import FileKind
+from keytide.format.manifest import FileKind, FileSource
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
@@ -192,6 +193,30 @@ def test_new_table_is_told_with_the_rows_it_was_made_with() -> None:
         "SELECT * FROM (VALUES (1, 'a')) AS x(k, v)"
     )
     assert told(lake.table("t")) == ["+I 1 a"]
+
+
+def codecs_by_level(table: kt.Table) -> dict[int, set[str]]:
+    found = dict[int, set[str]]()
+    for entry in table.scan().live.entries:
+        store, path = table.scan().view.data_file(entry)
+        group = pq.read_metadata(store.open_input(path)).row_group(0)
+        codecs = {group.column(i).compression for i in range(group.num_columns)}
+        found[entry.file.level] = codecs
+    return found
+
+
+def test_runs_that_a_write_merges_are_packed_fast_and_those_of_the_highest_level_well() -> None:
+    table = made(**LOOKUP)
+    write(table, *(f"+I 0 {k} 0 a" for k in range(1000)))
+    for k in range(5):
+        write(table, f"+I 0 {k} 0 b")
+    merged = [e.file for e in table.scan().live.entries if e.file.row_count in range(2, 1000)]
+    assert [file.file_source for file in merged] == [FileSource.COMPACT]
+    assert {level: codecs for level, codecs in codecs_by_level(table).items() if level < 5} == {
+        level: {"LZ4"} for level in codecs_by_level(table) if level < 5
+    }
+    table.compact(full=True)
+    assert codecs_by_level(table) == {5: {"ZSTD"}}
 
 
 def test_large_file_is_moved_and_told() -> None:

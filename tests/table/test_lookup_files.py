@@ -153,6 +153,17 @@ def test_key_that_a_run_to_be_written_again_has_is_not_looked_for_below_it(
     assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (4, "-U", 3), (5, "-U", 0)]
 
 
+def test_key_of_a_run_to_be_written_again_is_told_once_where_nothing_is_laid_out(
+    tmp_path: Path,
+) -> None:
+    table = numbered(kt.connect(tmp_path))
+    table.alter(SetOption("lookup.cache-max-disk-size", "0 b"))
+    for v, keys in enumerate([range(5000), [1, 2], [2, 3], [3, 4]]):
+        upsert(table, keys, v)
+    told = upsert(table, [1, 4, 5], 4)
+    assert [row for row in told if row[1] == "-U"] == [(1, "-U", 1), (4, "-U", 3), (5, "-U", 0)]
+
+
 @pytest.mark.parametrize("far", [False, True])
 def test_rows_that_this_process_has_written_are_not_read_to_be_looked_up(
     far: bool, tmp_path: Path, files: LookupFiles, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,9 +31,6 @@ _SPARED_MIN = 0.1
 # unpacks a third of the bytes in a second that it unpacks of long texts.
 _SPARED_OF_SHORT_MIN = 0.3
 _SHORT_BYTES_MAX = 16
-
-_Sizes: TypeAlias = "dict[str, tuple[int, int]]"
-"""Of each leaf: how many bytes are stored, and how many values."""
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
@@ -63,25 +60,43 @@ def codecs(rows: pa.Table, codec: str, dictionary: Collection[str]) -> dict[str,
     if rows.num_rows < _CODEC_ROWS_MIN or codec == "none" or not plain:
         return chosen
     sample = rows.select(plain).slice(rows.num_rows // 2, _SAMPLE_ROWS)
-    tried = _FASTEST_FIRST if codec == BALANCED else ("none", codec)
-    sizes = {each: _sizes(sample, each) for each in tried}
-    for path, (size, values) in sizes["none"].items():
-        if codec == BALANCED and size <= _SHORT_BYTES_MAX * values:
-            candidates, share = _FASTEST_FIRST, _SPARED_OF_SHORT_MIN
-        else:
-            candidates, share = ("none", densest(codec)), _SPARED_MIN
-        most = sizes[candidates[-1]][path][0] + share * size
-        chosen[path] = next(each for each in candidates if sizes[each][path][0] <= most)
+    tried = _FASTEST_FIRST[1:] if codec == BALANCED else (densest(codec),)
+    leaves = {each: _leaves(sample, each) for each in tried}
+    for path, leaf in leaves[tried[-1]].items():
+        stored = {"none": leaf.plain} | {each: leaves[each][path].stored for each in tried}
+        candidates, share = _candidates(codec, leaf)
+        most = stored[candidates[-1]] + share * leaf.plain
+        chosen[path] = next(each for each in candidates if stored[each] <= most)
     return chosen
 
 
-def _sizes(rows: pa.Table, codec: str) -> _Sizes:
-    """What a file of these rows takes, without dictionaries."""
+class _Leaf(NamedTuple):
+    """How many values a leaf has, and the bytes that they take: as they are, and stored."""
+
+    values: int
+    plain: int
+    stored: int
+
+
+def _candidates(codec: str, leaf: _Leaf) -> tuple[tuple[str, ...], float]:
+    """The codecs that a leaf may have, and what the last one has to spare beyond a faster one."""
+    if codec == BALANCED and leaf.plain <= _SHORT_BYTES_MAX * leaf.values:
+        return _FASTEST_FIRST, _SPARED_OF_SHORT_MIN
+    return ("none", densest(codec)), _SPARED_MIN
+
+
+def _leaves(rows: pa.Table, codec: str) -> dict[str, _Leaf]:
+    """The leaves of a file of these rows, without dictionaries."""
     file = io.BytesIO()
     pq.write_table(rows, file, compression=codec, use_dictionary=False)
     group: Any = pq.ParquetFile(file).metadata.row_group(0)
-    leaves = [group.column(i) for i in range(group.num_columns)]
-    return {leaf.path_in_schema: (leaf.total_compressed_size, leaf.num_values) for leaf in leaves}
+    found = [group.column(i) for i in range(group.num_columns)]
+    return {
+        leaf.path_in_schema: _Leaf(
+            leaf.num_values, leaf.total_uncompressed_size, leaf.total_compressed_size
+        )
+        for leaf in found
+    }
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ from operator import and_
 
 import polars as pl
 
-from keytide.merge.order import VALUE_KIND
+from keytide.merge.order import VALUE_KIND, sorted_by_key
 from keytide.row_kind import RowKind
 from keytide.scratch import scratch
 
@@ -45,7 +45,7 @@ def difference(
     ]
     # In one chunk, from which rows are picked several times as fast as from many.
     both = pl.concat(sides, rechunk=True)
-    rows = both.sort(key, nulls_last=False, maintain_order=True)
+    rows = sorted_by_key(both, key)
     is_last = pl.int_range(pl.len()) == pl.len() - 1
     rows = rows.with_columns((~is_last & _equals_next(key)).alias(_HAS_PARTNER))
     told = rows.with_columns(_kind())

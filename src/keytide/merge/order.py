@@ -7,7 +7,7 @@ they came: the later row wins (rules R1, R2 and R27 to R29 of docs/semantics.md)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "is_searchable",
     "order_of",
     "physical",
+    "sorted_by_key",
 ]
 
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
@@ -75,7 +76,7 @@ class MergeOrder:
         versions of a key neither `_SEQUENCE_NUMBER` nor the kind has to be looked at.
         """
         if arrival_decides and not self.sequence:
-            return self._sort_by_key(versions)
+            return sorted_by_key(versions, self.key)
         by = [*(pl.col(name) for name in self.key), *self.sequence_terms(versions.schema)]
         descending = [False] * len(self.key) + [self.descending] * len(self.sequence)
         if not arrival_decides:
@@ -92,11 +93,7 @@ class MergeOrder:
 
     def is_strictly_sorted(self, rows: pl.DataFrame) -> bool:
         """Whether rows come in key order with one row per key."""
-        # Only asked to save a sort: for several columns the answer would cost nearly as much.
-        if len(self.key) > 1 or rows.height < 2:
-            return rows.height < 2
-        key = rows[self.key[0]]
-        return bool(key.null_count() == 0 and key.is_sorted() and not (key == key.shift(1)).any())
+        return _is_strictly_sorted(rows, self.key)
 
     def sequence_terms(self, types: pl.Schema) -> list[pl.Expr]:
         """The sequence fields of versions of these types such that equal values look the same."""
@@ -110,13 +107,25 @@ class MergeOrder:
             terms.append(column)
         return terms
 
-    def _sort_by_key(self, versions: pl.DataFrame) -> pl.DataFrame:
-        if self.is_strictly_sorted(versions):
-            return versions
-        positions = _packed_argsort(versions[self.key[0]]) if len(self.key) == 1 else None
-        if positions is not None:
-            return versions[pl.Series(positions)]
-        return versions.sort(list(self.key), nulls_last=False, maintain_order=True)
+
+def sorted_by_key(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """The rows in the order of their key, NULL lowest; those of a key keep their relative order."""
+    if _is_strictly_sorted(rows, key):
+        return rows
+    positions = _packed_argsort(rows[key[0]]) if len(key) == 1 else None
+    if positions is not None:
+        return rows[pl.Series(positions)]
+    return rows.sort(list(key), nulls_last=False, maintain_order=True)
+
+
+def _is_strictly_sorted(rows: pl.DataFrame, key: Sequence[str]) -> bool:
+    # Only asked to save a sort: for several columns the answer would cost nearly as much.
+    if len(key) > 1 or rows.height < 2:
+        return rows.height < 2
+    column = rows[key[0]]
+    return bool(
+        column.null_count() == 0 and column.is_sorted() and not (column == column.shift(1)).any()
+    )
 
 
 def order_of(key: tuple[str, ...], fields: Iterable[Field], options: TableOptions) -> MergeOrder:

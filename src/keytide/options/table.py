@@ -274,7 +274,8 @@ _WRITING = (
            "of them are read, `avro` is not written.", "parquet"),
     Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "The codec of data "
            "files. Left out it is `lz4` for small files at level 0, for a frequent upsert is "
-           "written faster then, and is written again by the next compaction anyway; in others "
+           "written faster then, and is written again by the next compaction anyway, and with "
+           "`changelog-producer` = `lookup` for those below the highest level; in others "
            "it is `zstd`, and of columns of short values `lz4` or none where that takes little "
            "more space, for readers unpack those far faster. Where it would spare next to "
            "nothing, a column has none."),

@@ -7,7 +7,7 @@ tells what becomes of the keys there: the rows that were told before them, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 
@@ -71,39 +71,42 @@ class ChangelogWriter:
         """Whether a section has rows that were not told before."""
         return not all(map(self._is_told, section.runs))
 
-    def tell(self, section: Section, window: Window) -> None:
-        """Tell what becomes of the keys of a window that are below the level of what was told."""
-        told = [self._is_told(run) for run in section.runs]
-        new = [rows for rows, is_told in zip(window.runs, told, strict=True) if not is_told]
+    def tell(self, section: Section, window: Window, narrow: Collection[int] = ()) -> None:
+        """Tell what becomes of the keys of a window that are below the level of what was told.
+
+        `narrow` are positions of runs that have none but these keys.
+        """
+        told = {place for place, run in enumerate(section.runs) if self._is_told(run)}
+        new = [rows for place, rows in enumerate(window.runs) if place not in told]
         images = window.counted if self._looks_up else window.runs
-        before = [rows for rows, is_told in zip(images, told, strict=True) if is_told]
-        self.tell_of(new, before, window.merged)
+        if told <= set(narrow):
+            self._add([images[place] for place in told], window.merged)
+            return
+        wide = [images[place] for place in told if place not in narrow]
+        self.tell_of(new, wide, window.merged, [images[place] for place in told & set(narrow)])
 
     def tell_of(
         self,
         new: Sequence[pl.DataFrame],
         before: Sequence[pl.DataFrame],
         after: Sequence[pl.DataFrame],
+        narrow: Sequence[pl.DataFrame] = (),
     ) -> None:
         """Tell what becomes of the keys of new versions, given the merged ones before and after.
 
-        Neither of these has a key twice.
+        Neither of these has a key twice. Those in `narrow` are before too, and have no other keys.
         """
         filled = _filled(new)
         if not filled:
             return
         key = self._view.order.key
         keys = pl.concat([rows.select(key) for rows in filled])
-        none = filled[0].clear()
-        sides = (
-            [none, *(with_keys(rows, keys) for rows in _filled(side))] for side in (before, after)
-        )
-        self._add(*sides)
+        own = [[with_keys(rows, keys) for rows in _filled(side)] for side in (before, after)]
+        self._add([*own[0], *narrow], own[1])
 
     def tell_new(self, rows: Sequence[pl.DataFrame]) -> None:
         """Tell of keys of which nothing was told before, nor of any behind them."""
-        if rows:
-            self._add([rows[0].clear()], rows)
+        self._add((), rows)
 
     def end(self) -> None:
         """Begin to write what is left, where nothing more is told."""
@@ -123,11 +126,15 @@ class ChangelogWriter:
     def _is_told(self, run: Run) -> bool:
         return run[0].meta.level >= self._lowest_told
 
-    def _add(self, before: Iterable[pl.DataFrame], after: Iterable[pl.DataFrame]) -> None:
+    def _add(self, before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> None:
         options = self._view.options
+        filled = [*_filled(before), *_filled(after)]
+        if not filled:
+            return
+        none = filled[0].clear()
         told = difference(
-            self._rows(before),
-            self._rows(after),
+            self._rows([none, *_filled(before)]),
+            self._rows([none, *_filled(after)]),
             self._view.order.key,
             self._compared,
             keeps_equal=not (options.row_deduplicate or self._view.engine.keeps_rows),

@@ -8,7 +8,7 @@ everything else: memory follows the windows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -60,22 +60,22 @@ class Lookup:
         Of files above level 0 that stay, only keys that are on level 0; a run without any may come
         without columns. Raises `DataError` naming a file that cannot be read.
         """
-        fields = self.view.schema.select(table_columns(self.columns))
-        rows = rows_in(self.memory_bytes, self.section.files, fields)
-        reading = _Reading(self, staying_columns or self.columns, shaped, rows)
-        for window in key_windows(reading.runs(), self.view.order.key, self.view.store.together):
-            yield window if reading.knows_keys else self._narrowed(window)
+        yield from self._windows(self._reading(staying_columns or self.columns, shaped))
 
     def merged(self) -> Iterator[Window]:
         """Windows with what the versions become. Raises as `MergedVersions.windows`."""
-        order, engine = self.view.order, self.view.engine
-        for runs in self.windows():
-            counted = without_contained(runs, self.section.containing, order.key)
+        reading = self._reading(self.columns)
+        for runs in self._windows(reading):
+            counted = without_contained(runs, reading.containing, self.view.order.key)
             with self.view.reading():
-                merged = merge_runs(
-                    counted, order, engine, arrival_decides=self.section.arrival_decides
-                )
+                merged = self._merged(counted)
             yield Window(runs, counted, merged)
+
+    @cached_property
+    def narrow(self) -> frozenset[int]:
+        """The positions of the runs of which only keys come that are on level 0."""
+        runs = enumerate(self.section.runs)
+        return frozenset(place for place, run in runs if self.is_looked_up(run))
 
     def to_write(self, window: Window) -> list[pl.DataFrame]:
         """What of a merged window has to be written: rows that never change are there already."""
@@ -92,6 +92,26 @@ class Lookup:
     def is_looked_up(self, run: Run) -> bool:
         """Whether of a run only the new keys are wanted."""
         return self.stays(run[0]) and run[0].meta.level > 0
+
+    def _reading(
+        self, staying_columns: tuple[str, ...], shaped: _Shaping = lambda _, rows: rows
+    ) -> _Reading:
+        fields = self.view.schema.select(table_columns(self.columns))
+        rows = rows_in(self.memory_bytes, self.section.files, fields)
+        return _Reading(self, staying_columns, shaped, rows)
+
+    def _windows(self, reading: _Reading) -> Iterator[list[pl.DataFrame]]:
+        together = self.view.store.together
+        for window in key_windows(reading.runs(), self.view.order.key, together):
+            yield window if reading.knows_keys else self._narrowed(window)
+
+    def _merged(self, counted: list[pl.DataFrame]) -> list[pl.DataFrame]:
+        """What versions become that no other one contains."""
+        order, engine, section = self.view.order, self.view.engine, self.section
+        if section.arrival_decides and engine.newest_decides:
+            # What is looked up is of keys that have a newer version.
+            counted = [rows for place, rows in enumerate(counted) if place not in self.narrow]
+        return merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
 
     def _narrowed(self, window: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
         """A window with those keys of files that stay above level 0 that are on level 0."""
@@ -145,6 +165,12 @@ class _Reading:
         first = self.lookup.section.containing
         others = (place for place in range(len(self._runs)) if place not in first)
         return [place for place in (*first, *others) if self.lookup.is_looked_up(self._runs[place])]
+
+    @property
+    def containing(self) -> tuple[int, ...]:
+        """The positions of the runs that may have keys in common, as `Section.containing`."""
+        each_once = self._holds_new and self._finds_each_once and self._knows_all_above
+        return self._above if each_once else self.lookup.section.containing
 
     # -- what is new ----------------------------------------------------------------------------
 
@@ -202,14 +228,30 @@ class _Reading:
         assert keys is not None
         if not self._finds_each_once:
             return keys
-        upper = self.lookup.section.containing
-        above = itertools.takewhile(lambda place: place not in self._looked_up, upper)
-        for file in itertools.chain.from_iterable(self._runs[place] for place in above):
-            known = self._laid_out(file)
+        for known in self._known_above:
             if known is not None:
                 there = [rows.select(key) for rows in known.frames]
                 keys = without_keys(keys, there, key)
         return keys
+
+    @cached_property
+    def _above(self) -> tuple[int, ...]:
+        """The positions of the runs above level 0 that are written again, before all others."""
+        upper, looked_up = self.lookup.section.containing, set(self._looked_up)
+        return tuple(itertools.takewhile(lambda place: place not in looked_up, upper))
+
+    @cached_property
+    def _known_above(self) -> list[LookupFile | None]:
+        """The lookup files of these runs, as far as there are some."""
+        files = itertools.chain.from_iterable(self._runs[place] for place in self._above)
+        return [self._laid_out(file) for file in files]
+
+    @property
+    def _knows_all_above(self) -> bool:
+        """Whether of what is looked up nothing comes that these runs have."""
+        count = len(self._above) + len(self._looked_up)
+        are_all = count == len(self.lookup.section.containing)
+        return are_all and all(known is not None for known in self._known_above)
 
     def _found(self) -> dict[int, Iterator[Batch]]:
         """What the runs that are looked up have for the new keys, by the positions of the runs."""
@@ -230,12 +272,26 @@ class _Reading:
 
         files = [file for place in self._looked_up for file in self._runs[place]]
         calls = [partial(of, number, file) for number, file in enumerate(files)]
-        found = iter(self.lookup.view.store.together(calls))
+        rows_of = self.lookup.view.store.together(calls)
+        if self._finds_each_once and asked < len(files):
+            rows_of = self._each_once(rows_of)
+        found = iter(rows_of)
         batches = dict[int, Iterator[Batch]]()
         for place in self._looked_up:
             rows = [frame for _ in self._runs[place] for frame in next(found)]
             batches[place] = iter([Batch(pl.concat(rows), is_last=True)] if rows else [])
         return batches
+
+    def _each_once(self, found: Iterable[list[pl.DataFrame]]) -> list[list[pl.DataFrame]]:
+        """The rows of each file without the keys that a file before has."""
+        key = self.lookup.view.order.key
+        before: list[pl.DataFrame] = []
+        left: list[list[pl.DataFrame]] = []
+        for rows in found:
+            own = [without_keys(frame, before, key) for frame in rows]
+            left.append([frame for frame in own if frame.height])
+            before += [frame.select(key) for frame in left[-1]]
+        return left
 
     def _of_keys(
         self, file: PlannedFile, keys: pl.DataFrame, rows_max: int | None = None
@@ -268,9 +324,9 @@ class _Reading:
             stored = StoredVersions(self.lookup.view, self.lookup.partition, columns)
             yield from stored.of_run((file,), rows_max)
             return
-        frames = (rows for frame in known.frames for rows in frame.iter_slices(rows_max))
+        *frames, last = (rows for frame in known.frames for rows in frame.iter_slices(rows_max))
         yield from (Batch(rows) for rows in frames)
-        yield Batch(known.frames[0].clear(), is_last=True)
+        yield Batch(last, is_last=True)
 
     def _laid_out(self, file: PlannedFile) -> LookupFile | None:
         """The lookup file of what is read of a data file, if there is one."""

@@ -29,6 +29,7 @@ from keytide.format.manifest import DataFileMeta, FileKind, FileSource, Manifest
 from keytide.lazily import cached_property
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.folding import OlderNeededError
+from keytide.merge.order import sorted_by_key
 from keytide.row_kind import RETRACTS, RowKind
 from keytide.table.compaction.changelog import ChangelogWriter
 from keytide.table.compaction.lookup import Lookup
@@ -291,7 +292,9 @@ class CompactTask:
         return each_pile(rows, self._file_size.piled_bytes, partial(self._written, names, output))
 
     def _written(self, names: Iterator[str], output: _Output, rows: pa.Table) -> DataFileMeta:
-        writer = replace(run_writer(self.view), notes=self._notes(rows))
+        # A write waits for it, and below the highest level it is soon written again.
+        awaited = self.view.options.changelog_producer == "lookup" and not self.unit.is_whole
+        writer = replace(run_writer(self.view), notes=self._notes(rows), awaited=awaited)
         path = f"{self.view.bucket_directory(*self.bucket)}/{next(names)}"
         meta = writer.write_file(
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT
@@ -348,7 +351,7 @@ class CompactTask:
         for section in sections:
             lookup = self._lookup(section, self._versions.columns)
             for window in lookup.merged():
-                output.changelog.tell(lookup.section, window)
+                output.changelog.tell(lookup.section, window, lookup.narrow)
                 yield lookup.to_write(window)
 
     def _lone(
@@ -372,7 +375,7 @@ class CompactTask:
         if len(frames) == 1 and all(map(self._is_sorted, sections)):
             yield frames[0]
         elif frames:
-            yield pl.concat(frames).sort(self.view.order.key, nulls_last=False)
+            yield sorted_by_key(pl.concat(frames, rechunk=True), self.view.order.key)
 
     @cached_property
     def _versions(self) -> MergedVersions:
