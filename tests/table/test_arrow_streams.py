@@ -125,7 +125,7 @@ def test_a_stream_that_fails_is_an_error_that_names_the_table(table: kt.Table) -
     assert not table.snapshots()
 
 
-@pytest.mark.parametrize("data", [{"k": [1]}, iter(ROWS), 7], ids=repr)
+@pytest.mark.parametrize("data", [{"k": [1]}, iter(ROWS), 7], ids=["a dict", "an iterator", "7"])
 def test_other_things_are_refused_with_what_is_taken(table: kt.Table, data: Any) -> None:
     with pytest.raises(InvalidError, match="gives an Arrow stream, such as a DuckDB relation"):
         table.write(data)
