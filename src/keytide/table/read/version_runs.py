@@ -14,7 +14,7 @@ from typing import Protocol
 import polars as pl
 
 from keytide.lazily import cached_property
-from keytide.merge.windows import Batch, Together, key_windows
+from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together, key_windows
 from keytide.table.read.prefetch import prefetched
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import Run
@@ -75,7 +75,7 @@ def windows_of(
     runs: Sequence[VersionRun],
     held: Sequence[int],
     key: tuple[str, ...],
-    together: Together,
+    together: Together = SIDE_BY_SIDE,
 ) -> Iterator[list[pl.DataFrame]]:
     """Windows of runs as `key_windows` gives them; of each run so many rows are held at a time."""
     # The next batches are read while those at hand are merged.
