@@ -80,7 +80,7 @@ def test_error_on_an_executor_arrives_and_leaves_no_file(
 
 
 def test_writes_of_spark_compact_what_they_touch(spark: SparkSession, warehouse: str) -> None:
-    table = made(spark, warehouse)
+    table = made(spark, warehouse, **{"compaction.background": "false"})
     for n in range(5):
         rows = spark.createDataFrame([(0, 1, f"v{n}"), (1, n, "x")], "p INT, k INT, v STRING")
         if n % 2:

@@ -110,7 +110,7 @@ try:
 except Exception as error:
     found["anonymous"] = str(error)
 stream("named").foreachBatch(with_name).start().awaitTermination()
-found["named"] = table.snapshots()[-1].commit_user
+found["named"] = [s.commit_user for s in table.snapshots() if s.commit_kind.value == "APPEND"][-1]
 print("FOUND " + json.dumps(found))
 """
 

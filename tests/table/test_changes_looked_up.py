@@ -53,7 +53,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> LookupFiles:
 KEYS: Sequence[Sequence[str]] = [["id"], ["s", "id"], ["s"]]
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     options=st.sampled_from(TABLES),
     key=st.sampled_from(KEYS),

@@ -196,6 +196,7 @@ def test_writes_leave_few_versions_and_runs_of_a_table_that_keeps_them_apart(man
     for number in range(60):
         keys = range(number % 3, 3 * many, 3)
         write(table, [("+I", (k, number, number, None, None, None, None)) for k in keys])
+    table.close()
     files = table.scan().live.entries
     assert len(files) <= 60 // 4
     assert sum(entry.file.row_count for entry in files) <= 3 * many * 8
