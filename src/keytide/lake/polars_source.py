@@ -31,9 +31,9 @@ def scan_polars(table: Table | ForeignTable | Scan | ExternalScan) -> pl.LazyFra
 
     Polars reads the columns that a query needs, and no further than its `head`. Conditions that a
     `scan` may have leave out files and rows before they are merged and read; what else a query asks
-    for, Polars does itself. `LazyFrame.explain` tells what comes of that, as `PYTHON SCAN` with
-    PROJECT and SELECTION. Every collection of the frame reads the same snapshot, in memory bounded
-    by 'read.memory' where Polars streams.
+    for, Polars does itself. `LazyFrame.explain` tells what comes of that, as a scan by Python
+    with PROJECT and SELECTION. Every collection of the frame reads the same snapshot, in memory
+    bounded by 'read.memory' where Polars streams.
 
     Raises what `scan` raises; collecting the frame raises what reading does.
     """

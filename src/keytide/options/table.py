@@ -497,9 +497,9 @@ _COMPACTION = (
            "level 0 and each level above it, at which a write compacts the bucket after its "
            "commit. More runs make writes cheaper and reads dearer.", "5"),
     Option("num-sorted-run.stop-trigger", integer(1), "More sorted runs of a bucket than these, "
-           "and a write goes on compacting until there are fewer, or waits for what is compacted "
-           "behind it; left out, twelve times as many as start a compaction, and three more where "
-           "nothing is compacted behind writers."),
+           "and a write goes on compacting until there are fewer, or waits until a compaction "
+           "behind it has ended; left out, twelve times as many as start a compaction, and three "
+           "more where nothing is compacted behind writers."),
     Option("compaction.background", BOOLEAN, "Whether larger compactions run behind the writer: "
            "a write returns once its rows are durable, and a thread of its process compacts while "
            "the next writes go on, one compaction of a table at a time. `Table.close`, the end of "
