@@ -65,6 +65,8 @@ WRITTEN = {
     Face("cli", "rollback"): ("rollback_to", CHOICE),
     Face("sql", "create_tag_from_timestamp"): ("create_tag", CHOICE),
     Face("sql", "create_tag_from_watermark"): ("create_tag", CHOICE),
+    Face("sql", "rollback_to_snapshot"): ("rollback_to", CHOICE),
+    Face("sql", "fast_forward"): ("fast_forward", "takes Iceberg's arguments too"),
     Face("sql", "create_branch"): ("create_branch", "of a tag or empty, as other engines have it"),
     Face("cli", "branch create"): ("create_branch", TELLS),
     Face("sql", "delete_branch"): ("delete_branch", SEVERAL),
@@ -104,6 +106,8 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     },
     "sql": {
         "why": ROWS,
+        "set_current_snapshot": f"restores, and {CHOICE}",
+        "rewrite_data_files rewrite_position_delete_files": "compact, with Iceberg's arguments",
         "drop_partition compact compact_database rescale rewrite_file_index": PLACES,
         "restore rollback_to_as_latest": f"{PLACES}, and {CHOICE}",
         "trigger_tag_automatic_creation": "does what every commit does",
@@ -128,7 +132,7 @@ SPELLINGS = {
 }  # fmt: skip
 """What SQL calls parameters of verbs."""
 
-LEFT_OUT = {Face("sql", "expire_tags"): {"dry_run"}, Face("sql", "fast_forward"): {"dry_run"}}
+LEFT_OUT = {Face("sql", "expire_tags"): {"dry_run"}}
 """Parameters that engines of the format do not have."""
 
 OTHER_DEFAULTS = {(Face("sql", "remove_orphan_files"), "dry_run"): "as engines of the format do"}

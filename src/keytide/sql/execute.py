@@ -32,9 +32,11 @@ from keytide.sql.statements import (
     Call,
     CreateExternalTable,
     CreateTable,
+    CreateVersionName,
     Delete,
     Describe,
     DropTable,
+    DropVersionName,
     Explain,
     Insert,
     Merge,
@@ -45,6 +47,7 @@ from keytide.sql.statements import (
     Truncate,
     Update,
 )
+from keytide.sql.version_names import create_version_name, drop_version_name
 from keytide.table.alter import alter_table
 from keytide.table.catalog import NewTable
 from keytide.table.commit.result import WriteResult, warn_of_errors
@@ -186,6 +189,20 @@ def _truncate(catalog: AttachedCatalog, engine: Engine, statement: Truncate) -> 
     return changed()
 
 
+def _create_version_name(
+    catalog: AttachedCatalog, engine: Engine, statement: CreateVersionName
+) -> Result:
+    create_version_name(table_of(catalog.pinned(), statement.table), statement)
+    return changed()
+
+
+def _drop_version_name(
+    catalog: AttachedCatalog, engine: Engine, statement: DropVersionName
+) -> Result:
+    drop_version_name(table_of(catalog.pinned(), statement.table), statement)
+    return changed()
+
+
 # -- INSERT ----------------------------------------------------------------------------------------
 
 
@@ -303,6 +320,8 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     CreateTable: _create,
     CreateExternalTable: _create_external,
     AlterTable: _alter,
+    CreateVersionName: _create_version_name,
+    DropVersionName: _drop_version_name,
     DropTable: _drop,
     Truncate: _truncate,
     Insert: _insert,

@@ -22,7 +22,6 @@ from keytide.sql.dialect import error_at, tokenize
 from keytide.sql.dml_grammar import change
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
-    AlterTable,
     Call,
     CreateExternalTable,
     CreateTable,
@@ -36,6 +35,7 @@ from keytide.sql.statements import (
     Statement,
     Truncate,
 )
+from keytide.sql.upkeep_grammar import optimize, restore, vacuum, version_name_of
 
 __all__ = ["options_in_hints", "parse_statements"]
 
@@ -200,9 +200,12 @@ def _truncate(cursor: Cursor) -> Truncate:
     return Truncate(table, (_partition(cursor),) if cursor.accept("PARTITION") else ())
 
 
-def _alter(cursor: Cursor) -> AlterTable | Truncate:
+def _alter(cursor: Cursor) -> Statement:
     cursor.expect("ALTER", "TABLE")
     table = cursor.table()
+    about_versions = version_name_of(cursor, table)
+    if about_versions is not None:
+        return about_versions
     is_drop = cursor.accept("DROP", "IF", "EXISTS", "PARTITION")
     if not (is_drop or cursor.accept("DROP", "PARTITION")):
         return alter_table(cursor, table)
@@ -231,13 +234,14 @@ def _show(cursor: Cursor) -> Show:
     if cursor.accept("TABLES"):
         name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
         return Show("TABLES", name, cursor.string() if cursor.accept("LIKE") else None)
-    for what in ("CREATE TABLE", "PARTITIONS", "TBLPROPERTIES", "COLUMNS"):
+    for what in ("CREATE TABLE", "PARTITIONS", "TAGS", "BRANCHES", "TBLPROPERTIES", "COLUMNS"):
         if cursor.accept(*what.split()):
             if what == "COLUMNS" and not cursor.accept("IN"):
                 cursor.expect("FROM")
             return Show(what, cursor.table())
     raise cursor.error(
-        "expected TABLES, DATABASES, CREATE TABLE, COLUMNS, PARTITIONS or TBLPROPERTIES"
+        "expected TABLES, DATABASES, CREATE TABLE, COLUMNS, PARTITIONS, TAGS, BRANCHES or "
+        "TBLPROPERTIES"
     )
 
 
@@ -324,4 +328,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "DESC": _describe,
     "EXPLAIN": _explain,
     "CALL": _call,
+    "OPTIMIZE": optimize,
+    "VACUUM": vacuum,
+    "RESTORE": restore,
 }

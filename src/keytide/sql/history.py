@@ -23,7 +23,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep import branches as ended_branches
 from keytide.table.upkeep import going_back, restore
 
-__all__ = ["HISTORY"]
+__all__ = ["HISTORY", "place_of_version"]
 
 # -- tags ------------------------------------------------------------------------------------------
 
@@ -148,9 +148,15 @@ def restore_partitions(
 def _place(metadata: TableMetadata, procedure: str, **given: str | int | None) -> str | int:
     """The one place that is given; a version is an id or a tag."""
     place = _one_place(procedure, **given)
-    if given.get("version") is None or not isinstance(place, str) or metadata.has_tag(place):
+    if given.get("version") is None or not isinstance(place, str):
         return place
-    return int(place) if place.isdecimal() else place
+    return place_of_version(metadata, place)
+
+
+def place_of_version(metadata: TableMetadata, version: str) -> str | int:
+    """A tag of that name, or else the id of a snapshot where the version is a number."""
+    is_id = version.isdecimal() and not metadata.has_tag(version)
+    return int(version) if is_id else version
 
 
 def _one_place(procedure: str, **given: str | int | None) -> str | int:
@@ -183,6 +189,16 @@ def create_branch(
         branches.create_branch(table, branch, tag=tag, empty=tag is None)
 
 
+def fast_forward(table: StoredTable, branch: str, to: str | None = None) -> None:
+    """The table becomes what its branch is; Iceberg has `'main'` here, and the branch in `to`."""
+    if to is not None and branch != "main":
+        raise InvalidError(
+            f"sys.fast_forward: branch is {branch!r}, and only 'main' can be put forward to "
+            f"another branch; open the branch and restore it instead"
+        )
+    going_back.fast_forward(table, branch if to is None else to)
+
+
 def delete_branch(table: StoredTable, branch: str) -> None:
     """One branch, or several with commas between them."""
     names = named_by_commas(branch)
@@ -202,7 +218,7 @@ HISTORY: Mapping[str, Procedure] = {
     "delete_branch": procedure(delete_branch),
     "delete_tag": procedure(delete_tag),
     "expire_tags": procedure(automatic_tags.expire_tags, _tag_names, older_than="older_than"),
-    "fast_forward": procedure(going_back.fast_forward, done, branch="name"),
+    "fast_forward": procedure(fast_forward, done),
     "rename_branch": procedure(
         ended_branches.rename_branch, done, from_branch="name", to_branch="new_name"
     ),

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keytide.errors import InvalidError, NotFoundError
+from keytide.format.branch import BRANCH_MARK
 from keytide.table.catalog import Catalog
 from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.system_tables import SYSTEM_TABLES
 
-__all__ = ["column_of", "entry_of", "table_of"]
+__all__ = ["column_of", "entry_of", "in_own_spelling", "table_of"]
+
+
+def in_own_spelling(catalog: Catalog, name: str) -> str:
+    """`db.t.branch_b` as `db.t$branch_b`, `db.t.files` as `db.t$files`: Iceberg has dots there."""
+    table, _, last = name.rpartition(".")
+    is_system = last.lower() in SYSTEM_TABLES
+    is_about_table = is_system or last.startswith(BRANCH_MARK[1:])
+    if table.count(".") != 1 or not is_about_table or catalog.find_attached(name) is not None:
+        return name
+    return f"{table}${last.lower() if is_system else last}"
 
 
 def table_of(catalog: Catalog, name: str) -> StoredTable:
@@ -22,6 +34,7 @@ def entry_of(catalog: Catalog, name: str) -> PinnedTable:
     Raises `NotFoundError` when there is none, `InvalidError` when several differ in case only and
     none is spelled like this.
     """
+    name = in_own_spelling(catalog, name)
     try:
         return catalog.entry(name)
     except NotFoundError:

@@ -21,6 +21,7 @@ from keytide.sql.adopting import ADOPTING
 from keytide.sql.expiring import EXPIRING
 from keytide.sql.foreign_statements import ELSEWHERE
 from keytide.sql.history import HISTORY
+from keytide.sql.iceberg_procedures import ICEBERG
 from keytide.sql.names import entry_of, table_of
 from keytide.sql.procedure import Procedure, chosen, done, places, procedure
 from keytide.sql.statements import Call
@@ -44,7 +45,7 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     """Run a procedure. Raises `NotFoundError` naming those there are, `InvalidError` for arguments
     that it does not take.
     """
-    name = re.sub(r"^(sys|system)\.", "", statement.procedure.lower())
+    name = re.sub(r"^([^.]+\.)?(sys|system)\.", "", statement.procedure.lower())
     procedure = PROCEDURES.get(name)
     if procedure is None and name in ELSEWHERE:
         raise UnsupportedError(f"sys.{name} is not for tables of Keytide: {ELSEWHERE[name]}")
@@ -64,8 +65,8 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     return procedure(*bound.args, **bound.kwargs)
 
 
-_ALIASES = {"snapshot_id": "snapshot"}
-"""What Flink calls an argument, and what Spark and Keytide do."""
+_ALIASES = {"snapshot_id": "snapshot", "retain_last": "retain_min"}
+"""What Flink and Iceberg call an argument, and what Paimon on Spark and Keytide do."""
 
 
 def _by_parameter(
@@ -220,5 +221,6 @@ PROCEDURES: dict[str, Procedure] = {
     "why": _why,
     **ADOPTING,
     **HISTORY,
+    **ICEBERG,
     **EXPIRING,
 }

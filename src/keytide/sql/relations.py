@@ -21,13 +21,14 @@ from keytide.dml.attached import AttachedCatalog, target_of
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.external.connector import EXTERNAL_TABLES, external_handle
-from keytide.format.branch import BRANCH_MARK, split_branch
+from keytide.format.branch import BRANCH_MARK, main_store, split_branch
 from keytide.options import keys, stored_name
 from keytide.sql.conditions import marked_conditions, refused_condition
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
-from keytide.sql.names import entry_of, table_of
+from keytide.sql.foreign_statements import FUNCTIONS_ELSEWHERE
+from keytide.sql.names import entry_of, in_own_spelling, table_of
 from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.qualified import drop_databases
 from keytide.sql.relation import (
@@ -43,7 +44,7 @@ from keytide.sql.unnest import resolve_unnests
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.definition.external import is_external
-from keytide.table.state.branches import open_branch
+from keytide.table.state.branches import has_branch, open_branch
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.types import Field, RowType, quoted
 
@@ -187,6 +188,9 @@ def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Quer
         if is_unread and isinstance(node.this, exp.Identifier):
             message = f"a table cannot be named here: {node.sql()}"
             raise error_at(query.text, node.this.meta.get("start", 0), message)
+        instead = FUNCTIONS_ELSEWHERE.get(node.this.name.lower())
+        if instead is not None and isinstance(node.this, exp.Anonymous):
+            raise UnsupportedError(f"{node.this.name}() is not for tables of Keytide: {instead}")
 
 
 def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Query) -> None:
@@ -261,13 +265,18 @@ def _name_of(node: exp.Table) -> str:
     return ".".join(part.name for part in node.parts)
 
 
+def _lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
+    """The table that is named, and the system table of it if one is."""
+    return split_system_name(in_own_spelling(catalog, _name_of(node)))
+
+
 def _start(node: exp.Table) -> int:
     return int(node.this.meta["start"])
 
 
 def _of_lake(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
     """A table of the lake, or one that others keep."""
-    name, system = split_system_name(_name_of(node))
+    name, system = _lake_name(node, catalog)
     try:
         entry = entry_of(catalog, name)
     except NotFoundError as error:
@@ -304,13 +313,15 @@ def _version_number(given: exp.Version | None, table: str) -> str | None:
 def _stored(
     node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
 ) -> StoredRelation | SystemRelation:
-    name, system = split_system_name(_name_of(node))
+    name, system = _lake_name(node, catalog)
     place = node.this.meta
     given, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
     hint = {key: value for key, value in given.items() if _in_own_spelling(key) != keys.BRANCH}
     branch = next((value for key, value in given.items() if key not in hint), None)
     try:
         table = catalog.pin(table_of(catalog, name))
+        if branch is None and version is not None and (branch := _branch_named(version, table)):
+            version = None
         table = table if branch is None else catalog.pin(open_branch(table, branch))
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
@@ -405,6 +416,16 @@ def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
     return {"as_of": value if literal.is_string else int(float(value) * 1000)}
 
 
+def _branch_named(version: exp.Version, table: StoredTable) -> str | None:
+    """The branch that VERSION AS OF names, if it is one and no tag has the name."""
+    literal = _literal_of(version, table.name)
+    if version.name.upper() != "VERSION" or not literal.is_string:
+        return None
+    name = str(literal.this)
+    is_other = name.isdecimal() or table.metadata.has_tag(name)
+    return None if is_other or not has_branch(main_store(table.store), name) else name
+
+
 def _literal_of(version: exp.Version, table: str) -> exp.Literal:
     """What AS OF names. Raises `InvalidError` for anything but a literal."""
     if version.text("kind").upper() != "AS OF":
@@ -444,7 +465,7 @@ def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool
     if catalog.find_attached(name) is not None:
         return True
     with suppress(NotFoundError, InvalidError):
-        entry_of(catalog, split_system_name(name)[0])
+        entry_of(catalog, _lake_name(node, catalog)[0])
         return True
     if catalog.allows_external_files:
         return False

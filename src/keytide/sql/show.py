@@ -43,8 +43,8 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
         return _tables(catalog, statement)
     if statement.what == "COLUMNS":
         return describe(catalog, statement.name or "", extended=False)
-    if statement.what == "PARTITIONS":
-        return system_table(table_of(catalog, statement.name or ""), "partitions")
+    if statement.what in ("PARTITIONS", "TAGS", "BRANCHES"):
+        return system_table(table_of(catalog, statement.name or ""), statement.what.lower())
     table = entry_of(catalog, statement.name or "")
     if statement.what == "CREATE TABLE":
         return pa.table({"create_table": [create_statement(table.schema, table.name)]})

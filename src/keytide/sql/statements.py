@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 from sqlglot import exp
@@ -20,9 +20,11 @@ __all__ = [
     "Call",
     "CreateExternalTable",
     "CreateTable",
+    "CreateVersionName",
     "Delete",
     "Describe",
     "DropTable",
+    "DropVersionName",
     "Explain",
     "Insert",
     "Merge",
@@ -32,7 +34,9 @@ __all__ = [
     "Statement",
     "Truncate",
     "Update",
+    "VersionNameKind",
     "When",
+    "WhenTaken",
 ]
 
 
@@ -170,9 +174,37 @@ class Truncate:
     """Values of each PARTITION (...); none for the whole table."""
 
 
+VersionNameKind: TypeAlias = Literal["TAG", "BRANCH"]
+WhenTaken: TypeAlias = Literal["refuse", "keep", "replace", "need"]
+"""What a name that there is already means: that of CREATE, with IF NOT EXISTS, CREATE OR REPLACE,
+and REPLACE, which needs it."""
+
+
+@dataclass(frozen=True)
+class CreateVersionName:
+    """ALTER TABLE ... CREATE TAG or BRANCH: of a snapshot's id or a tag, or of the newest one."""
+
+    table: str
+    kind: VersionNameKind
+    name: str
+    version: str | None = None
+    time_retained: str | None = None
+    taken: WhenTaken = "refuse"
+
+
+@dataclass(frozen=True)
+class DropVersionName:
+    """ALTER TABLE ... DROP TAG or DROP BRANCH."""
+
+    table: str
+    kind: VersionNameKind
+    name: str
+    missing_ok: bool = False
+
+
 @dataclass(frozen=True)
 class Show:
-    """SHOW: `what` is TABLES, DATABASES, CREATE TABLE, PARTITIONS, COLUMNS or TBLPROPERTIES."""
+    """SHOW: `what` is TABLES, DATABASES, CREATE TABLE, PARTITIONS, TAGS, COLUMNS and the like."""
 
     what: str
     name: str | None = None
@@ -206,5 +238,5 @@ class Call:
 
 Statement: TypeAlias = (
     "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
-    "DropTable | Truncate | Show | Describe | Explain | Call"
+    "CreateVersionName | DropVersionName | DropTable | Truncate | Show | Describe | Explain | Call"
 )

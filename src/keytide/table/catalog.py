@@ -298,7 +298,8 @@ class Catalog:
         parts = name.split(".")
         if len(parts) > 2 or not all(part.strip() and not {"/", "\0"} & {*part} for part in parts):
             raise InvalidError(
-                f"{shown(name)} is not a table name; expected 'table' or 'database.table'"
+                f"{shown(name)} is not a table name; expected 'table' or 'database.table', without "
+                f"the name of a catalog"
             )
         if longest := max((p for p in parts if len(p.encode()) > _NAME_BYTES_MAX), default=""):
             raise InvalidError(

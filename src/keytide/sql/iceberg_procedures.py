@@ -1,0 +1,70 @@
+"""Procedures under the names and with the arguments that Iceberg gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from keytide.errors import InvalidError
+from keytide.sql.procedure import Procedure, chosen, procedure
+from keytide.table.compaction.compact import CompactionResult
+from keytide.table.history.rollback import RollbackResult
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep import going_back, restore
+from keytide.table.upkeep.compacting import compact
+from keytide.table.upkeep.manifests import compact_manifest
+
+__all__ = ["ICEBERG"]
+
+
+def rollback_to_snapshot(table: StoredTable, snapshot: int) -> RollbackResult:
+    """To a snapshot; those after it go."""
+    return going_back.rollback_to(table, snapshot)
+
+
+def set_current_snapshot(
+    table: StoredTable, snapshot: int | None = None, ref: str | None = None
+) -> restore.RestoreResult:
+    """The table becomes what it was at a snapshot or a tag, in one more commit; none goes."""
+    if (snapshot is None) == (ref is None):
+        raise InvalidError(
+            "sys.set_current_snapshot: give the id of a snapshot, or a tag as ref => 'name'"
+        )
+    return restore.restore(table, ref if snapshot is None else snapshot)
+
+
+def rewrite_data_files(
+    table: StoredTable,
+    strategy: Literal["binpack", "sort"] = "binpack",
+    sort_order: str | None = None,
+    where: str | None = None,
+) -> CompactionResult:
+    """All files of the table, or of the partitions that meet a condition, into fewer ones."""
+    partitions = chosen("rewrite_data_files", table, None, where)
+    if (strategy == "sort") != (sort_order is not None):
+        raise InvalidError(
+            "sys.rewrite_data_files: strategy => 'sort' and sort_order go together; "
+            "rows of a table with a primary key are in the order of the key by themselves"
+        )
+    if sort_order is None:
+        return compact(table, full=True, partitions=partitions)
+    curve = re.fullmatch(r"\s*zorder\s*\((.*)\)\s*", sort_order, re.IGNORECASE)
+    columns = [name.strip() for name in (curve[1] if curve else sort_order).split(",")]
+    way = "zorder" if curve else "order"
+    return compact(table, full=True, order_by=columns, order_strategy=way, partitions=partitions)
+
+
+def rewrite_position_delete_files(table: StoredTable) -> CompactionResult:
+    """Files are written without the rows that are marked as dead."""
+    return compact(table, full=True)
+
+
+ICEBERG: Mapping[str, Procedure] = {
+    "rewrite_data_files": procedure(rewrite_data_files),
+    "rewrite_manifests": procedure(compact_manifest),
+    "rewrite_position_delete_files": procedure(rewrite_position_delete_files),
+    "rollback_to_snapshot": procedure(rollback_to_snapshot),
+    "set_current_snapshot": procedure(set_current_snapshot),
+}
+"""The procedures by their names."""
