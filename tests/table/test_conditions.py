@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
@@ -260,6 +261,17 @@ def test_file_with_rows_that_meet_a_condition_is_not_left_out(
         (pl.col("s").str.starts_with("a%"), r"s LIKE 'a\%%'"),
         (pl.col("b") & ~pl.col("s").is_null(), "b AND s IS NOT NULL"),
         (pl.any_horizontal(pl.col("b"), pl.col("i") == -pl.lit(1)), "b OR i = -1"),
+        (pc.field("i") > 3, "i > 3"),
+        (pc.scalar(3) > pc.field("i"), "i < 3"),
+        (pc.field("d") == date(2024, 1, 1), "d = '2024-01-01'"),
+        (pc.field("z") < pa.scalar(INSTANT), "z < '2024-01-01'"),
+        (pc.field("i").isin([1, 3]), "i IS NOT NULL AND i IN (1, 3)"),
+        (pc.field("i").isin([1, 3, None]), "i IS NULL OR i IN (1, 3)"),
+        (pc.starts_with(pc.field("s"), "a%"), r"s LIKE 'a\%%'"),
+        (pc.match_like(pc.field("s"), "_a%"), "s LIKE '_a%'"),
+        (pc.field("b") & pc.field("s").is_valid(), "b AND s IS NOT NULL"),
+        (~pc.field("b") | pc.field("i").is_null(), "NOT b OR i IS NULL"),
+        (reduce(or_, [pc.field("i") == i for i in range(3000)]), f"i IN {(*range(3000),)}"),
     ],
 )
 def test_condition_that_is_a_value_means_what_the_text_means(
@@ -303,11 +315,52 @@ def test_condition_that_is_a_value_means_what_the_text_means(
         (pl.col("i", "k") == 1, "cannot have"),
         (pl.lit(True), "cannot have 'true'"),  # a literal of Polars
         (reduce(or_, [pl.col("i") == i for i in range(3000)]), "any_horizontal"),
+        (pc.field("i") > 1.5, "column i of type INT with 1.5"),
+        (pc.field("i") == pa.scalar(None), "write IS NULL"),
+        (pc.field("q") == 1, "has no column 'q'"),
+        (
+            pc.field("i") + 1 == 2,
+            r"cannot have '\(add_checked\(i, 1\) == 2\)', .*; filter the result",
+        ),
+        (pc.field("i") == pc.field("k"), r"cannot have '\(i == k\)'"),
+        (pc.field("i").is_null(nan_is_null=True), "cannot have"),
+        (pc.match_like(pc.field("s"), "a", ignore_case=True), "cannot have"),
+        (pc.field("r", "x") == 1, "cannot have"),
+        (pc.field(0) == 1, "name columns by pc.field"),
+        (pc.scalar(True), "cannot have 'true'"),  # a literal of Arrow
+        (reduce(lambda one, _: ~(one & pc.field("b")), range(2000), pc.field("b")), "too deeply"),
     ],
 )
 def test_value_that_is_no_condition_is_refused(given_: Any, message: str) -> None:
     with pytest.raises(kt.KeytideError, match=message):
         tree_of(given_)
+
+
+OF_FILES = """
+id > 3                       | `id` > 3
+day = '2024-01-01'           | `day` = '2024-01-01'
+qty > 4 AND note LIKE '%a'   |
+note IS NOT NULL OR id = 1   |
+day NOT LIKE '%1'            | `day` NOT LIKE '%1'
+"""
+
+
+@pytest.mark.parametrize("line", OF_FILES.strip().splitlines())
+def test_explanation_tells_conditions_that_leave_out_no_file(warehouse: str, line: str) -> None:
+    where, of_files = (part.strip() for part in line.split("|"))
+    schema = pa.schema(
+        {"id": pa.int64(), "day": pa.string(), "qty": pa.int64(), "note": pa.string()}
+    )
+    options = {"bucket": "1", "merge-engine": "partial-update", "write-only": "true"}
+    table = kt.connect(warehouse).create_table("t", schema, ["id", "day"], ["day"], options=options)
+    for _ in range(2):  # rows are put together, so `qty` leaves out no file
+        table.write([{"id": k, "day": "2024-01-01", "qty": k, "note": None} for k in range(9)])
+    told = table.scan(where=where).explain()
+    assert (told.asked_of_files or "") == of_files
+    assert (told.asked_of_rows is None) == bool(of_files)
+    table.compact(full=True)
+    told = table.scan(where="qty > 4 AND note LIKE '%a'").explain()
+    assert str(told).endswith("files: `qty` > 4\nconditions asked of rows alone: `note` LIKE '%a'")
 
 
 def test_empty_list_keeps_nothing_and_its_opposite_all_that_is_known(table: kt.Table) -> None:

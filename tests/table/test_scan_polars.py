@@ -155,6 +155,16 @@ def test_explain_tells_what_the_scan_was_asked_for(table: kt.Table) -> None:
     assert 'SELECTION: col("k") > 1' in plan
 
 
+def test_a_condition_that_stays_with_polars_is_told_when_it_runs(
+    table: kt.Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "keytide.plan")
+    kt.scan_polars(table).filter((k > 1) & (n * 2 > 3)).collect()
+    (told,) = (m for m in caplog.messages if "Polars itself" in m)
+    assert 'col("n")' in told
+    assert 'col("k")' not in told
+
+
 def test_a_file_that_is_gone_fails_with_its_name(table: kt.Table) -> None:
     lazy = kt.scan_polars(table)
     for file in Path(table.uri).glob("bucket-*/*.parquet"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,8 @@ from keytide.types import Field
 
 __all__ = ["scan_polars"]
 
+_LOG = logging.getLogger("keytide.plan")
+
 
 @checked
 def scan_polars(table: Table | ForeignTable | Scan | ExternalScan) -> pl.LazyFrame:
@@ -32,8 +35,9 @@ def scan_polars(table: Table | ForeignTable | Scan | ExternalScan) -> pl.LazyFra
     Polars reads the columns that a query needs, and no further than its `head`. Conditions that a
     `scan` may have leave out files and rows before they are merged and read; what else a query asks
     for, Polars does itself. `LazyFrame.explain` tells what comes of that, as a scan by Python
-    with PROJECT and SELECTION. Every collection of the frame reads the same snapshot, in memory
-    bounded by 'read.memory' where Polars streams.
+    with PROJECT and SELECTION, and when it runs the logger `keytide.plan` tells which conditions
+    are left to Polars. Every collection of the frame reads the same snapshot, in memory bounded by
+    'read.memory' where Polars streams.
 
     Raises what `scan` raises; collecting the frame raises what reading does.
     """
@@ -72,10 +76,19 @@ class _Source:
         read = list(dict.fromkeys([*shown, *predicate.meta.root_names()]))
         limits = [n for n in (self.scan.limit, n_rows) if n is not None]
         # A limit comes first: it is asked of all rows, and the predicate of those that it leaves.
-        terms = [] if limits else _pushed(predicate, self.scan.fields, self.scan.view.name)
+        terms = [] if limits else self._pushed(predicate)
         for frame in self._narrowed(read, conjunction(terms), n_rows).to_frames():
             # All of the predicate: it costs little, and then nothing hangs on how it is read here.
             yield frame.filter(predicate).select(shown)
+
+    def _pushed(self, predicate: pl.Expr) -> list[Predicate]:
+        """The parts of a predicate that a scan may have, of those that all have to hold."""
+        table, terms = self.scan.view.name, terms_of(predicate)
+        read = [_read(term, self.scan.fields, table) for term in terms]
+        left = [term for term, known in zip(terms, read, strict=True) if known is None]
+        if left and _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s: Polars itself asks rows for %s", table, " and ".join(map(str, left)))
+        return [term for term in read if term is not None]
 
     def _narrowed(
         self, columns: Sequence[str], pushed: Predicate | None, limit: int | None
@@ -91,12 +104,6 @@ class _Source:
             predicate=conjunction(terms),
             limit=min(limits, default=None),
         )
-
-
-def _pushed(predicate: pl.Expr, fields: Sequence[Field], table: str) -> list[Predicate]:
-    """The parts of a predicate that a scan may have, of those that all have to hold."""
-    read = [_read(term, fields, table) for term in terms_of(predicate)]
-    return [term for term in read if term is not None]
 
 
 def _read(term: pl.Expr, fields: Sequence[Field], table: str) -> Predicate | None:

@@ -479,10 +479,10 @@ class Table:
         """A lazy read of one snapshot, the newest by default.
 
         `where` is a condition over columns and literals: a text in a small grammar of its own
-        (docs/semantics.md, Reading), or the tree of `keytide.table.conditions.predicate` that such
-        a text stands for. Rows are filtered after the merge, files are pruned before it. One of
-        `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an ISO text
-        (UTC unless it says otherwise) or epoch milliseconds.
+        (docs/semantics.md, Reading), the tree of `keytide.table.conditions.predicate` that such
+        a text stands for, or an expression of Polars or Arrow. Rows are filtered after the merge,
+        files are pruned before it. One of `snapshot_id`, `tag` and `as_of` travels back in time;
+        `as_of` is a datetime, an ISO text (UTC unless it says otherwise) or epoch milliseconds.
         A snapshot is read with the schema that it had. With a `limit` no more than so many rows
         are given, whichever are read first, and no further files are read.
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import polars as pl
+import pyarrow.compute as pc
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError
+from keytide.table.conditions.arrow_expression import read_arrow_expression
 from keytide.table.conditions.columns import field_of
 from keytide.table.conditions.expression import read_expression
 from keytide.table.conditions.literals import comparison, equalities, known_values, literal_of
@@ -32,8 +34,8 @@ from keytide.types import Field
 
 __all__ = ["Condition", "predicate_of"]
 
-Condition: TypeAlias = str | Predicate | pl.Expr
-"""A text in the language of `where`, a tree of `predicate`, or an expression of Polars."""
+Condition: TypeAlias = str | Predicate | pl.Expr | pc.Expression
+"""A text in the language of `where`, a tree of `predicate`, an expression of Polars or of Arrow."""
 
 
 def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predicate:
@@ -43,6 +45,8 @@ def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predi
     """
     if isinstance(where, pl.Expr):
         where = read_expression(where, table)
+    elif isinstance(where, pc.Expression):
+        where = read_arrow_expression(where, table)
     by_name = {field.name: field for field in fields}
     if isinstance(where, Predicate):
         return _Typing(by_name, table).typed(where)

@@ -33,7 +33,7 @@ from keytide.table.conditions.predicate import (
 )
 from keytide.types import Field
 
-__all__ = ["balanced", "like_parts", "may_match", "row_filter"]
+__all__ = ["balanced", "bounds_tell_of", "like_parts", "may_match", "row_filter"]
 
 T = TypeVar("T")
 
@@ -91,6 +91,17 @@ def may_match(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
         return possible.fill_null(value=True) & has_values
 
     return build(predicate)
+
+
+def bounds_tell_of(predicate: Predicate) -> bool:
+    """Whether there are bounds of which `may_match` says no."""
+    if isinstance(predicate, And | Or):
+        told = map(bounds_tell_of, predicate.terms)
+        return any(told) if isinstance(predicate, And) else all(told)
+    if isinstance(predicate, Not):
+        negated = _negated(predicate.term)
+        return negated is not None and bounds_tell_of(negated)
+    return not isinstance(predicate, Like) or bool(_like_prefix(predicate.pattern))
 
 
 def balanced(operator: Callable[[T, T], T], terms: Sequence[T]) -> T:

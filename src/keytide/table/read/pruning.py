@@ -21,11 +21,12 @@ from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class
 from keytide.options import TableOptions
 from keytide.scratch import scratch
-from keytide.table.conditions.matching import may_match, row_filter
+from keytide.table.conditions.matching import bounds_tell_of, may_match, row_filter
 from keytide.table.conditions.predicate import (
     Predicate,
     columns_of,
     conjunction,
+    conjuncts,
     equal_values,
 )
 from keytide.table.read.indexes import matching_filters
@@ -36,6 +37,7 @@ from keytide.table.values.spellings import POINTS_MAX, spellings
 from keytide.types import Field
 
 __all__ = [
+    "asked_of_files",
     "matching_buckets",
     "matching_keys",
     "matching_partitions",
@@ -153,3 +155,22 @@ def matching_statistics(
         for bucket in buckets
     ]
     return [bucket for bucket in pruned if bucket.sections]
+
+
+def asked_of_files(
+    predicate: Predicate | None, view: TableView, sections: Sequence[Section]
+) -> tuple[Predicate, ...]:
+    """The terms by which files of sections like these can be left out; of rows all are asked."""
+    partition = frozenset(view.schema.partition_keys)
+    key = partition | frozenset(view.schema.primary_keys)
+    is_put_together = view.kind.keeps_versions and not engine_class(view.options).picks_a_version
+    is_all_merged = bool(sections) and all(section.needs_merge for section in sections)
+    about_key_alone = is_put_together and is_all_merged
+
+    def tells(term: Predicate) -> bool:
+        columns = columns_of(term)
+        if view.defaults(columns) or (about_key_alone and not columns <= key):
+            return False
+        return columns <= partition or bounds_tell_of(term)
+
+    return tuple(term for term in conjuncts(predicate) if tells(term))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -15,9 +15,10 @@ from keytide.format.snapshot import Snapshot
 from keytide.lazily import cached_property
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
-from keytide.table.conditions.predicate import Predicate
+from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.conditions.text import text_of
 from keytide.table.read.plan import Funnel, ScanPlan
+from keytide.table.read.pruning import asked_of_files
 from keytide.table.read.row_source import RowSource
 from keytide.table.read.task import ReadTask
 from keytide.table.read.which_rows import WhichRows, plan_rows
@@ -39,6 +40,9 @@ class Explanation:
     `funnel` counts what each pruning step left. `files_raw` are read as they are;
     `files_merged`, in `sections_merged` sections of at most `runs_max` overlapping runs, are
     merged by `merge_engine`, which is None for an append table: nothing of it is ever merged.
+
+    `asked_of_files` are the conditions by which files are left out unread, as metadata tells;
+    `asked_of_rows` the others, of which rows alone can tell.
     """
 
     table: str
@@ -50,6 +54,8 @@ class Explanation:
     sections_merged: int
     runs_max: int
     limit: int | None = None
+    asked_of_files: str | None = None
+    asked_of_rows: str | None = None
 
     def __str__(self) -> str:
         lines = [f"scan of {self.table}, snapshot {self.snapshot_id}"]
@@ -61,7 +67,7 @@ class Explanation:
             f"{s.bytes:>15,}"
             for s in self.funnel.stages
         ]
-        return "\n".join([*lines, "; ".join(self._readings())])
+        return "\n".join([*lines, "; ".join(self._readings()), *self._conditions()])
 
     def _readings(self) -> Iterator[str]:
         yield f"read as they are: {counted(self.files_raw, 'file')}"
@@ -74,6 +80,12 @@ class Explanation:
 
         if self.limit is not None:
             yield f"no further than {counted(self.limit, 'row')}"
+
+    def _conditions(self) -> Iterator[str]:
+        if self.asked_of_files is not None:
+            yield f"conditions asked of files: {self.asked_of_files}"
+        if self.asked_of_rows is not None:
+            yield f"conditions asked of rows alone: {self.asked_of_rows}"
 
     def _repr_html_(self) -> str:
         return html.preformatted(str(self))
@@ -157,6 +169,8 @@ class Scan(RowSource):
         """How the scan will be carried out. Reads no data. Raises as `plan`."""
         sections = [section for bucket in self.plan.buckets for section in bucket.sections]
         merged = [section for section in sections if section.needs_merge]
+        of_files = asked_of_files(self.predicate, self.view, sections)
+        of_rows = [term for term in conjuncts(self.predicate) if term not in of_files]
         return Explanation(
             table=self.view.name,
             snapshot_id=None if self.snapshot is None else self.snapshot.id,
@@ -167,7 +181,13 @@ class Scan(RowSource):
             sections_merged=len(merged),
             runs_max=max((len(s.runs) for s in merged), default=0),
             limit=self.limit,
+            asked_of_files=self._shown(of_files),
+            asked_of_rows=self._shown(of_rows),
         )
+
+    def _shown(self, terms: Iterable[Predicate]) -> str | None:
+        predicate = conjunction(terms)
+        return None if predicate is None else text_of(predicate, self.view.schema.fields)
 
     def tasks(self) -> list[ReadTask]:
         """The scan as picklable tasks, one per bucket.

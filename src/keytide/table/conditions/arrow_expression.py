@@ -1,0 +1,245 @@
+"""Conditions as compute expressions of Arrow, read into predicates.
+
+Arrow tells what an expression is made of where it is pickled: words for its calls, columns and
+values, in the order of the tree. What has no name here is refused, so a release that names
+something otherwise has it refused and never taken for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+from keytide.table.conditions.arrow_words import words_of
+from keytide.table.conditions.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Or,
+    Predicate,
+    conjunction,
+    negation,
+)
+
+__all__ = ["read_arrow_expression", "terms_of_arrow"]
+
+_COMPARE = {
+    "equal": "=", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">",
+    "greater_equal": ">=",
+}  # fmt: skip
+_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_ANDS = ("and_kleene", "and")
+_ORS = ("or_kleene", "or")
+
+
+def read_arrow_expression(expression: pc.Expression, table: str) -> Predicate:
+    """The predicate that an expression is, with its values as Arrow has them.
+
+    Raises `InvalidError` naming the part that no condition of a scan may have.
+    """
+    try:
+        return _Told.of(expression).parts().predicate()
+    except RecursionError as error:
+        raise InvalidError(
+            f"table {table}: the expression is nested too deeply; compare a column with many "
+            f"values by isin"
+        ) from error
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"table {table}: Arrow cannot say what {shown(str(expression))} is: {error}; name "
+            f"columns by pc.field('name')"
+        ) from error
+    except _StrangeError as error:
+        raise InvalidError(
+            f"table {table}: a condition cannot have {error.args[0]}, only columns beside values, "
+            f"compared, or by isin, is_null, is_valid, starts_with or match_like, and these joined "
+            f"by &, | and ~; filter the result of the scan by it"
+        ) from error
+
+
+def terms_of_arrow(expression: pc.Expression) -> list[pc.Expression]:
+    """Expressions that an expression joins by AND; the expression itself where it does not.
+
+    Of an expression that Arrow cannot tell the parts of, too.
+    """
+    try:
+        return [part.expression() for part in _Told.of(expression).parts().joined(_ANDS)]
+    except (RecursionError, pa.ArrowException, _StrangeError):
+        return [expression]
+
+
+class _StrangeError(Exception):
+    """Names what no condition has."""
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What Arrow tells of an expression: words, and the values that some of them number."""
+
+    words: Sequence[tuple[str, str]]
+    values: pa.RecordBatch
+    made_of: Callable[[pa.Buffer], pc.Expression]
+
+    @classmethod
+    def of(cls, expression: pc.Expression) -> _Told:
+        made_of, (told,) = expression.__reduce__()
+        values = pa.ipc.open_file(told).get_batch(0)
+        return cls(words_of(values.schema), values, made_of)
+
+    def parts(self) -> _Part:
+        """The words as a tree."""
+        root = _Part(self, "root", "", 0, 0, [])
+        open_ = [root]
+        members = 0
+        for place, (kind, said) in enumerate(self.words):
+            if members:  # of the column within a column that came before
+                members -= 1
+                continue
+            if kind == "end":
+                open_.pop().end = place + 1
+                continue
+            members = int(said) if kind == "nested_field_ref" else 0
+            part = _Part(self, kind, said, place, place + 1 + members, [])
+            open_[-1].parts.append(part)
+            if kind == "call":
+                open_.append(part)
+        if len(root.parts) != 1 or len(open_) != 1:
+            raise _StrangeError("what Arrow tells of it")
+        return root.parts[0]
+
+    def expression(self, start: int, end: int) -> pc.Expression:
+        """What some of the words tell."""
+        batch = self.values.replace_schema_metadata(pa.KeyValueMetadata(self.words[start:end]))
+        made = pa.BufferOutputStream()
+        with pa.ipc.new_file(made, batch.schema) as file:
+            file.write_batch(batch)
+        return self.made_of(made.getvalue())
+
+
+@dataclass
+class _Part:
+    told: _Told
+    kind: str
+    said: str
+    start: int
+    end: int
+    parts: list[_Part]
+
+    def predicate(self) -> Predicate:
+        """The predicate that it is."""
+        if self.kind == "field_ref":
+            return Comparison(self.said, "=", value=True)
+        read = _READERS.get(self.said) if self.kind == "call" else None
+        if read is None:
+            raise self.strange()
+        return read(self)
+
+    def joined(self, calls: Sequence[str]) -> Iterator[_Part]:
+        """The parts that it joins by one of some calls, from left to right, or itself."""
+        left = [self]
+        while left:
+            part = left.pop()
+            if part.kind == "call" and part.said in calls:
+                left += reversed(part.parts)
+            else:
+                yield part
+
+    def compared(self) -> Predicate:
+        """A column beside a value."""
+        operator = _COMPARE[self.said]
+        one, other = self.operands(2)
+        if one.kind == "literal":
+            one, other, operator = other, one, _FLIPPED[operator]
+        if one.kind != "field_ref" or other.kind != "literal":
+            raise self.strange()
+        return Comparison(one.said, operator, other.stored())
+
+    def is_null(self) -> Predicate:
+        """The column is NULL."""
+        if self.option("nan_is_null").as_py() is not False:
+            raise self.strange()
+        return IsNull(self.column())
+
+    def is_in(self) -> Predicate:
+        """The column is one of some values, which is never unknown."""
+        values = [value for value in self.option("value_set").values if value.is_valid]
+        column = self.column()
+        if len(values) == len(self.option("value_set").values):
+            return And((negation(IsNull(column)), In(column, tuple(values))))
+        if self.option("null_matching_behavior").as_py() != _NULL_EQUALS_NULL:
+            raise self.strange()
+        return Or((IsNull(column), In(column, tuple(values))))
+
+    def is_like(self) -> Predicate:
+        """The column's text is like a pattern, or begins with it."""
+        pattern = self.option("pattern").as_py()
+        if self.option("ignore_case").as_py() is not False:
+            raise self.strange()
+        if self.said == "starts_with":
+            pattern = "".join("\\" + c if c in "\\%_" else c for c in pattern) + "%"
+        return Like(self.column(), pattern)
+
+    def column(self) -> str:
+        """The column that a call is about."""
+        (operand,) = self.operands(1)
+        if operand.kind != "field_ref":
+            raise self.strange()
+        return operand.said
+
+    def operands(self, count: int) -> list[_Part]:
+        """What it is made of, besides its options."""
+        found = [part for part in self.parts if part.kind != "options"]
+        if len(found) != count:
+            raise self.strange()
+        return found
+
+    def option(self, name: str) -> pa.Scalar:
+        """One of its options."""
+        found = [part for part in self.parts if part.kind == "options"]
+        try:
+            return found[0].stored()[name]
+        except (IndexError, KeyError) as error:
+            raise self.strange() from error
+
+    def stored(self) -> Any:
+        """What it numbers among the values."""
+        return self.told.values.column(int(self.said))[0]
+
+    def expression(self) -> pc.Expression:
+        """It by itself."""
+        return self.told.expression(self.start, self.end)
+
+    def strange(self) -> _StrangeError:
+        """An error about it."""
+        return _StrangeError(shown(str(self.expression())))
+
+
+_NULL_EQUALS_NULL = 0
+
+
+def _all_of(part: _Part) -> Predicate:
+    found = conjunction(each.predicate() for each in part.joined(_ANDS))
+    assert found is not None
+    return found
+
+
+_READERS: dict[str, Callable[[_Part], Predicate]] = {
+    **dict.fromkeys(_COMPARE, _Part.compared),
+    **dict.fromkeys(_ANDS, _all_of),
+    **dict.fromkeys(_ORS, lambda part: Or(tuple(each.predicate() for each in part.joined(_ORS)))),
+    "invert": lambda part: negation(part.operands(1)[0].predicate()),
+    "is_null": _Part.is_null,
+    "is_valid": lambda part: negation(IsNull(part.column())),
+    "is_in": _Part.is_in,
+    "starts_with": _Part.is_like,
+    "match_like": _Part.is_like,
+}
+"""How what has a name is read."""
