@@ -13,6 +13,7 @@ from pathlib import Path
 
 import keytide as kt
 from keytide.dml.attached import AttachedCatalog
+from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.lake.lake import Lake
@@ -122,6 +123,18 @@ class ServiceWarehouse:
     @property
     def exists(self) -> bool:
         return True
+
+    def create_database(self, database: str, comment: str | None) -> bool:
+        raise UnsupportedError(f"{self.uri} knows tables only; make one in {database}")
+
+    def drop_database(self, database: str) -> bool:
+        return database not in self.databases()
+
+    def comment_on(self, database: str) -> str | None:
+        return None
+
+    def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        raise UnsupportedError(f"{self.uri} renames no table; make {'.'.join(new)} anew")
 
     def databases(self) -> list[str]:
         return [name for (name,) in self._found("SELECT DISTINCT database FROM tables")]

@@ -56,8 +56,8 @@ MODULES = (
 
 RAISE_NOTHING = {
     "they give what the object holds": """
-        Lake.uri Lake.attached Lake.spark Lake.allows_external_files Lake.catalog Table.name
-        Table.uri Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema
+        Lake.uri Lake.database Lake.attached Lake.spark Lake.allows_external_files Lake.catalog
+        Table.name Table.uri Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema
         Scan.snapshot Scan.snapshot_ids
         Changes.snapshot_ids Changes.view Changes.fields Changes.schema Why.to_arrow
         Verification.is_healthy Verification.summary Diagnosis.is_healthy

@@ -149,7 +149,7 @@ def test_alter_table_changes_what_readers_see(lake: kt.Lake) -> None:
         ("ALTER TABLE t SET ('merge-engine' = 'aggregation')", "merge-engine"),
         ("ALTER TABLE t ADD COLUMN v INT", "v"),
         ("ALTER TABLE t DROP COLUMN nobody", "nobody"),
-        ("ALTER TABLE t RENAME TO u", "cannot be renamed"),
+        ("ALTER TABLE t RENAME TO sys.u", "choose another database"),
         ("ALTER TABLE t SET ('no-such-option' = '1')", "no-such-option"),
         ("CREATE TABLE u (id INTT)", "line 1, column 20"),
         ("CREATE TABLE u (id INT, PRIMARY KEY id)", "expected (, found 'id'"),

@@ -101,6 +101,7 @@ def test_create_raced_by_eight_threads_has_one_winner(any_store: Store) -> None:
 
 
 def test_hint_is_replaced(any_store: Store) -> None:
+    any_store.put("schema/schema-0", b"what the hint is about")
     any_store.hint("snapshot/LATEST", b"10")
     any_store.hint("snapshot/LATEST", b"9")
     assert any_store.read("snapshot/LATEST") == b"9"

@@ -10,16 +10,16 @@ from prompt_toolkit.document import Document
 
 from keytide.errors import KeytideError
 from keytide.lake.lake import Lake
-from keytide.table.catalog import DEFAULT_DATABASE
 
 __all__ = ["Names"]
 
 KEYWORDS = (
-    "ALTER TABLE", "CALL", "CREATE TABLE", "DESCRIBE", "DISTINCT", "DROP TABLE", "EXPLAIN", "FROM",
-    "GROUP BY", "HAVING", "INSERT INTO", "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT",
-    "NOT ENFORCED", "ORDER BY", "PARTITIONED BY", "PRIMARY KEY", "SELECT", "SHOW CREATE TABLE",
-    "SHOW TABLES", "TIMESTAMP AS OF", "TRUNCATE TABLE", "UNION ALL", "VALUES", "VERSION AS OF",
-    "WHERE", "WITH",
+    "ALTER TABLE", "CALL", "CREATE DATABASE", "CREATE TABLE", "DESCRIBE", "DISTINCT",
+    "DROP DATABASE", "DROP TABLE", "EXPLAIN", "FROM", "GROUP BY", "HAVING", "INSERT INTO",
+    "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT", "NOT ENFORCED", "ORDER BY", "PARTITIONED BY",
+    "PRIMARY KEY", "SELECT", "SHOW CREATE TABLE", "SHOW DATABASES", "SHOW TABLES",
+    "TIMESTAMP AS OF", "TRUNCATE TABLE", "UNION ALL", "USE", "VALUES", "VERSION AS OF", "WHERE",
+    "WITH",
 )  # fmt: skip
 _WORD = re.compile(r"[\w.$]+")
 
@@ -49,22 +49,22 @@ class Names(Completer):
                 yield Completion(name, start_position=-len(word))
 
     def _names(self, text: str, word: str) -> Iterator[str]:
-        known = self._lake.catalog.tables()
+        known, database = self._lake.catalog.tables(), self._lake.database
         owner, dot, _ = word.rpartition(".")
-        for table, called in _mentioned(text, known):
+        for table, called in _mentioned(text, known, database):
             columns = self._lake.table(table).schema.names
             if not dot:
                 yield from columns
             elif owner.lower() in called:
                 yield from (f"{owner}.{column}" for column in columns)
-        yield from (_short(table) for table in known)
+        yield from (_short(table, database) for table in known)
         yield from KEYWORDS
 
 
-def _mentioned(text: str, known: list[str]) -> Iterator[tuple[str, set[str]]]:
+def _mentioned(text: str, known: list[str], database: str) -> Iterator[tuple[str, set[str]]]:
     """The tables that a text names, each with all that it may be called there, in small letters."""
     for table in known:
-        spellings = {table.lower(), _short(table).lower()}
+        spellings = {table.lower(), _short(table, database).lower()}
         spelt = "|".join(map(re.escape, spellings))
         mention = rf"(?<![\w.$])(?:{spelt})(?![\w.$])(?:(?:\s+as)?\s+(\w+))?"
         aliases = re.findall(mention, text, re.IGNORECASE)
@@ -73,5 +73,5 @@ def _mentioned(text: str, known: list[str]) -> Iterator[tuple[str, set[str]]]:
             yield table, {*spellings, last.lower(), *(alias.lower() for alias in aliases)}
 
 
-def _short(table: str) -> str:
-    return table.removeprefix(f"{DEFAULT_DATABASE}.")
+def _short(table: str, database: str) -> str:
+    return table.removeprefix(f"{database}.")

@@ -108,7 +108,10 @@ _CACHE_NAMES = ("cache", "cache_bytes")
 
 
 class Lake:
-    """Tables under one root. Names are `database.table`; without a database, `default`."""
+    """Tables under one root. Names are `database.table`; without one, in the database in `use`.
+
+    That is `default` as long as none was chosen, in Python as in SQL.
+    """
 
     def __init__(self, catalog: AttachedCatalog, spark: Any = None) -> None:
         self._catalog = catalog
@@ -222,7 +225,7 @@ class Lake:
                 f"Lake.attach: {name} is a word of SQL's own, so nothing could be found by it; "
                 f"choose another name"
             )
-        taken = {table.partition(".")[0].lower() for table in self._catalog.tables()}
+        taken = {database.lower() for database in self._catalog.databases()}
         if name.lower() in taken | {DEFAULT_DATABASE, *self._catalog.attached}:
             raise AlreadyExistsError(
                 f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
@@ -265,6 +268,75 @@ class Lake:
         The first table that is made in a warehouse makes its folder.
         """
         return self._catalog.exists
+
+    @checked
+    def databases(self) -> list[str]:
+        """Names of the databases, sorted: those that were made, and those that have tables.
+
+        In an object store a database that nobody made by its name is there as long as it has a
+        table. Raises `NotFoundError` where the folder is not there, `DataError` when the store
+        fails.
+        """
+        self._catalog.check_exists()
+        return self._catalog.databases()
+
+    @property
+    def database(self) -> str:
+        """The database that names without one mean; see `use`."""
+        return self._catalog.database
+
+    @checked
+    def use(self, database: str) -> None:
+        """From now on names without a database are in this one: of SQL, and of Python's calls.
+
+        As `USE database` in SQL, for this object, in all threads. Tables that are open stay what
+        they are. Raises `NotFoundError` naming the databases there are (`default` may always be
+        used), `InvalidError` for what is no name, `DataError` when the store fails.
+        """
+        self._catalog = self._catalog.using(database)
+
+    @checked
+    def create_database(
+        self, name: str, comment: str | None = None, *, exists_ok: bool = False
+    ) -> None:
+        """Make a database without tables; atomic: of several callers one makes it.
+
+        There is no need to: a table's database is there with the table. The comment is Keytide's
+        own; other engines see the database without it. Raises `AlreadyExistsError` unless
+        `exists_ok`, `InvalidError` for what is no name, `DataError` when the store fails.
+        """
+        if name.lower() in self._catalog.attached:
+            raise AlreadyExistsError(f"{name} is the name of what is attached; choose another one")
+        self._catalog.create_database(name, comment, exists_ok=exists_ok)
+
+    @checked
+    def drop_database(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
+        """Delete a database, and with `cascade` all of its tables with their files, one by one.
+
+        Raises `NotFoundError` where there is none, unless `missing_ok`; `InvalidError` where it has
+        tables, without `cascade`; `ConflictError` where somebody makes a table there meanwhile,
+        which stays; `DataError` when the store fails.
+        """
+        self._catalog.drop_database(name, missing_ok=missing_ok, cascade=cascade)
+
+    @checked
+    def rename_table(self, name: str, new_name: str) -> Table | ExternalTable:
+        """Give a table another name, in one step, and open it; without a database it stays in its.
+
+        Its branches, tags, snapshots and indexes stay what they are, and it is published anew where
+        its option 'publish' says so. On local disk only: an object store renames nothing, and a
+        copy would not hold still. Whoever reads or writes it by its old name meanwhile fails, with
+        nothing committed or, where the commit came before the new name, with all of it; that holds
+        for writers of Keytide, so let those of other engines end before.
+
+        Raises `NotFoundError` where there is no such table, `AlreadyExistsError` where the new name
+        is taken, `InvalidError` for what is no name and for a branch, `UnsupportedError` in an
+        object store, `DataError` when the store fails.
+        """
+        new = self._catalog.rename_table(name, new_name)
+        opened = self.table(new)
+        assert not isinstance(opened, FederatedTable)
+        return opened
 
     @checked
     def tables(self, database: str | None = None) -> list[str]:
@@ -476,14 +548,14 @@ class Lake:
         from keytide.sql.parameters import with_parameters
 
         text = text if parameters is None else with_parameters(text, parameters)
-        return run(self._catalog, self._engine(), text)
+        return run(self, self._engine(), text)
 
     @checked
     def sql_results(self, text: str) -> Iterator[Result]:
         """Run SQL statements, one for each result that is taken. Parses, and raises, as `sql`."""
         from keytide.sql.execute import results
 
-        return results(self._catalog, self._engine(), text)
+        return results(self, self._engine(), text)
 
     def _engine(self) -> Engine:
         return engine_of(self._spark, self.allows_external_files)

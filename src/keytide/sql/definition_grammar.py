@@ -307,8 +307,6 @@ def _added(cursor: Cursor) -> AddColumn:
 
 
 def _renamed(cursor: Cursor) -> RenameColumn:
-    if cursor.peek() == "TO":
-        raise cursor.error("a table cannot be renamed; make a new one with CREATE TABLE ... AS")
     _column_word(cursor)
     path = cursor.path()
     cursor.expect("TO")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from sqlglot import exp
@@ -26,26 +26,31 @@ from keytide.sql.procedures import call
 from keytide.sql.query_engine import Engine
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import LocalResult, Result, changed
-from keytide.sql.show import describe, explain, show
+from keytide.sql.show import describe, describe_database, explain, show
 from keytide.sql.statements import (
     AlterTable,
     Call,
+    CreateDatabase,
     CreateExternalTable,
     CreateTable,
     CreateVersionName,
     Delete,
     Describe,
+    DescribeDatabase,
+    DropDatabase,
     DropTable,
     DropVersionName,
     Explain,
     Insert,
     Merge,
     Query,
+    RenameTable,
     Rows,
     Show,
     Statement,
     Truncate,
     Update,
+    Use,
 )
 from keytide.sql.version_names import create_version_name, drop_version_name
 from keytide.table.alter import alter_table
@@ -54,18 +59,31 @@ from keytide.table.commit.result import WriteResult, warn_of_errors
 from keytide.table.local_writes import truncate
 from keytide.table.state.stored import StoredTable
 
-__all__ = ["results", "run"]
+__all__ = ["Session", "results", "run"]
 
 
-def run(catalog: AttachedCatalog, engine: Engine, text: str) -> Result:
+class Session(Protocol):
+    """Whoever has statements carried out, one after the other."""
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """The tables, and the database that names without one mean."""
+        ...
+
+    def use(self, database: str) -> None:
+        """From now on names without a database are in this one. Raises as `database_of`."""
+        ...
+
+
+def run(session: Session, engine: Engine, text: str) -> Result:
     """Carry out a SQL text; the result is that of its last statement. Raises as `results`."""
-    given = deque(results(catalog, engine, text), maxlen=1)
+    given = deque(results(session, engine, text), maxlen=1)
     if not given:
         raise InvalidError("the SQL text has no statement; write one, such as SHOW TABLES")
     return given[0]
 
 
-def results(catalog: AttachedCatalog, engine: Engine, text: str) -> Iterator[Result]:
+def results(session: Session, engine: Engine, text: str) -> Iterator[Result]:
     """Carry out the statements of a SQL text, one for each result that is taken.
 
     All of the text is parsed before anything is done. Each statement is atomic; when one fails,
@@ -73,13 +91,16 @@ def results(catalog: AttachedCatalog, engine: Engine, text: str) -> Iterator[Res
     and what the statements themselves raise.
     """
     statements = parse_statements(text)
-    return (_carried_out(catalog, engine, statement) for statement in statements)
+    return (_carried_out(session, engine, statement) for statement in statements)
 
 
-def _carried_out(catalog: AttachedCatalog, engine: Engine, statement: Statement) -> Result:
+def _carried_out(session: Session, engine: Engine, statement: Statement) -> Result:
+    if isinstance(statement, Use):
+        session.use(statement.database)
+        return changed()
     try:
         with refusing_slips():
-            return _ACTIONS[type(statement)](catalog, engine, statement)
+            return _ACTIONS[type(statement)](session.catalog, engine, statement)
     except RecursionError as error:
         raise InvalidError(
             "a statement is nested too deeply to be carried out; write a part of it as a statement "
@@ -180,6 +201,24 @@ def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> R
 def _drop(catalog: AttachedCatalog, engine: Engine, statement: DropTable) -> Result:
     name = catalog.find(statement.table) or statement.table
     catalog.drop_table(name, missing_ok=statement.missing_ok)
+    return changed()
+
+
+def _rename(catalog: AttachedCatalog, engine: Engine, statement: RenameTable) -> Result:
+    name = catalog.find(statement.table) or statement.table
+    catalog.rename_table(name, statement.new_name)
+    return changed()
+
+
+def _create_database(catalog: AttachedCatalog, engine: Engine, statement: CreateDatabase) -> Result:
+    catalog.create_database(statement.name, statement.comment, exists_ok=statement.exists_ok)
+    return changed()
+
+
+def _drop_database(catalog: AttachedCatalog, engine: Engine, statement: DropDatabase) -> Result:
+    catalog.drop_database(
+        statement.name, missing_ok=statement.missing_ok, cascade=statement.cascade
+    )
     return changed()
 
 
@@ -310,6 +349,12 @@ def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> 
     return LocalResult(describe(catalog.pinned(), statement.table, extended=statement.extended))
 
 
+def _describe_database(
+    catalog: AttachedCatalog, engine: Engine, statement: DescribeDatabase
+) -> Result:
+    return LocalResult(describe_database(catalog, statement.database))
+
+
 def _call(catalog: AttachedCatalog, engine: Engine, statement: Call) -> Result:
     return LocalResult(call(catalog, statement))
 
@@ -322,7 +367,10 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     AlterTable: _alter,
     CreateVersionName: _create_version_name,
     DropVersionName: _drop_version_name,
+    RenameTable: _rename,
     DropTable: _drop,
+    CreateDatabase: _create_database,
+    DropDatabase: _drop_database,
     Truncate: _truncate,
     Insert: _insert,
     Delete: _delete,
@@ -330,5 +378,6 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     Merge: _merge,
     Show: _show,
     Describe: _describe,
+    DescribeDatabase: _describe_database,
     Call: _call,
 }

@@ -17,23 +17,29 @@ from sqlglot import Token, TokenType, exp
 
 from keytide.errors import InvalidError
 from keytide.sql.cursor import Cursor
+from keytide.sql.database_grammar import create_database, drop_database
 from keytide.sql.definition_grammar import alter_table, create_external_table, create_table, options
 from keytide.sql.dialect import error_at, tokenize
 from keytide.sql.dml_grammar import change
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     Call,
+    CreateDatabase,
     CreateExternalTable,
     CreateTable,
     Describe,
+    DescribeDatabase,
+    DropDatabase,
     DropTable,
     Explain,
     Insert,
     Query,
+    RenameTable,
     Rows,
     Show,
     Statement,
     Truncate,
+    Use,
 )
 from keytide.sql.upkeep_grammar import optimize, restore, vacuum, version_name_of
 
@@ -143,10 +149,12 @@ def _hint(comment: re.Match[str]) -> dict[str, str]:
 # -- statements ------------------------------------------------------------------------------------
 
 
-def _create(cursor: Cursor) -> CreateTable | CreateExternalTable:
+def _create(cursor: Cursor) -> CreateTable | CreateExternalTable | CreateDatabase:
     cursor.expect("CREATE")
     if cursor.accept("EXTERNAL"):
         return create_external_table(cursor)
+    if cursor.peek() in _DATABASE:
+        return create_database(cursor)
     return create_table(cursor, _query)
 
 
@@ -188,8 +196,14 @@ def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
             raise cursor.error_at(start, f"partition column {name!r} takes a constant")
 
 
-def _drop(cursor: Cursor) -> DropTable:
-    cursor.expect("DROP", "TABLE")
+_DATABASE = ("DATABASE", "SCHEMA")
+
+
+def _drop(cursor: Cursor) -> DropTable | DropDatabase:
+    cursor.expect("DROP")
+    if cursor.peek() in _DATABASE:
+        return drop_database(cursor)
+    cursor.expect("TABLE")
     missing_ok = cursor.accept("IF", "EXISTS")
     return DropTable(cursor.table(), missing_ok)
 
@@ -200,9 +214,18 @@ def _truncate(cursor: Cursor) -> Truncate:
     return Truncate(table, (_partition(cursor),) if cursor.accept("PARTITION") else ())
 
 
+def _use(cursor: Cursor) -> Use:
+    cursor.expect("USE")
+    if cursor.peek() in _DATABASE and cursor.peek(1):
+        cursor.accept(cursor.peek())
+    return Use(cursor.name("the name of a database"))
+
+
 def _alter(cursor: Cursor) -> Statement:
     cursor.expect("ALTER", "TABLE")
     table = cursor.table()
+    if cursor.accept("RENAME", "TO"):
+        return RenameTable(table, cursor.table())
     about_versions = version_name_of(cursor, table)
     if about_versions is not None:
         return about_versions
@@ -229,8 +252,10 @@ def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
 
 def _show(cursor: Cursor) -> Show:
     cursor.expect("SHOW")
-    if cursor.accept("DATABASES"):
-        return Show("DATABASES")
+    if cursor.accept("DATABASES") or cursor.accept("SCHEMAS"):
+        return Show("DATABASES", like=cursor.string() if cursor.accept("LIKE") else None)
+    if cursor.accept("CURRENT", "DATABASE"):
+        return Show("CURRENT DATABASE")
     if cursor.accept("TABLES"):
         name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
         return Show("TABLES", name, cursor.string() if cursor.accept("LIKE") else None)
@@ -240,14 +265,18 @@ def _show(cursor: Cursor) -> Show:
                 cursor.expect("FROM")
             return Show(what, cursor.table())
     raise cursor.error(
-        "expected TABLES, DATABASES, CREATE TABLE, COLUMNS, PARTITIONS, TAGS, BRANCHES or "
-        "TBLPROPERTIES"
+        "expected TABLES, DATABASES, CURRENT DATABASE, CREATE TABLE, COLUMNS, PARTITIONS, TAGS, "
+        "BRANCHES or TBLPROPERTIES"
     )
 
 
-def _describe(cursor: Cursor) -> Describe:
+def _describe(cursor: Cursor) -> Describe | DescribeDatabase:
     if not cursor.accept("DESC"):
         cursor.expect("DESCRIBE")
+    if cursor.peek() in _DATABASE and cursor.peek(1) not in ("", "."):
+        cursor.accept(cursor.peek())
+        cursor.accept("EXTENDED")
+        return DescribeDatabase(cursor.name("the name of a database"))
     cursor.accept("TABLE")
     extended = cursor.accept("EXTENDED") or cursor.accept("FORMATTED")
     return Describe(cursor.table(), extended)
@@ -323,6 +352,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "MERGE": change,
     "DROP": _drop,
     "TRUNCATE": _truncate,
+    "USE": _use,
     "SHOW": _show,
     "DESCRIBE": _describe,
     "DESC": _describe,

@@ -126,7 +126,7 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
     _name_results(tree)
     _spell_local_names(tree)
     names, local = _table_nodes(tree, query)
-    drop_databases(tree)
+    drop_databases(tree, catalog.database)
     _refuse_other_tables(tree, [*names, *local], query)
     _refuse_loose_hints(tree, names, query)
     for node in local:

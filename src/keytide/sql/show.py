@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from keytide.table.definition.external import (
 from keytide.table.system_tables import system_table
 from keytide.types import Field, quoted, type_from_arrow
 
-__all__ = ["create_statement", "describe", "explain", "show"]
+__all__ = ["create_statement", "describe", "describe_database", "explain", "show"]
 
 
 def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
@@ -37,8 +37,10 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
     if statement.what in ("DATABASES", "TABLES"):
         catalog.check_exists()
     if statement.what == "DATABASES":
-        names = dict.fromkeys(name.split(".")[0] for name in catalog.tables())
+        names = _like(statement.like, catalog.databases())
         return pa.table({"database": pa.array(names, pa.string())})
+    if statement.what == "CURRENT DATABASE":
+        return pa.table({"database": [catalog.database]})
     if statement.what == "TABLES":
         return _tables(catalog, statement)
     if statement.what == "COLUMNS":
@@ -75,6 +77,21 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
         place = location_of(schema) if is_external(schema) else table.uri
         rows.append(("location", place, "table", schema.comment))
     return _described(rows)
+
+
+def describe_database(catalog: AttachedCatalog, name: str) -> pa.Table:
+    """What there is to say of a database. Raises `NotFoundError` for an unknown one."""
+    database = catalog.database_of(name)
+    tables = catalog.tables(database)
+    about = {
+        "database": database,
+        "comment": catalog.warehouse.comment_on(database),
+        "warehouse": catalog.uri,
+        "tables": str(len(tables)),
+    }
+    return pa.table(
+        {"name": pa.array(about, pa.string()), "value": pa.array(about.values(), pa.string())}
+    )
 
 
 def _attached_columns(
@@ -123,22 +140,30 @@ def explain(bound: BoundQuery) -> Result:
 
 
 def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
-    names = catalog.tables(statement.name)
+    """Those of a database: the one that is named, else the one that was chosen, else all."""
+    chosen = statement.name or catalog.chosen_database
+    names = catalog.tables(chosen)
     if statement.name is not None and not names:
         start = f"{statement.name}.".lower()
         names = [name for name in catalog.tables() if name.lower().startswith(start)]
         names += attached_tables(catalog, statement.name)
-    if statement.like is not None:
-        pattern = re.escape(statement.like).replace("%", ".*").replace(r"\*", ".*")
-        like = re.compile(pattern, re.IGNORECASE).fullmatch
-        names = [name for name in names if like(name.split(".", 1)[1])]
     split = [name.split(".", 1) for name in names]
+    fitting = {*_like(statement.like, (table for _, table in split))}
+    split = [pair for pair in split if pair[1] in fitting]
     return pa.table(
         {
             "database": pa.array([database for database, _ in split], pa.string()),
             "table": pa.array([table for _, table in split], pa.string()),
         }
     )
+
+
+def _like(pattern: str | None, names: Iterable[str]) -> list[str]:
+    """The names that a pattern of SHOW ... LIKE fits, whatever their letter case."""
+    if pattern is None:
+        return [*names]
+    text = re.escape(pattern).replace("%", ".*").replace(r"\*", ".*")
+    return [name for name in names if re.fullmatch(text, name, re.IGNORECASE)]
 
 
 def _options(schema: TableSchema) -> Mapping[str, str]:

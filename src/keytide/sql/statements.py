@@ -18,22 +18,27 @@ __all__ = [
     "GIVEN",
     "AlterTable",
     "Call",
+    "CreateDatabase",
     "CreateExternalTable",
     "CreateTable",
     "CreateVersionName",
     "Delete",
     "Describe",
+    "DescribeDatabase",
+    "DropDatabase",
     "DropTable",
     "DropVersionName",
     "Explain",
     "Insert",
     "Merge",
     "Query",
+    "RenameTable",
     "Rows",
     "Show",
     "Statement",
     "Truncate",
     "Update",
+    "Use",
     "VersionNameKind",
     "When",
     "WhenTaken",
@@ -166,6 +171,39 @@ class DropTable:
 
 
 @dataclass(frozen=True)
+class RenameTable:
+    """ALTER TABLE ... RENAME TO."""
+
+    table: str
+    new_name: str
+
+
+@dataclass(frozen=True)
+class CreateDatabase:
+    """CREATE DATABASE."""
+
+    name: str
+    comment: str | None = None
+    exists_ok: bool = False
+
+
+@dataclass(frozen=True)
+class DropDatabase:
+    """DROP DATABASE; `cascade` drops its tables too."""
+
+    name: str
+    missing_ok: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class Use:
+    """USE: names without a database are in this one from then on."""
+
+    database: str
+
+
+@dataclass(frozen=True)
 class Truncate:
     """TRUNCATE TABLE, or ALTER TABLE ... DROP PARTITION."""
 
@@ -220,6 +258,13 @@ class Describe:
 
 
 @dataclass(frozen=True)
+class DescribeDatabase:
+    """DESCRIBE DATABASE."""
+
+    database: str
+
+
+@dataclass(frozen=True)
 class Explain:
     """EXPLAIN of a query, or of a statement that changes rows, which ANALYZE carries out."""
 
@@ -238,5 +283,6 @@ class Call:
 
 Statement: TypeAlias = (
     "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
-    "CreateVersionName | DropVersionName | DropTable | Truncate | Show | Describe | Explain | Call"
+    "CreateVersionName | DropVersionName | RenameTable | DropTable | Truncate | CreateDatabase | "
+    "DropDatabase | Use | Show | Describe | DescribeDatabase | Explain | Call"
 )

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from keytide.errors import DataError, InvalidError, KeytideError
+from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 
 __all__ = [
     "ObjectInfo",
@@ -161,7 +161,10 @@ class Store(ABC):
 
     @abstractmethod
     def hint(self, path: str, data: bytes) -> None:
-        """Replace a file that readers can do without. A failing storage is ignored."""
+        """Replace a file that readers can do without. A failing storage is ignored.
+
+        Where the directory above its own is not there, nor does anybody need it.
+        """
 
     @abstractmethod
     def exists(self, path: str) -> bool:
@@ -199,6 +202,20 @@ class Store(ABC):
     @abstractmethod
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is below it. No error when it is already gone."""
+
+    def delete_empty(self, directory: str) -> None:  # noqa: B027  # most stores know no directories
+        """Remove a directory, and those below it, as far as there are no files in them."""
+
+    def rename_tree(self, directory: str, to: str) -> bool:
+        """Give a directory another name, in one step for all that is below it; durable on return.
+
+        False: something has the name. Raises `UnsupportedError` for a store that has no such step.
+        """
+        raise UnsupportedError(
+            f"Cannot rename {self.uri_of(directory)}: an object store knows no folders and renames "
+            f"nothing, each file would have to be copied, and whoever reads or writes meanwhile "
+            f"would see a part of them; copy the rows into a new table"
+        )
 
     @abstractmethod
     def local_path(self, path: str) -> Path | None:

@@ -132,7 +132,10 @@ class LocalStore(Store):
     def hint(self, path: str, data: bytes) -> None:
         """Replace a file without waiting for the disk; a failing disk is ignored."""
         # Not synced: whoever finds an old hint, or none, lists the folder instead.
+        # Nor is the folder above its own made: where that has got another name, nobody looks here.
         full = self._full(path)
+        if not os.path.isdir(os.path.dirname(os.path.dirname(full))):
+            return
         with suppress(OSError), _temporary(full) as file:
             _write(file, data)
             os.replace(file.name, full)
@@ -176,6 +179,28 @@ class LocalStore(Store):
         full = self._full(directory)
         with disk_errors("delete", full), suppress(FileNotFoundError):
             shutil.rmtree(full)
+
+    def delete_empty(self, directory: str) -> None:
+        """Remove a directory and those below it; those stay that have files in them."""
+        full = self._full(directory)
+        for each, _, _ in os.walk(full, topdown=False):
+            with suppress(OSError):  # it is not empty, or gone
+                os.rmdir(each)
+
+    def rename_tree(self, directory: str, to: str) -> bool:
+        """Give a directory another name in one step, durable on return; False where it is taken."""
+        old, new = self._full(directory), self._full(to)
+        with disk_errors("rename", old):
+            _side_by_side(_sync_directory, _make_directories([os.path.dirname(new)]))
+            try:
+                os.rename(old, new)
+            except OSError as error:
+                if error.errno in _NAME_IS_TAKEN:
+                    return False
+                raise
+            for parent in {os.path.dirname(old), os.path.dirname(new)}:
+                _sync_directory(parent)
+        return True
 
     def local_path(self, path: str) -> Path:
         """The file itself."""
@@ -329,4 +354,5 @@ def _sync_directory(directory: str) -> None:
             os.close(descriptor)
 
 
+_NAME_IS_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})

@@ -25,6 +25,7 @@ from keytide.store import created
 from keytide.table.definition.checks import check_uses, validate_definition
 from keytide.table.definition.evolution import SchemaChange, evolve
 from keytide.table.state.branches import branch_names, has_branch
+from keytide.table.state.commits import refuse_lost
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.write.trial import try_definition
 
@@ -56,7 +57,9 @@ def alter_table(
         _try(metadata, base, evolved)
         evolved = replace(evolved, time_millis=clock_ms())
         # Of equal bytes it does not matter who wrote them: the same change at the same millisecond.
-        if created(metadata.store, paths.schema_path(evolved.id), evolved.to_json()):
+        path = paths.schema_path(evolved.id)
+        if created(metadata.store, path, evolved.to_json()):
+            refuse_lost(metadata.store, path, paths.schema_dir())
             _warn(metadata.name, base, evolved)
             return evolved
         base = _settled(metadata)

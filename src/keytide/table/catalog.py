@@ -14,6 +14,7 @@ from keytide.arguments import shown
 from keytide.callers import warn_caller
 from keytide.errors import (
     AlreadyExistsError,
+    ConflictError,
     InvalidError,
     NotFoundError,
     UnsupportedError,
@@ -35,10 +36,12 @@ from keytide.table.definition.checks import (
     validate_definition,
 )
 from keytide.table.definition.external import is_external, refuse_external
+from keytide.table.publishing.publish import publish
 from keytide.table.state.branches import open_table, pinned_table
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins
 from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.upkeep.afterwards import as_warning
 from keytide.table.upkeep.behind import BEHIND
 from keytide.table.warehouse import DATABASE_SUFFIX, Warehouse
 from keytide.table.write.trial import try_definition
@@ -52,6 +55,7 @@ SYSTEM_DATABASE = "sys"
 _C = TypeVar("_C", bound="Catalog")
 # Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
 _NAME_BYTES_MAX = 240
+_NAMES_SHOWN = 5
 
 
 def open_stored(
@@ -91,15 +95,22 @@ class NewTable:
 
 @dataclass(frozen=True)
 class Catalog:
-    """The tables under one root. Names are `database.table`; without a database, `default`.
+    """The tables under one root. Names are `database.table`; without one, in `database`.
 
     `allows_external_files` tells whether queries may read files that belong to no table of it. With
-    `pins` each table is looked at once, and is given as it was then.
+    `pins` each table is looked at once, and is given as it was then. `chosen_database` is the one
+    that names without a database mean, where somebody chose one.
     """
 
     warehouse: Warehouse
     allows_external_files: bool = False
     pins: Pins | None = field(default=None, compare=False, repr=False)
+    chosen_database: str | None = None
+
+    @property
+    def database(self) -> str:
+        """The database that names without one mean."""
+        return self.chosen_database or DEFAULT_DATABASE
 
     @property
     def uri(self) -> str:
@@ -129,6 +140,73 @@ class Catalog:
                 f"the warehouse {self.uri} does not exist; check the path, or make a table there, "
                 f"which makes the folder"
             )
+
+    def databases(self) -> list[str]:
+        """Names of the databases, sorted. Raises `DataError` when the store fails."""
+        return sorted(self.warehouse.databases())
+
+    def using(self: _C, database: str) -> _C:
+        """The same where names without a database are in this one. Raises as `database_of`."""
+        return replace(self, chosen_database=self.database_of(database))
+
+    def database_of(self, name: str) -> str:
+        """The database that a name means, where case does not matter.
+
+        `default` needs not be there. Raises `NotFoundError` naming those there are, `InvalidError`
+        for what is no name and where several fit.
+        """
+        self._check_database(name)
+        known = self.databases()
+        if name in (DEFAULT_DATABASE, *known):
+            return name
+        found = [each for each in known if each.lower() == name.lower()]
+        if len(found) > 1:
+            raise InvalidError(f"{name!r} may mean {' or '.join(found)} in {self.uri}")
+        if not found:
+            self.check_exists()
+            there = ", ".join(known) or "none"
+            raise NotFoundError(f"no database {name} in {self.uri}; there is: {there}")
+        return found[0]
+
+    def create_database(
+        self, name: str, comment: str | None = None, *, exists_ok: bool = False
+    ) -> None:
+        """Make a database; atomic. Raises as `Lake.create_database`."""
+        self._check_database(name)
+        taken = [each for each in self.databases() if each.lower() == name.lower()]
+        if (taken or not self.warehouse.create_database(name, comment)) and not exists_ok:
+            raise AlreadyExistsError(
+                f"database {', '.join(taken) or name} exists in {self.uri}; use it, or choose "
+                f"another name"
+            )
+
+    def drop_database(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
+        """Delete a database. Raises as `Lake.drop_database`."""
+        try:
+            database = self.database_of(name)
+        except NotFoundError:
+            if missing_ok:
+                return
+            raise
+        tables = self.tables(database)
+        if tables and not cascade:
+            raise InvalidError(
+                f"database {database} is not empty, it has {_some(tables)}; drop these first, or "
+                f"drop it with all that is in it: CASCADE in SQL, cascade=True in Python"
+            )
+        for table in tables:
+            self.drop_table(table, missing_ok=True)
+        if not self.warehouse.drop_database(database):
+            raise ConflictError(
+                f"database {database} was dropped from {self.uri}, and something is in its folder "
+                f"still: a table that others made meanwhile, or files of none; look there"
+            )
+
+    def _check_database(self, name: str) -> None:
+        """Raise `InvalidError` for what names no database of the lake."""
+        if name.lower() == SYSTEM_DATABASE or "." in name:
+            raise InvalidError(f"{shown(name)} is no name of a database; choose another one")
+        self._split(f"{name}.any")
 
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted.
@@ -267,6 +345,36 @@ class Catalog:
         BEHIND.settle_whole(self.warehouse.metadata(database, table).uri)
         self.warehouse.drop(database, table)
 
+    def rename_table(self, name: str, new_name: str) -> str:
+        """Give a table another name, which is given in full. Raises as `Lake.rename_table`."""
+        old = self._split_whole(name)
+        entry = self.look(name)
+        new = self._split_new(new_name if "." in new_name else f"{old[0]}.{new_name}")
+        full_name = ".".join(new)
+        known = self.find(full_name)
+        if known not in (None, entry.name):
+            raise AlreadyExistsError(
+                f"table {known} exists in {self.uri}; choose another name for {entry.name}"
+            )
+        if old == new:
+            return full_name
+        BEHIND.settle_whole(entry.metadata.uri)
+        if not self.warehouse.rename(old, new):
+            raise AlreadyExistsError(
+                f"{full_name} is taken in {self.uri}, by a table that was made meanwhile or by "
+                f"files that belong to none; choose another name for {entry.name}"
+            )
+        self._publish_anew(self.look(full_name))
+        return full_name
+
+    def _publish_anew(self, moved: PinnedTable) -> None:
+        """Publish a table that lies elsewhere now, which readers of other formats are told of."""
+        if is_external(moved.schema):
+            return
+        with as_warning(moved, "it has its new name", "publishing it", "Table.publish"):
+            if moved.view(moved.schema).options.publish:
+                publish(moved)
+
     def _split_whole(self, name: str) -> tuple[str, str]:
         """The parts of a name that is to be that of a whole table."""
         whole, branch = split_branch(name)
@@ -306,7 +414,13 @@ class Catalog:
                 f"{shown(longest)} has {len(longest.encode())} bytes; a table or database is a "
                 f"folder, whose name has at most {_NAME_BYTES_MAX}"
             )
-        return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
+        return (parts[0], parts[1]) if len(parts) == 2 else (self.database, parts[0])
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names to show, the first few of many."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:

@@ -6,11 +6,13 @@ service knows its tables otherwise: another `Warehouse`, whose tables commit by 
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from typing import Protocol
 
 from keytide.format import paths
+from keytide.format.json_document import TEXT, optional_member, read_document
 from keytide.format.schema import TableSchema
 from keytide.store import Store, created
 from keytide.table.state.metadata import TableMetadata
@@ -42,6 +44,18 @@ class Warehouse(Protocol):
         """The names of databases."""
         ...
 
+    def create_database(self, database: str, comment: str | None) -> bool:
+        """Make a database without tables: atomic; False where there is one of that name."""
+        ...
+
+    def drop_database(self, database: str) -> bool:
+        """Forget a database without tables; False where something is in it all the same."""
+        ...
+
+    def comment_on(self, database: str) -> str | None:
+        """What was said of a database when it was made."""
+        ...
+
     def tables(self, database: str) -> list[str]:
         """The names of the tables of a database; none where there is no such database."""
         ...
@@ -60,6 +74,13 @@ class Warehouse(Protocol):
 
     def drop(self, database: str, table: str) -> None:
         """Delete a table with all its files."""
+        ...
+
+    def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        """Give a table, (database, name), another name: atomic; False where something has it.
+
+        Raises `UnsupportedError` where that cannot be done in one step.
+        """
         ...
 
 
@@ -86,10 +107,32 @@ class FolderWarehouse:
         names = self.store.list_names()
         return [n.removesuffix(DATABASE_SUFFIX) for n in names if n.endswith(DATABASE_SUFFIX)]
 
+    def create_database(self, database: str, comment: str | None) -> bool:
+        """See `Warehouse`. A document that other engines skip makes it, in object stores too."""
+        about = json.dumps({"version": 1, "comment": comment}).encode()
+        if database in self.databases():
+            return False
+        return created(self.store, _about(database), about)
+
+    def drop_database(self, database: str) -> bool:
+        """See `Warehouse`."""
+        self.store.delete([_about(database)])
+        self.store.delete_empty(_folder(database))
+        return database not in self.databases()
+
+    def comment_on(self, database: str) -> str | None:
+        """See `Warehouse`."""
+        (found,) = self.store.read_present([_about(database)])
+        if found is None:
+            return None
+        path = self.store.uri_of(_about(database))
+        comment: str | None = optional_member(read_document(found, path), "comment", TEXT, path)
+        return comment
+
     def tables(self, database: str) -> list[str]:
         """See `Warehouse`."""
-        names = self.store.list_names(f"{database}{DATABASE_SUFFIX}")
-        return [name for name in names if self.holds(database, name)]
+        names = self.store.list_names(_folder(database))
+        return [n for n in names if not n.startswith(".") and self.holds(database, n)]
 
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
@@ -117,6 +160,26 @@ class FolderWarehouse:
         """See `Warehouse`."""
         self.store.delete_tree(_path(database, table))
 
+    def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        """See `Warehouse`."""
+        if self.holds(*new):
+            return False
+        # What a writer left that lost its table, and died or was told so.
+        self.store.delete_empty(_path(*new))
+        return self.store.rename_tree(_path(*old), _path(*new))
+
+
+_OWN = ".keytide"
+"""The folder of a database for what is Keytide's alone. Other engines take it for no table."""
+
+
+def _folder(database: str) -> str:
+    return f"{database}{DATABASE_SUFFIX}"
+
+
+def _about(database: str) -> str:
+    return f"{_folder(database)}/{_OWN}/database.json"
+
 
 def _path(database: str, table: str) -> str:
-    return f"{database}{DATABASE_SUFFIX}/{table}"
+    return f"{_folder(database)}/{table}"

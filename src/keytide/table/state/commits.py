@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from keytide.errors import DataError
+from keytide.errors import ConflictError, DataError
 from keytide.format import paths
 from keytide.store import Store
 
@@ -25,6 +25,7 @@ __all__ = [
     "Found",
     "UnknownOutcomeError",
     "newest_of",
+    "refuse_lost",
 ]
 
 # Beyond the newest number that was known, so many are asked for at a time.
@@ -86,7 +87,16 @@ class FolderCommits:
         return newest_of(store, _SNAPSHOTS, known)
 
     def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
-        """See `Commits`. After an error the file is read back to learn the outcome."""
+        """See `Commits`. After an error the file is read back to learn the outcome.
+
+        Raises `ConflictError`, with no snapshot made, where the table got another name meanwhile.
+        """
+        made = self._create(store, snapshot_id, data)
+        if made:
+            refuse_lost(store, paths.snapshot_path(snapshot_id), paths.schema_dir())
+        return made
+
+    def _create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
         path = paths.snapshot_path(snapshot_id)
         try:
             return store.create(path, data)
@@ -112,6 +122,26 @@ class FolderCommits:
 
 
 FOLDER_COMMITS = FolderCommits()
+
+
+def refuse_lost(store: Store, path: str, witness: str) -> None:
+    """Take a file back that was made where the table is no more. Raises `ConflictError` then.
+
+    A folder on local disk may get another name, or be dropped, between the look of a writer and its
+    commit, which then makes the folder anew, without what is in the directory `witness` of each
+    table. A table that is moved takes with it what was committed before, so nothing is lost.
+    """
+    if store.local_path(path) is None or any(
+        not name.startswith(".") and name != path.rpartition("/")[2]
+        for name in store.list_names(witness)
+    ):
+        return
+    if store.exists(path):
+        store.delete([path])
+        raise ConflictError(
+            f"{store.uri} is no table any more: it was renamed or dropped while this was made, so "
+            f"nothing was committed; open the table by its new name, and do it again"
+        )
 
 
 # -- finding the newest ----------------------------------------------------------------------------
