@@ -40,7 +40,7 @@ DATA = (
 )  # fmt: skip
 VOCABULARY = {
     "arguments", "errors", "lazily", "options", "process", "row_engine", "row_kind", "scratch",
-    "store", "threads", "types",
+    "store", "telemetry", "threads", "types",
 }  # fmt: skip
 ASKING = {
     "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",

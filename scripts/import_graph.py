@@ -37,6 +37,7 @@ ROOMS = [
         "process",
         "record",
         "row_engine",
+        "telemetry",
         "threads",
     ],
     ["types", "row_kind", "scratch", "options"],

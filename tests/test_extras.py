@@ -20,6 +20,7 @@ LIBRARIES = {
     for name in names
     if not name.startswith("keytide")
 }
+LIBRARIES["opentelemetry"] = LIBRARIES.pop("opentelemetry_sdk")  # is what it is imported as
 
 # Both are loaded by what has looked for Spark before.
 BEHIND_A_DOOR = ("keytide/spark/", "keytide/cli/cluster.py")
@@ -53,6 +54,7 @@ CALLS = {
         kt.spark.session(); t.scan().to_spark(None)""",
     "pyspark": "kt.spark.session(); t.scan().to_spark(None); t.changes(0).to_spark(None)",
     "matplotlib": "t.plot()",
+    "opentelemetry": "kt.telemetry.enable()",
     "datasketches": "make_sketches()",
     "adbc_driver_sqlite": "lake.attach('a', folder + '/a.sqlite')",
     "adbc_driver_postgresql": "lake.attach('a', 'postgresql://localhost/x')",

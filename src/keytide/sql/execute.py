@@ -58,6 +58,7 @@ from keytide.table.catalog import NewTable
 from keytide.table.commit.result import WriteResult, warn_of_errors
 from keytide.table.local_writes import truncate
 from keytide.table.state.stored import StoredTable
+from keytide.telemetry import span
 
 __all__ = ["Session", "results", "run"]
 
@@ -99,7 +100,7 @@ def _carried_out(session: Session, engine: Engine, statement: Statement) -> Resu
         session.use(statement.database)
         return changed()
     try:
-        with refusing_slips():
+        with refusing_slips(), span("sql", statement=type(statement).__name__):
             return _ACTIONS[type(statement)](session.catalog, engine, statement)
     except RecursionError as error:
         raise InvalidError(

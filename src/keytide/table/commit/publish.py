@@ -64,6 +64,7 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.retries import again, is_gone
 from keytide.table.state.view import TableView
 from keytide.table.write.task import Written
+from keytide.telemetry import Step, span
 
 __all__ = ["Committed", "Committer"]
 
@@ -121,11 +122,15 @@ class Committer:
         that the outcome is unknown.
         """
         attempt = _Attempt(self, change, known)
-        try:
-            return self._published(attempt, redo)
-        except BaseException:
-            attempt.abandon()
-            raise
+        with span("commit", self.view.name, kind=change.kind.value) as step:
+            try:
+                outcome = self._published(attempt, redo)
+            except BaseException:
+                attempt.abandon()
+                raise
+            if isinstance(outcome, Committed):
+                self._tell(outcome, step)
+            return outcome
 
     def _published(self, attempt: _Attempt, redo: Redo | None) -> Committed | Conflict | None:
         options = self.view.options
@@ -139,7 +144,7 @@ class Committer:
             begin = attempt.look_and_run
             if isinstance(outcome, Committed):
                 attempt.tidy_up(outcome)
-                return self._logged(replace(outcome, retries=tries - 1 - tries_left))
+                return replace(outcome, retries=tries - 1 - tries_left)
             if isinstance(outcome, Conflict):
                 attempt.discard_all()
                 _LOG.info("table %s: conflict: %s", self.view.name, outcome.reason)
@@ -155,22 +160,23 @@ class Committer:
         # A store may say that a name is taken where an earlier request of its own took it.
         if (committed := attempt.look()) is not None:
             attempt.tidy_up(committed)
-            return self._logged(replace(committed, retries=tries - 1))
+            return replace(committed, retries=tries - 1)
         attempt.discard_all()
         return Conflict(
             f"{counted(tries, 'attempt')} to commit lost the race against other writers; try "
             f"again, or raise '{keys.COMMIT_MAX_RETRIES}'"
         )
 
-    def _logged(self, committed: Committed) -> Committed:
-        if _LOG.isEnabledFor(logging.INFO):
-            kind, entries = committed.change.kind.value, committed.change.entries
-            _LOG.info(
-                "table %s: snapshot %d: %s by %s: %d files, %d bytes, %d retries",
-                self.view.name, committed.snapshot.id, kind, committed.change.author.user,
-                len(entries), sum(entry.file.file_size for entry in entries), committed.retries,
-            )  # fmt: skip
-        return committed
+    def _tell(self, committed: Committed, step: Step) -> None:
+        entries = committed.change.entries
+        files, size = len(entries), sum(entry.file.file_size for entry in entries)
+        step.facts(snapshot=committed.snapshot.id)
+        step.numbers(files=files, bytes=size, retries=committed.retries)
+        _LOG.info(
+            "table %s: snapshot %d: %s by %s: %d files, %d bytes, %d retries",
+            self.view.name, committed.snapshot.id, committed.change.kind.value,
+            committed.change.author.user, files, size, committed.retries,
+        )  # fmt: skip
 
 
 class _Attempt:

@@ -31,6 +31,7 @@ from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.write.writable import writable_view
+from keytide.telemetry import span
 
 __all__ = [
     "FULL_COMPACTION",
@@ -121,13 +122,12 @@ def carried_out(
     transaction: Transaction, units: list[Unit], runner: TaskRunner
 ) -> CompactionResult:
     """Compact some units and commit; one that was overtaken is a result too."""
-    with transaction:
-        left = _run_tasks(transaction, units, runner)
-        if left:
-            again = planner_of(transaction).whole(transaction.state.live, left)
-            _run_tasks(transaction, again, runner)
-        outcome = transaction.compact()
-    result = result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
+    with span("compaction", transaction.view.name) as step:
+        result = _carried_out(transaction, units, runner)
+        step.numbers(
+            files_before=result.files_before or 0, files_after=result.files_after or 0,
+            bytes=result.bytes_written or 0,
+        )  # fmt: skip
     if result.snapshot_id is not None:
         _LOG.info(
             "table %s: snapshot %d: %d files of %d buckets became %d",
@@ -137,6 +137,18 @@ def carried_out(
     elif result.overtaken:
         _LOG.info("table %s: another compaction came first", transaction.view.name)
     return result
+
+
+def _carried_out(
+    transaction: Transaction, units: list[Unit], runner: TaskRunner
+) -> CompactionResult:
+    with transaction:
+        left = _run_tasks(transaction, units, runner)
+        if left:
+            again = planner_of(transaction).whole(transaction.state.live, left)
+            _run_tasks(transaction, again, runner)
+        outcome = transaction.compact()
+    return result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
 
 
 def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) -> set[BucketId]:

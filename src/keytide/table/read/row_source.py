@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ from keytide.table.read.expired import naming_expired
 from keytide.table.read.prefetch import prefetched
 from keytide.table.runner import Threads
 from keytide.table.state.view import TableView
+from keytide.telemetry import Step, lone_span
 from keytide.types import Field, arrow_schema
 
 if TYPE_CHECKING:
@@ -118,14 +120,24 @@ class RowSource(ArrowRows):
         yield from frames if self.limit is None else _first(frames, self.limit)
 
     def _frames_in_turn(self) -> Iterator[pl.DataFrame]:
-        with naming_expired(self.view, self.snapshot_ids):
+        with self._reading() as step:
             for task in self.tasks():
-                yield from task.frames(self.view.options.read_memory_bytes)
+                for frame in task.frames(self.view.options.read_memory_bytes):
+                    step.numbers(rows=frame.height)
+                    yield frame
 
     def _frames(self) -> Iterator[pl.DataFrame]:
-        with naming_expired(self.view, self.snapshot_ids):
+        with self._reading() as step:
             frames = self._frames_of_tasks()
-            yield from frames if self.limit is None else _first(frames, self.limit)
+            for frame in frames if self.limit is None else _first(frames, self.limit):
+                step.numbers(rows=frame.height)
+                yield frame
+
+    @contextmanager
+    def _reading(self) -> Iterator[Step]:
+        name = self.view.name
+        with naming_expired(self.view, self.snapshot_ids), lone_span("read", name) as step:
+            yield step
 
     def _frames_of_tasks(self) -> Iterator[pl.DataFrame]:
         tasks = self.tasks()

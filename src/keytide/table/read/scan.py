@@ -25,6 +25,7 @@ from keytide.table.read.which_rows import WhichRows, plan_rows
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
+from keytide.telemetry import span
 from keytide.types import Field
 
 __all__ = ["Explanation", "Scan"]
@@ -153,9 +154,11 @@ class Scan(RowSource):
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""
         refuse_forked_child()
-        plan = plan_rows(self.state, self.which, self.predicate, self.keys)
-        if _LOG.isEnabledFor(logging.DEBUG):
+        with span("plan", self.view.name) as step:
+            plan = plan_rows(self.state, self.which, self.predicate, self.keys)
             files = sum(len(bucket.files) for bucket in plan.buckets)
+            step.numbers(buckets=len(plan.buckets), files=files)
+        if _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("%r: %d buckets, %d files", self, len(plan.buckets), files)
         return plan
 

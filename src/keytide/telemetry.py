@@ -1,0 +1,145 @@
+"""Spans and metrics for OpenTelemetry, for who asks for them: `keytide.telemetry.enable()`.
+
+Each span is named for what is done, such as `keytide.commit`, and has the table as `keytide.table`
+and what it tells of as `keytide.files`, `keytide.bytes` and the like. Its duration in seconds goes
+into the histogram `keytide.commit.duration`, and each number that it tells of is added to a counter
+`keytide.commit.files`, both with the table as their one attribute. Until somebody asks, nothing is
+loaded, and a span costs a look at a variable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keytide.extras import library
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+
+__all__ = ["Step", "disable", "enable", "lone_span", "span"]
+
+_NAME = "keytide"
+_TABLE = f"{_NAME}.table"
+
+
+def enable(
+    tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+) -> None:
+    """Give spans and metrics to OpenTelemetry from now on, in this process.
+
+    Without providers to those that the process has set, now or later. Raises `SetupError` without
+    the extra `telemetry`.
+    """
+    global _told  # a process has one, like its providers
+    trace = library("opentelemetry.trace", "telemetry", "keytide.telemetry.enable")
+    metrics = library("opentelemetry.metrics", "telemetry", "keytide.telemetry.enable")
+    _told = _Told(
+        trace.get_tracer(_NAME, tracer_provider=tracer_provider),
+        metrics.get_meter(_NAME, meter_provider=meter_provider),
+    )
+
+
+def disable() -> None:
+    """Give nothing any more."""
+    global _told  # see `enable`
+    _told = None
+
+
+class Step:
+    """What is being done, which tells of itself."""
+
+    def numbers(self, **found: int) -> None:
+        """Numbers that are worth a sum, such as files and bytes; those told again are added."""
+
+    def facts(self, **found: str | int | bool) -> None:
+        """Anything else."""
+
+
+_NOBODY = Step()
+
+
+@contextmanager
+def span(name: str, table: str = "", **facts: str) -> Iterator[Step]:
+    """A span around what is done, `keytide.` and `name`; errors that leave it are part of it."""
+    told = _told
+    if told is None:
+        yield _NOBODY
+        return
+    full, began = f"{_NAME}.{name}", time.perf_counter()
+    with told.tracer.start_as_current_span(full) as current:
+        step = _Observed(told, current, full, table)
+        step.facts(table=table, **facts) if table else step.facts(**facts)
+        try:
+            yield step
+        finally:
+            step.ended(time.perf_counter() - began)
+
+
+@contextmanager
+def lone_span(name: str, table: str) -> Iterator[Step]:
+    """A span that is nobody's parent: for what is done a part at a time, while others do more."""
+    told = _told
+    if told is None:
+        yield _NOBODY
+        return
+    full, began = f"{_NAME}.{name}", time.perf_counter()
+    step = _Observed(told, told.tracer.start_span(full), full, table)
+    step.facts(table=table)
+    try:
+        yield step
+    finally:
+        step.ended(time.perf_counter() - began)
+        step.span.end()
+
+
+@dataclass(frozen=True)
+class _Told:
+    tracer: Tracer
+    meter: Meter
+    counters: dict[str, Counter] = field(default_factory=dict)
+    durations: dict[str, Histogram] = field(default_factory=dict)
+
+    def counter(self, name: str) -> Counter:
+        if name not in self.counters:
+            unit = "By" if name.endswith(".bytes") else "1"
+            self.counters[name] = self.meter.create_counter(name, unit)
+        return self.counters[name]
+
+    def duration(self, name: str) -> Histogram:
+        if name not in self.durations:
+            self.durations[name] = self.meter.create_histogram(f"{name}.duration", "s")
+        return self.durations[name]
+
+
+@dataclass(frozen=True)
+class _Observed(Step):
+    told: _Told
+    span: Span
+    name: str
+    table: str
+    sums: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
+        return {_TABLE: self.table} if self.table else {}
+
+    def numbers(self, **found: int) -> None:
+        for key, value in found.items():
+            self.sums[key] = self.sums.get(key, 0) + value
+
+    def facts(self, **found: str | int | bool) -> None:
+        self.span.set_attributes({f"{_NAME}.{key}": value for key, value in found.items()})
+
+    def ended(self, seconds: float) -> None:
+        self.facts(**self.sums)
+        for key, value in self.sums.items():
+            self.told.counter(f"{self.name}.{key}").add(value, self._attributes)
+        self.told.duration(self.name).record(seconds, self._attributes)
+
+
+_told: _Told | None = None
