@@ -221,6 +221,7 @@ def test_copy_that_a_stream_keeps_has_every_key_that_moved(
     assert on_executors == {r["k"]: [r["p"], r["v"]] for r in table.scan().to_pylist()}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -49,6 +49,7 @@ def runs(table: kt.Table) -> list[str]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.spark
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_written_rows_are_there_in_one_snapshot(
