@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
@@ -75,26 +78,80 @@ def test_both_spellings_define_the_same_table(lake: kt.Lake, text: str) -> None:
     assert table.fields[0].description == "the day"
 
 
-@given(
-    name=st.text("ab `'\"$x", min_size=1).filter(str.strip),
-    kind=st.sampled_from(TYPES),
-    comment=st.none() | st.text("it's \\n\"`", min_size=1),
-    option=st.text("a'\\b\"", min_size=1),
-)
-def test_show_create_table_makes_the_same_table_again(
-    name: str, kind: str, comment: str | None, option: str, tmp_path_factory: Any
-) -> None:
-    lake = kt.connect(str(tmp_path_factory.mktemp("lake")))
-    fields = [
-        kt.Field(-1, "k", kt.parse_sql_type("INT")),
-        kt.Field(-1, name, kt.parse_sql_type(kind), comment),
-    ]
-    made = lake.create_table("t", fields, ["k"], options={"commit.user-prefix": option})
+NAMES = st.text("ab `'\"$x", min_size=1, max_size=4).filter(str.strip)
+SAID = st.none() | st.text("it's \\n\"`;--", min_size=1, max_size=9)
+DEFAULTS = {"INT": "7", "DECIMAL(38, 10)": "1.50", "STRING": "it's", "DATE": "2026-01-31"}
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> dict[str, Any]:
+    """What `create_table` takes: any columns, keys, partitions, properties and comments."""
+    names = draw(st.lists(NAMES, min_size=1, max_size=5, unique_by=lambda name: name.lower()))
+    kinds = [draw(st.sampled_from(TYPES)) for _ in names]
+    able = [n for n, kind in zip(names, kinds, strict=True) if kind in DEFAULTS]
+    keys = [n for n in able if draw(st.booleans())]
+    partitions = [n for n in keys if draw(st.booleans())][: max(len(keys) - 1, 0)]
+    fields = []
+    for name, kind in zip(names, kinds, strict=True):
+        type_ = kt.parse_sql_type(kind).with_nullable(draw(st.booleans()))
+        has_default = name not in keys and kind in DEFAULTS and draw(st.booleans())
+        default = DEFAULTS[kind] if has_default else None
+        fields.append(kt.Field(-1, name, type_, draw(SAID), default))
+    own = draw(st.dictionaries(st.text("ab.-_'", min_size=1), st.text("a'\\b\"", min_size=1)))
+    options = {f"user.{key}": value for key, value in own.items()}
+    if keys and draw(st.booleans()):
+        options |= {"bucket": "2", "merge-engine": "partial-update"}
+    return {
+        "schema": fields,
+        "primary_key": keys,
+        "partition_by": partitions,
+        "options": options,
+        "comment": draw(SAID),
+    }
+
+
+@settings(max_examples=60)
+@given(definition=definitions())
+def test_show_create_table_makes_the_same_table_again(definition: dict[str, Any]) -> None:
+    lake = kt.connect(f"memory://definitions-{uuid4()}")
+    made = lake.create_table("t", **definition)
     text = one(lake, "SHOW CREATE TABLE t")
     lake.sql(text.replace("`t`", "`again`", 1))
-    again = lake.table("again").table_schema
-    assert again.fields == made.table_schema.fields
-    assert again.options == made.options
+    again = lake.table("again")
+    assert isinstance(again, kt.Table)
+    schemas = [replace(t.table_schema, time_millis=0) for t in (made, again)]
+    assert schemas[0] == schemas[1]
+
+
+def test_comments_are_set_seen_and_taken_away(lake: kt.Lake) -> None:
+    lake.sql(FLINK)
+    lake.sql(
+        "ALTER TABLE shop.t ADD COLUMN r ROW<x INT>; COMMENT ON TABLE shop.t IS 'what is sold';"
+        "COMMENT ON COLUMN shop.t.V IS 'the ''price'''; USE shop;"
+        "COMMENT ON COLUMN t.r.x IS 'inside'; COMMENT ON COLUMN t.dt IS NULL"
+    )
+    schema = lake.table("t").table_schema
+    assert schema.comment == "what is sold"
+    assert {f.name: f.description for f in schema.fields if f.description} == {"v": "the 'price'"}
+    assert "COMMENT 'inside'" in one(lake, "SHOW CREATE TABLE t")
+    told = {(r["name"], r["role"]): r["type"] for r in lake.sql("DESC EXTENDED t").to_pylist()}
+    assert told["comment", "table"] == "what is sold"
+    assert told["primary key", "table"] == "dt, the id"
+    assert told["partitioned by", "table"] == "dt"
+    assert told["schema", "table"].startswith(f"{schema.id} of 20")
+    with pytest.raises(kt.NotFoundError, match="'nobody'"):
+        lake.sql("COMMENT ON COLUMN t.nobody IS 'x'")
+    with pytest.raises(kt.InvalidError, match="a dot and that of a column"):
+        lake.sql("COMMENT ON COLUMN v IS 'x'")
+
+
+def test_comments_in_arrow_metadata_are_those_of_columns(lake: kt.Lake) -> None:
+    said = [
+        pa.field("k", pa.int64(), metadata={"comment": "the key"}),
+        pa.field("v", pa.string(), metadata={"description": "a value"}),
+    ]
+    table = lake.create_table("t", pa.schema(said), ["k"])
+    assert [f.description for f in table.table_schema.fields] == ["the key", "a value"]
 
 
 def test_table_like_another_has_its_columns_keys_and_options(lake: kt.Lake) -> None:

@@ -398,7 +398,8 @@ class Lake:
     ) -> Table:
         """Make a table; atomic: of several callers one makes it.
 
-        `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
+        `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own; a
+        `comment` or `description` in the metadata of an Arrow field is the comment of the column.
         Primary key columns become NOT NULL. An empty `primary_key` asks for an append table: it
         keeps every row that is written. Without the option `bucket` a table gets one bucket a
         partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a

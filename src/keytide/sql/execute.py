@@ -30,6 +30,7 @@ from keytide.sql.show import describe, describe_database, explain, show
 from keytide.sql.statements import (
     AlterTable,
     Call,
+    CommentOn,
     CreateDatabase,
     CreateExternalTable,
     CreateTable,
@@ -56,6 +57,7 @@ from keytide.sql.version_names import create_version_name, drop_version_name
 from keytide.table.alter import alter_table
 from keytide.table.catalog import NewTable
 from keytide.table.commit.result import WriteResult, warn_of_errors
+from keytide.table.definition.evolution import ChangeComment
 from keytide.table.local_writes import truncate
 from keytide.table.state.stored import StoredTable
 from keytide.telemetry import span
@@ -202,6 +204,20 @@ def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> R
 def _drop(catalog: AttachedCatalog, engine: Engine, statement: DropTable) -> Result:
     name = catalog.find(statement.table) or statement.table
     catalog.drop_table(name, missing_ok=statement.missing_ok)
+    return changed()
+
+
+def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> Result:
+    path = statement.path
+    places = len(path)
+    if statement.kind == "COLUMN":
+        # `a.b.c` is a column of the table a.b where there is one, else a member of a column.
+        places = 2 if len(path) > 2 and catalog.find(".".join(path[:2])) is not None else 1
+    table = table_of(catalog, ".".join(path[:places]))
+    column = path[places:]
+    if column:
+        column = (column_of(column[0], table.schema.names, table.name), *column[1:])
+    alter_table(table.metadata, [ChangeComment(statement.comment, column)])
     return changed()
 
 
@@ -368,6 +384,7 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     AlterTable: _alter,
     CreateVersionName: _create_version_name,
     DropVersionName: _drop_version_name,
+    CommentOn: _comment,
     RenameTable: _rename,
     DropTable: _drop,
     CreateDatabase: _create_database,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from sqlglot import Token, TokenType, exp
 
@@ -24,6 +24,7 @@ from keytide.sql.dml_grammar import change
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     Call,
+    CommentOn,
     CreateDatabase,
     CreateExternalTable,
     CreateTable,
@@ -214,6 +215,19 @@ def _truncate(cursor: Cursor) -> Truncate:
     return Truncate(table, (_partition(cursor),) if cursor.accept("PARTITION") else ())
 
 
+def _comment(cursor: Cursor) -> CommentOn:
+    cursor.expect("COMMENT", "ON")
+    kind: Literal["TABLE", "COLUMN"] = "TABLE" if cursor.accept("TABLE") else "COLUMN"
+    if kind == "COLUMN":
+        cursor.expect("COLUMN")
+    start = cursor.start
+    path = cursor.path("a table" if kind == "TABLE" else "a column")
+    if kind == "COLUMN" and len(path) < 2:
+        raise cursor.error_at(start, "expected the name of a table, a dot and that of a column")
+    cursor.expect("IS")
+    return CommentOn(kind, path, None if cursor.accept("NULL") else cursor.string())
+
+
 def _use(cursor: Cursor) -> Use:
     cursor.expect("USE")
     if cursor.peek() in _DATABASE and cursor.peek(1):
@@ -358,6 +372,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "DESC": _describe,
     "EXPLAIN": _explain,
     "CALL": _call,
+    "COMMENT": _comment,
     "OPTIMIZE": optimize,
     "VACUUM": vacuum,
     "RESTORE": restore,

@@ -11,6 +11,7 @@ import pyarrow as pa
 from keytide.dml.attached import AttachedCatalog, attached_tables, target_of
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.format.schema import TableSchema
+from keytide.moments import moment_text
 from keytide.options import keys
 from keytide.sql.names import entry_of, table_of
 from keytide.sql.relations import BoundQuery
@@ -23,6 +24,7 @@ from keytide.table.definition.external import (
     is_read_on_demand,
     location_of,
 )
+from keytide.table.state.stored import PinnedTable
 from keytide.table.system_tables import system_table
 from keytide.types import Field, quoted, type_from_arrow
 
@@ -62,7 +64,7 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
 
 
 def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table:
-    """The columns of a table; `extended` adds its options, its comment and where it lies.
+    """The columns of a table; `extended` adds its options, what it is and where it lies.
 
     Of an attached table there is nothing to add. Raises `NotFoundError` for an unknown one.
     """
@@ -74,9 +76,27 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
     rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
     if extended:
         rows += [(key, value, "option", None) for key, value in _options(schema).items()]
+        rows += [(key, value, "table", None) for key, value in _about(table).items()]
         place = location_of(schema) if is_external(schema) else table.uri
         rows.append(("location", place, "table", schema.comment))
     return _described(rows)
+
+
+def _about(table: PinnedTable) -> dict[str, str]:
+    """What there is to say of a table as a whole, by name."""
+    schema = table.schema
+    about = {
+        "table": table.name,
+        "comment": schema.comment,
+        "primary key": ", ".join(schema.primary_keys),
+        "partitioned by": ", ".join(schema.partition_keys),
+        "schema": f"{schema.id} of {moment_text(schema.time_millis)}",
+    }
+    snapshot = None if is_external(schema) else table.metadata.latest_snapshot()
+    if snapshot is not None:
+        about["snapshot"] = f"{snapshot.id} of {moment_text(snapshot.time_millis)}"
+        about["rows stored"] = str(snapshot.total_record_count)
+    return {name: value for name, value in about.items() if value}
 
 
 def describe_database(catalog: AttachedCatalog, name: str) -> pa.Table:

@@ -18,6 +18,7 @@ __all__ = [
     "GIVEN",
     "AlterTable",
     "Call",
+    "CommentOn",
     "CreateDatabase",
     "CreateExternalTable",
     "CreateTable",
@@ -171,6 +172,15 @@ class DropTable:
 
 
 @dataclass(frozen=True)
+class CommentOn:
+    """COMMENT ON TABLE, with the names of the path in `path`, or ON COLUMN, the column's too."""
+
+    kind: Literal["TABLE", "COLUMN"]
+    path: tuple[str, ...]
+    comment: str | None
+
+
+@dataclass(frozen=True)
 class RenameTable:
     """ALTER TABLE ... RENAME TO."""
 
@@ -283,6 +293,6 @@ class Call:
 
 Statement: TypeAlias = (
     "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
-    "CreateVersionName | DropVersionName | RenameTable | DropTable | Truncate | CreateDatabase | "
-    "DropDatabase | Use | Show | Describe | DescribeDatabase | Explain | Call"
+    "CreateVersionName | DropVersionName | CommentOn | RenameTable | DropTable | Truncate | "
+    "CreateDatabase | DropDatabase | Use | Show | Describe | DescribeDatabase | Explain | Call"
 )

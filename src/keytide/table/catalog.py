@@ -492,5 +492,12 @@ def fields_of(schema: pa.Schema | Sequence[Field]) -> list[Field]:
             type_ = type_from_arrow(column.type, column.nullable)
         except InvalidError as error:
             raise InvalidError(f"column {column.name!r}: {error}") from error
-        fields.append(Field(-1, column.name, type_))
+        fields.append(Field(-1, column.name, type_, _comment_of(column)))
     return fields
+
+
+def _comment_of(column: pa.Field) -> str | None:
+    """What is said of a column in its metadata, as Spark and pypaimon name it there."""
+    metadata = column.metadata or {}
+    found = metadata.get(b"comment", metadata.get(b"description"))
+    return None if found is None else found.decode("utf-8", "replace")
