@@ -412,3 +412,26 @@ def test_maxwell_and_canal_feeds_arrive_too(feed: Feed) -> None:
     feed.run(format="maxwell-json", schema="id BIGINT, name STRING")
 
     assert feed.rows() == [(1, "maxwell")]
+
+
+def test_a_table_grows_with_the_columns_that_a_feed_brings_later(
+    tmp_path: Path, spark: Any
+) -> None:
+    feed = Feed(tmp_path, spark, {})
+    feed.add("1.json", change("c", 1, after=row(1, "a")))
+    feed.run(merge_schema=True)
+    later = {**row(1, "b"), "age": 1 << 40, "city": "Oslo"}
+    feed.add(
+        "2.json", change("u", 2, after=later), change("c", 3, after={**row(2, "c"), "age": 1.5})
+    )
+    feed.add("3.json", change("c", 4, after={**row(3, "d"), "other": None}))
+    feed.run(merge_schema=True)
+    feed.add("4.json", change("c", 5, after={**row(4, "e"), "left": "out"}))
+    feed.run()
+    table = kt.connect(feed.warehouse).table("shop.people")
+    found = {r["id"]: (r["name"], r["age"], r["city"]) for r in table.scan().to_pylist()}
+    assert found == {
+        1: ("b", float(1 << 40), "Oslo"), 2: ("c", 1.5, None), 3: ("d", None, None),
+        4: ("e", None, None),
+    }  # fmt: skip
+    assert sorted(table.schema.names) == ["_lsn", "age", "city", "id", "name", "note"]

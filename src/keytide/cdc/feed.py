@@ -23,6 +23,7 @@ from keytide.types import STRING, AtomicType, DataType, Field, arrow_schema
 
 __all__ = [
     "BIGINT",
+    "DECODER_COLUMNS",
     "MESSAGE_COLUMN",
     "ORDINAL_COLUMN",
     "REJECTED_SCHEMA",
@@ -87,7 +88,7 @@ class FeedSpec:
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
-        for name in set(names) & set(_DECODER_COLUMNS):
+        for name in set(names) & set(DECODER_COLUMNS):
             raise InvalidError(f"Column {name!r} is one that decoding adds; give it another name")
         _check_known("primary_key", self.primary_key, names)
         _check_known("sequence", [source.column for source in self.sequence], names)
@@ -248,7 +249,8 @@ class Envelope:
                 FROM opened)"""
 
 
-_DECODER_COLUMNS = (ROW_KIND, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
+DECODER_COLUMNS = (ROW_KIND, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
+"""What decoding adds to the columns of a table."""
 
 
 def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:

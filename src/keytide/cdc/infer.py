@@ -30,7 +30,14 @@ import pyarrow as pa
 
 from keytide.arguments import checked
 from keytide.cdc.documents import Documents, read_documents
-from keytide.cdc.feed import BIGINT, UNAVAILABLE_VALUE, Envelope, SequenceSource
+from keytide.cdc.feed import (
+    BIGINT,
+    DECODER_COLUMNS,
+    UNAVAILABLE_VALUE,
+    Envelope,
+    FeedSpec,
+    SequenceSource,
+)
 from keytide.cdc.formats import envelope_of
 from keytide.cdc.json_sql import JsonValues, read_entries, read_members
 from keytide.cdc.parse import read_events, stated
@@ -66,6 +73,26 @@ class Sample:
         return tuple(
             Field(-1, name, type or _type_that_fits(seen[name])) for name, type in columns.items()
         )
+
+    def brought(self, spec: FeedSpec) -> tuple[Field, ...]:
+        """The columns that a spec of the feed lacks, and those whose type it may have too narrow.
+
+        Their types are those that messages state, else those of the values, which are looked at
+        only where some do not fit. A column without a value or a stated type has none yet.
+        """
+        seen = _columns_seen(self._events, self._envelope)
+        stated_types = _declared(self._documents, self._envelope)
+        encoding = spec.encoding or self._envelope.encoding
+        known = {column.name: column.type for column in spec.columns}
+        types = {
+            name: _type_that_fits(values)
+            for name, values in seen.items()
+            if name not in stated_types
+            and values.text.is_not_null().any()
+            and not (name in known and _all_fit(values, known[name], encoding))
+        }
+        types |= {n: type for n, type in stated_types.items() if type != known.get(n)}
+        return tuple(Field(-1, n, type) for n, type in types.items() if n not in DECODER_COLUMNS)
 
     def primary_key(self) -> tuple[str, ...]:
         """The key columns that messages name themselves; empty where none does."""
@@ -197,6 +224,10 @@ def _types_of_strings(text: pl.Series) -> Sequence[DataType]:
         return [AtomicType("DATE")]
     zoned = AtomicType("TIMESTAMP_LTZ", precision=6)
     return [zoned] if has_offset(text).any() else [AtomicType("TIMESTAMP", precision=6)]
+
+
+def _all_fit(values: JsonValues, type: DataType, encoding: Encoding) -> bool:
+    return bool(convert(values, type, encoding).null_count == values.text.null_count())
 
 
 def _fits(values: JsonValues, type: DataType) -> bool:

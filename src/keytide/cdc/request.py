@@ -16,7 +16,8 @@ class FeedRequest:
     """A feed as its user asks for it; made once, at the edge.
 
     `columns` None and empty tuples mean: take it from the table, or from the feed. `continuous`
-    goes on until it is stopped; otherwise the run ends when all files are read.
+    goes on until it is stopped; otherwise the run ends when all files are read. `merge_schema` has
+    the table grow with the feed.
     """
 
     warehouse: str
@@ -33,6 +34,7 @@ class FeedRequest:
     dead_letter: str | None = None
     max_files_per_batch: int | None = None
     continuous: bool = False
+    merge_schema: bool = False
 
 
 def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None:

@@ -80,6 +80,14 @@ Continuous = Annotated[
     bool,
     typer.Option("--continuous/--once", help="Wait for more files, or end when all are read."),
 ]
+MergeSchema = Annotated[
+    bool,
+    typer.Option(
+        "--merge-schema/--keep-schema",
+        help="Have the table grow with the feed: add the columns that messages bring, and widen "
+        "types where values do not fit. Otherwise such columns are left out.",
+    ),
+]
 
 
 def ingest(
@@ -97,6 +105,7 @@ def ingest(
     dead_letter: DeadLetter = None,
     max_files_per_batch: MaxFiles = None,
     continuous: Continuous = False,
+    merge_schema: MergeSchema = False,
 ) -> None:
     """Feed a table from files of Debezium, Maxwell, Canal or AWS DMS change data.
 
@@ -132,6 +141,7 @@ def ingest(
         dead_letter=dead_letter,
         max_files_per_batch=max_files_per_batch,
         continuous=continuous,
+        merge_schema=merge_schema,
     )
     _tell_in_all(_run(request))
 

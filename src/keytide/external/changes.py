@@ -17,10 +17,10 @@ from keytide.merge.difference import difference
 from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND
 from keytide.table.changes.kinds import with_shown_kind
-from keytide.table.definition.widening import widened
 from keytide.table.read.row_source import RowSource
 from keytide.table.state.view import TableView
 from keytide.types import Field, parse_sql_type
+from keytide.types.widening import widened
 
 __all__ = ["ExternalChanges"]
 

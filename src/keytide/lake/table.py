@@ -33,6 +33,7 @@ from keytide.table.compaction.compact import CompactionResult
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.expiry import snapshot_expiry
+from keytide.table.growing import grown_for
 from keytide.table.history import automatic_tags
 from keytide.table.history import branches as branch_verbs
 from keytide.table.history import consumers as consumer_verbs
@@ -64,6 +65,7 @@ from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.restore import RestoreResult, restore
 from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
+from keytide.table.write.input_rows import source_table, wider_table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -197,6 +199,7 @@ class Table:
         self,
         data: Any,
         *,
+        merge_schema: bool = False,
         commit_user: str | None = None,
         commit_identifier: int | None = None,
     ) -> WriteResult:
@@ -209,6 +212,12 @@ class Table:
         '-D'; without it every row is an insert. Several versions of a key are merged; without a
         sequence field the later row wins.
 
+        With `merge_schema` the table first grows to take the rows: columns, and members of a ROW,
+        that it lacks are added as the last ones, and types widen to the narrowest that holds all
+        values of both (docs/semantics.md#schema-evolution-by-writes). Key and partition columns
+        stay as they are, and columns that the rows lack are NULL in them. What cannot be so is
+        refused before anything is changed. A write that fails later leaves a table that has grown.
+
         `commit_user` and `commit_identifier`, given together, make the write idempotent: the
         second write of a pair changes nothing, nor does one whose identifier is below one that the
         user has committed. So identifiers of one user must grow; they have at most 64 bits.
@@ -218,15 +227,23 @@ class Table:
         in `errors` of the result; `UnsupportedError` for a table this release must not write to;
         `ConflictError` and `DataError` as commits do, with nothing committed.
         """
-        author = Author.given(commit_user, commit_identifier)
+        table, author = self._stored, Author.given(commit_user, commit_identifier)
+        if merge_schema:
+            table, data = _grown(table, data, author)
         if is_spark_dataframe(data):
             from keytide.spark.write import append
 
-            return append(self._stored, data, author)
-        return local_writes.append(self._stored, data, author)
+            return append(table, data, author)
+        return local_writes.append(table, data, author)
 
     @checked
-    def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
+    def overwrite(
+        self,
+        data: Any,
+        partition: Mapping[str, Any] | None = None,
+        *,
+        merge_schema: bool = False,
+    ) -> WriteResult:
         """Replace rows by those given, in one atomic commit.
 
         `data` is what `write` takes. Without a `partition` the whole table is replaced; of a table
@@ -235,16 +252,19 @@ class Table:
         `partition`, the partitions that have these values are replaced, even by no rows; every row
         must lie there, and may leave these columns out. What other writers committed to the
         replaced partitions until then is replaced too. Partitions are laid out anew with the number
-        of buckets that the table has now.
+        of buckets that the table has now. `merge_schema` is as in `write`.
 
         `snapshot_id` of the result is None when there was nothing to replace and nothing to
         write. Raises what `write` raises.
         """
+        table = self._stored
+        if merge_schema:
+            table, data = _grown(table, data, partition=partition)
         if is_spark_dataframe(data):
             from keytide.spark.write import overwrite
 
-            return overwrite(self._stored, data, partition)
-        return local_writes.overwrite(self._stored, data, partition)
+            return overwrite(table, data, partition)
+        return local_writes.overwrite(table, data, partition)
 
     @checked
     def delete(
@@ -300,6 +320,7 @@ class Table:
         source: Any,
         on: str,
         *,
+        merge_schema: bool = False,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
     ) -> MergeBuilder:
         """Begin a merge of rows into this table; `execute` of what is returned carries it out.
@@ -315,19 +336,33 @@ class Table:
                 .when_not_matched_insert_all()
                 .execute()
 
+        With `merge_schema` the table grows to take the columns of the source, as in `write`, where
+        the merge is executed. `when_matched_update_all` and `when_not_matched_insert_all`, of which
+        one has to be there, then mean the columns of the source: others stay as they are, and are
+        NULL in new rows.
+
         Raises `InvalidError` for a source that is none of these, or has columns that SQL does not
         know.
         """
-        from keytide.sql.forms import Around, WhenForm, merge_source, source_of_rows
+        from keytide.sql.forms import (
+            Around,
+            WhenForm,
+            grown_to_merge,
+            merge_source,
+            source_of_rows,
+        )
 
         engine = self._engine(source)
         given = source
         if not isinstance(source, str):
             schema_of = engine.schema if is_spark_dataframe(source) else None
             rows = source.stored if isinstance(source, Table | ForeignTable) else source
-            given = source_of_rows(rows, Around.of(self._stored, self._catalog), schema_of)
+            read = wider_table if merge_schema else source_table
+            given = source_of_rows(rows, Around.of(self._stored, self._catalog), schema_of, read)
 
         def carry_out(whens: Sequence[WhenForm]) -> Changed:
+            if merge_schema:
+                whens = grown_to_merge(self._stored, given, whens)
             around = Around.of(self._stored, self._catalog)
             return merge_source(around, engine, given, on, whens, isolation)
 
@@ -700,6 +735,20 @@ class Table:
 def _places(partition: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
     """The partitions that are meant; none for every one."""
     return () if partition is None else (partition,)
+
+
+def _grown(
+    table: StoredTable,
+    data: Any,
+    author: Author | None = None,
+    partition: Mapping[str, Any] | None = None,
+) -> tuple[StoredTable, Any]:
+    """A table that takes the columns of some rows, and the rows as it takes them."""
+    if is_spark_dataframe(data):
+        from keytide.spark.growing import grown_for as grown_on_spark
+
+        return grown_on_spark(table, data, author, partition)
+    return grown_for(table, data, author, partition)
 
 
 def is_spark_dataframe(data: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +42,7 @@ from keytide.spark.feed_files import (
     lines_of,
     sample,
 )
+from keytide.spark.feed_growth import grown_with
 from keytide.spark.place import Place, bytes_of_rows, place_of
 from keytide.spark.predicate import column
 from keytide.spark.runner import Executors
@@ -125,6 +126,7 @@ def ingest(
     dead_letter: str | None = None,
     max_files_per_batch: int | None = None,
     continuous: bool = False,
+    merge_schema: bool = False,
     spark: SparkSession | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
@@ -139,6 +141,12 @@ def ingest(
 
     A micro-batch is decoded in pieces, but the changes of one bucket are held in memory by the
     task that writes them: limit batches with `max_files_per_batch`.
+
+    Members of the rows that the table has no column for are left out. With `merge_schema` it grows
+    to take them, before each batch that brings some: new columns are nullable and come last, and
+    have the types that messages state, else those of the values in the batch; types widen where
+    messages state wider ones, or values do not fit, as `Table.write` says. A batch is then looked
+    at twice.
 
     Runs until every file is applied, or, `continuous`, until it is stopped. Exactly once: with
     the same checkpoint a file is applied once, and a batch that was cut short is done again
@@ -163,6 +171,7 @@ def ingest(
         dead_letter=dead_letter,
         max_files_per_batch=max_files_per_batch,
         continuous=continuous,
+        merge_schema=merge_schema,
     )
     return run_feed(request, spark or session(), on_batch)
 
@@ -176,7 +185,8 @@ def run_feed(
     catalog = Catalog(FolderWarehouse(open_store(request.warehouse)))
     target, spec = feed_target(catalog, request, sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"
-    run = _Ingestion(target, spec, DeadLetters(catalog, letters, target.name), on_batch)
+    dead_letters = DeadLetters(catalog, letters, target.name)
+    run = _Ingestion(target, spec, dead_letters, on_batch, request.merge_schema)
     checkpoint = request.checkpoint or _default_checkpoint(catalog, target)
     writer = lines_of(spark, request).writeStream.foreachBatch(run.apply)
     writer = writer.option("checkpointLocation", checkpoint)
@@ -199,8 +209,10 @@ class _Ingestion:
         spec: FeedSpec,
         dead_letters: DeadLetters,
         on_batch: Callable[[BatchReport], None] | None,
+        merges_schema: bool,
     ) -> None:
         self.reports: list[BatchReport] = []
+        self._merges_schema = merges_schema
         self._table = table
         self._spec = spec
         self._dead_letters = dead_letters
@@ -210,6 +222,9 @@ class _Ingestion:
         """Apply one micro-batch; once, however often it is called for the same batch."""
         author = Author(_commit_user(messages.sparkSession), batch_id)
         table = self._table.pinned()
+        if self._merges_schema:
+            table = grown_with(table, messages, self._spec, author)
+            self._spec = replace(self._spec, columns=table.schema.fields)
         view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
             if transaction.done is None:

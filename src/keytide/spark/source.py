@@ -28,6 +28,7 @@ from keytide.errors import UnsupportedError
 from keytide.options import keys
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.connect import CORES_UNKNOWN
+from keytide.spark.growing import grow
 from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack, split_tasks
 from keytide.spark.runner import attempted_here, rows_here
 from keytide.spark.source_options import SourceOptions
@@ -45,6 +46,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.writing import writing
+from keytide.table.write.padded_rows import padded
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.tasks import task_anew, task_on
@@ -66,7 +68,8 @@ class KeytideSource(DataSource):
     that has expired, reading it is a `DataError` that says so. A temporary view made in SQL shows
     the newest snapshot to each `spark.sql` and `spark.table`. Rows are appended as upserts and
     deletes, or take the place of all that there are with mode `overwrite`, in every partition as
-    Spark means it; a stream commits each batch exactly once, with no option set.
+    Spark means it; a stream commits each batch exactly once, with no option set. With `mergeSchema`
+    the table first grows to take the rows, as `Table.write` says.
 
     A stream reads changes with `_row_kind`. Options: `start` (`full`, `latest` or a snapshot) or
     `as-of` say where it begins, `mode` (`diff`, `delta`, `changelog`) what it tells,
@@ -106,19 +109,21 @@ class KeytideSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of one batch. Mode overwrite replaces all rows of the table."""
-        table = SourceOptions.parse(self.options).table_to_write()
-        return TableWriter((SourceOverwrite if overwrite else SourceWrite)(table, schema))
+        options = SourceOptions.parse(self.options)
+        write = SourceOverwrite if overwrite else SourceWrite
+        return TableWriter(write(options.table_to_write(), schema, options.merge_schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's name
         """A writer of micro-batches. Raises `UnsupportedError` for output mode complete."""
-        table = SourceOptions.parse(self.options).table_to_write()
+        options = SourceOptions.parse(self.options)
+        table = options.table_to_write()
         if overwrite:
             raise UnsupportedError(
                 f"table {table.name}: output mode 'complete' would replace the table with every "
                 f"batch; use 'append', which replaces rows of the same key, or "
                 f"foreachBatch with Table.write"
             )
-        return TableStreamWriter(table, schema)
+        return TableStreamWriter(SourceWrite(table, schema, options.merge_schema))
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -162,13 +167,22 @@ class TaskMessage(WriterCommitMessage):
 class SourceWrite:
     """A write that Spark itself runs. Planned on the driver, pickled to the tasks."""
 
-    def __init__(self, table: StoredTable, schema: StructType) -> None:
-        """Raises what `Table.write` raises for columns that do not fit."""
+    def __init__(
+        self, table: StoredTable, schema: StructType, merges_schema: bool | None = None
+    ) -> None:
+        """Raises what `Table.write` raises for columns that do not fit.
+
+        The table grows first where the write merges schemas.
+        """
         self.table, seen = table, table.pinned()
+        _refuse_dynamic_buckets(writable_view(seen))
+        self.merges_schema = bool(merges_schema)
+        if self.merges_schema:
+            seen = grow(seen, schema)
         self.view = writable_view(seen)
-        _refuse_dynamic_buckets(self.view)
         self.task = BufferedTask(self._task(seen.state_to_write(self.view)))
-        check_columns(schema, self.view)
+        if not self.merges_schema:
+            check_columns(schema, self.view)
 
     def _task(self, state: TableState) -> WriteTask:
         return task_on(state)
@@ -178,7 +192,12 @@ class SourceWrite:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:
         """Write one task's rows. Runs on executors."""
-        return attempted_here(self.task, batches)
+        return attempted_here(self.task, self._padded(batches) if self.merges_schema else batches)
+
+    def _padded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            yield from padded(rows, self.view.schema, self.view.options).to_batches()
 
     def commit(self, told: Sequence[TaskMessage], author: Author | None) -> None:
         """Commit all tasks' files, unless the author did so before."""
@@ -245,8 +264,8 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
     commit needs travels in the messages.
     """
 
-    def __init__(self, table: StoredTable, schema: StructType) -> None:
-        self._write = SourceWrite(table, schema)
+    def __init__(self, write: SourceWrite) -> None:
+        self._write = write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Runs on executors."""

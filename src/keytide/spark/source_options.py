@@ -26,6 +26,7 @@ __all__ = ["STREAM", "SourceOptions"]
 STREAM = "keytide-stream"
 """The option that tells a stream; `register` has Spark set it."""
 
+MERGE_SCHEMA = "merge-schema"
 CACHE, CACHE_BYTES = _CACHE_NAMES = "cache", "cache-bytes"
 
 _SPARK_OPTIONS = ("path", "checkpointlocation", "queryname", "outputmode")
@@ -57,6 +58,7 @@ class SourceOptions:
     rows_max: int | None = None
     consumer: str | None = None
     branch: str | None = None
+    merge_schema: bool | None = None
     cache: CacheFolder | None = None
     store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     settled: Settled | None = None
@@ -65,7 +67,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse Spark's options. Raises `InvalidError` for a missing path or a wrong number."""
-        rest = {key.lower(): value for key, value in options.items()}
+        rest = {_NAMED_AS_ELSEWHERE.get(n.lower(), n.lower()): v for n, v in options.items()}
         path = rest.get("path")
         if path is None:
             raise InvalidError(
@@ -91,6 +93,7 @@ class SourceOptions:
             rows_max=None if rows_max is None else _whole("max-rows-per-trigger", rows_max),
             consumer=rest.pop("consumer", None),
             branch=rest.pop(keys.BRANCH, None),
+            merge_schema=_said(MERGE_SCHEMA, rest),
             cache=cache_folder(rest.pop(CACHE, None), rest.pop(CACHE_BYTES, None), _CACHE_NAMES),
             store=_store_options(path, rest),
         )
@@ -107,6 +110,7 @@ class SourceOptions:
 
     def table_to_follow(self) -> StoredTable:
         """Open the table. Raises `InvalidError` for options of reads of one snapshot."""
+        self._refuse_those_of_writes()
         given = {**self._of_scans, "columns": None, "as-of": None}
         return self._table_for("are for reads of one snapshot, and this is a stream", given)
 
@@ -116,6 +120,7 @@ class SourceOptions:
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
         """The scan that the options describe, of other columns if given. Raises as `Table.scan`."""
+        self._refuse_those_of_writes()
         table = self._table_for("are for streams, and this reads one snapshot", self._of_streams)
         wanted = self.columns if columns is None else columns
         if self.settled is None or self.travels:
@@ -162,6 +167,10 @@ class SourceOptions:
             "consumer": self.consumer,
         }  # fmt: skip
 
+    def _refuse_those_of_writes(self) -> None:
+        if self.merge_schema is not None:
+            self._table_for("says what is written, and this is a read", {MERGE_SCHEMA: True})
+
     def _table_for(self, purpose: str, others: Mapping[str, Any]) -> StoredTable:
         table = self.table()
         found = [name for name, value in others.items() if value is not None]
@@ -202,9 +211,11 @@ def _near(name: str, cutoff: float) -> list[str]:
 
 _KNOWN = (
     "snapshot-id", "tag", "as-of", "columns", "where", "skip-upsert", "skip-upsert-delete",
-    "start", "mode", "max-rows-per-trigger", "consumer", keys.BRANCH, CACHE, CACHE_BYTES,
+    "start", "mode", "max-rows-per-trigger", "consumer", keys.BRANCH, MERGE_SCHEMA, CACHE,
+    CACHE_BYTES,
 )  # fmt: skip
 _SHOWN = f"{', '.join(map(repr, _KNOWN))}."
+_NAMED_AS_ELSEWHERE = {"mergeschema": MERGE_SCHEMA}
 _NAMED_ELSEWHERE = {
     "versionasof": "snapshot-id", "version": "snapshot-id", "timestampasof": "as-of",
     "timestamp": "as-of", "startingversion": "start", "startingoffsets": "start",

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
 from keytide.row_kind import ROW_KIND
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.distribution import distributed
@@ -42,7 +44,7 @@ from keytide.table.write.task import WriteTask
 from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema
 
-__all__ = ["append", "check_columns", "fill", "overwrite"]
+__all__ = ["append", "check_columns", "check_frame", "fill", "overwrite", "with_partition"]
 
 
 def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> WriteResult:
@@ -83,14 +85,14 @@ def overwrite(
     view = writable_view(table)
     spec = partition_to_replace(view, partition)
     if spec is not None:
-        df = _filled(df, spec)
+        df = with_partition(df, spec)
     check_columns(df.schema, view)
     with writing(table, view, runner=SizedRunner(df.sparkSession)) as transaction:
         _feed(transaction, transaction.task_anew(spec), df, NO_FILES)
         return transaction.overwrite(spec)
 
 
-def _filled(df: DataFrame, spec: PartitionSpec) -> DataFrame:
+def with_partition(df: DataFrame, spec: PartitionSpec) -> DataFrame:
     """The rows with the partition columns that they lack."""
     lacking = [
         (f, value)
@@ -131,11 +133,16 @@ def check_columns(schema: StructType, view: TableView) -> None:
 
     Raises `InvalidError` or `NotFoundError` as `Table.write`.
     """
-    rows = arrow_schema_of(schema, view.name).empty_table()
-    kinds = view.options.rowkind_field or ROW_KIND
+    check_frame(arrow_schema_of(schema, view.name), view.schema, view.options, view.name)
+
+
+def check_frame(columns: pa.Schema, schema: TableSchema, options: TableOptions, table: str) -> None:
+    """The same of columns in Arrow, against a definition that need not be stored."""
+    rows = columns.empty_table()
+    kinds = options.rowkind_field or ROW_KIND
     if kinds in rows.column_names:
         # Deletions need no more than the key; only the tasks will see whether there are others.
-        for field in view.schema.fields:
-            if field.name not in (*rows.column_names, *view.schema.primary_keys):
+        for field in schema.fields:
+            if field.name not in (*rows.column_names, *schema.primary_keys):
                 rows = rows.append_column(field.name, pa.array([], field.type.to_arrow()))
-    incoming_rows(rows, view.schema, view.options, view.name)
+    incoming_rows(rows, schema, options, table)

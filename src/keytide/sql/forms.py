@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -31,11 +32,13 @@ from keytide.sql.relation import ExternalRelation, GivenRelation, Relation, Stor
 from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.checks import refuse_same_names
+from keytide.table.definition.growth import growth
+from keytide.table.growing import grown
 from keytide.table.state.expected import as_expected
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import source_table
-from keytide.types import Field, type_from_arrow
+from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 
 __all__ = [
     "Around",
@@ -43,6 +46,7 @@ __all__ = [
     "FormTable",
     "WhenForm",
     "delete_where",
+    "grown_to_merge",
     "merge_source",
     "source_of_rows",
     "update_where",
@@ -245,14 +249,46 @@ def _merge_statement(
     return Merge(statement.table, pairs, statement.whens)
 
 
+def grown_to_merge(
+    table: StoredTable, source: str | Relation, whens: Sequence[WhenForm]
+) -> list[WhenForm]:
+    """Have a table grow to take the columns of a source, and say what a merge then does.
+
+    A WHEN that stands for all columns does so for those of the source: others stay, and are NULL in
+    new rows. Raises `InvalidError` where the columns are not known before the merge, or no WHEN
+    takes all of them, and what `grown` raises.
+    """
+    if isinstance(source, str):
+        raise InvalidError(
+            f"table {table.name}: merge_schema needs the columns of the source before the merge, "
+            f"and that is the text of a query; give its rows, such as lake.sql(...).to_arrow()"
+        )
+    if all(when.values is not None or when.action == "DELETE" for when in whens):
+        raise InvalidError(
+            f"table {table.name}: merge_schema adds the columns of the source for "
+            f"when_matched_update_all and when_not_matched_insert_all, and there is neither; add "
+            f"one, or leave merge_schema out"
+        )
+    columns = arrow_schema(source.fields)
+    grown(table.pinned(), partial(growth, columns=columns, table=table.name))
+    own = {f.name: f"{SOURCE}.{quoted(f.name)}" for f in source.fields}
+    return [
+        when if when.values is not None or when.action == "DELETE" else replace(when, values=own)
+        for when in whens
+    ]
+
+
 def source_of_rows(
-    source: Any, table: FormTable, schema_of: Callable[[Any], pa.Schema] | None
+    source: Any,
+    table: FormTable,
+    schema_of: Callable[[Any], pa.Schema] | None,
+    read: Callable[[Any, TableSchema, str], pa.Table] = source_table,
 ) -> Relation:
     """The rows that a caller wants to merge into a table.
 
     They are those of a table, of a DataFrame whose columns `schema_of` tells, or what
     `Table.write` takes. Raises `InvalidError` for anything else, and for columns that SQL does not
-    know or cannot tell apart.
+    know or cannot tell apart. `read` makes an Arrow table of what is in this process.
     """
     if isinstance(source, StoredTable):
         return StoredRelation(SOURCE, source)
@@ -263,7 +299,7 @@ def source_of_rows(
         schema = schema_of(source)
         _checked_fields(schema, table.name)
         return GivenRelation(SOURCE, source, schema)
-    rows = _plain(source_table(source, table.schema, table.name), table)
+    rows = _plain(read(source, table.schema, table.name), table)
     return GivenRelation(SOURCE, rows, rows.schema)
 
 

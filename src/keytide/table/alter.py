@@ -29,7 +29,7 @@ from keytide.table.state.commits import refuse_lost
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.write.trial import try_definition
 
-__all__ = ["alter_table"]
+__all__ = ["alter_as_needed", "alter_table"]
 
 
 def alter_table(
@@ -48,10 +48,48 @@ def alter_table(
     """
     if not changes:
         raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
-    first = base = _settled(metadata)
+    first = _settled(metadata)
+
+    def made(base: TableSchema) -> TableSchema:
+        return _evolved(metadata, base, changes, is_first=base is first)
+
+    return _altered(metadata, first, made, clock_ms)
+
+
+def alter_as_needed(
+    metadata: TableMetadata,
+    needed: Callable[[TableSchema], Sequence[SchemaChange]],
+    check: Callable[[TableSchema], None],
+    *,
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> TableSchema:
+    """Make the changes that the newest definition needs, and return what there is then.
+
+    `needed` is asked again where another change came first, and may need nothing any more; `check`
+    is shown what is about to be stored. Raises as `alter_table`, and what these raise.
+    """
+
+    def made(base: TableSchema) -> TableSchema:
+        changes = needed(base)
+        if not changes:
+            return base
+        evolved = _evolved(metadata, base, changes, is_first=True)
+        check(evolved)
+        return evolved
+
+    return _altered(metadata, _settled(metadata), made, clock_ms)
+
+
+def _altered(
+    metadata: TableMetadata,
+    base: TableSchema,
+    made: Callable[[TableSchema], TableSchema],
+    clock_ms: Callable[[], int],
+) -> TableSchema:
+    """What `made` gives of the newest schema, which is `base` so far, stored as the next one."""
     tries = TableOptions.parse(base.options).commit_retries_max + 1
     for _ in range(tries):
-        evolved = _evolved(metadata, base, changes, is_first=base is first)
+        evolved = made(base)
         if evolved == replace(base, id=evolved.id):
             return base  # nothing is different
         _try(metadata, base, evolved)

@@ -40,7 +40,6 @@ from keytide.table.definition.option_changes import (
     renamed_options,
     with_option,
 )
-from keytide.table.definition.widening import path_text, widened
 from keytide.types import (
     ArrayType,
     DataType,
@@ -48,6 +47,7 @@ from keytide.types import (
     MapType,
     RowType,
 )
+from keytide.types.widening import path_text, widened
 
 __all__ = [
     "AddColumn",

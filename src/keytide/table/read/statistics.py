@@ -13,8 +13,8 @@ from keytide.format.entry_columns import Entries
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.scratch import scratch
-from keytide.table.definition.widening import holds_all
 from keytide.types import AtomicType, DataType, Field
+from keytide.types.widening import holds_all
 
 __all__ = [
     "arity",

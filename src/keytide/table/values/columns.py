@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
 from keytide.format.int96 import NANOSECONDS_MIN, has_nanoseconds
-from keytide.types import LENGTH_MAX, AtomicType, Field
+from keytide.types import LENGTH_MAX, AtomicType, Field, type_from_arrow
+from keytide.types.widening import common_type
 
 __all__ = ["as_key", "cast_exactly", "convert_column", "key_column", "stored_column"]
 
@@ -70,7 +71,7 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
     except pa.ArrowException as error:
         raise InvalidError(
             f"table {table}: column {field.name!r} is {field.type.sql()}, found {column.type} with "
-            f"a value that would be lost: {error}"
+            f"a value that would be lost: {error}{_way_to_widen(column.type, field)}"
         ) from error
     return pa.chunked_array(chunks, type=target)
 
@@ -344,7 +345,25 @@ def _family(data_type: pa.DataType) -> str:
 def _way_out(source: pa.DataType, target: pa.DataType, field: Field) -> str:
     if {_family(source), _family(target)} == {"timestamp", "instant"}:
         return "say which zone is meant: give the column a time zone, or take it away"
-    return f"convert it to {target} before writing"
+    return f"convert it to {target} before writing{_way_to_widen(source, field)}"
+
+
+def _way_to_widen(source: pa.DataType, field: Field) -> str:
+    """How a column comes to hold such values, where it may; one of a key never does."""
+    if not field.type.nullable:
+        return ""
+    if pa.types.is_nested(source) and pa.types.is_nested(field.type.to_arrow()):
+        return ", or write with merge_schema=True, which adds members that a ROW lacks"
+    try:
+        found = type_from_arrow(source)
+    except InvalidError:
+        return ""
+    if not (isinstance(found, AtomicType) and isinstance(field.type, AtomicType)):
+        return ""
+    wider = common_type(field.type, found)
+    if wider is None or wider.root == field.type.root == "VARCHAR":
+        return ""
+    return f", or write with merge_schema=True, which makes the column {wider.sql()}"
 
 
 def _convert(array: pa.Array, target: pa.DataType, field: Field, table: str) -> pa.Array:
@@ -366,8 +385,10 @@ def _convert(array: pa.Array, target: pa.DataType, field: Field, table: str) -> 
 
 def _as_list(array: pa.Array) -> pa.Array:
     """Lists of any layout as those with offsets of 32 bits."""
+    if pa.types.is_list(array.type):
+        return array
     if not _is_view(array.type):
-        return array.cast(pa.list_(array.type.value_type))
+        return array.cast(pa.list_(array.type.value_field))
     # Arrow's own cast takes offsets of views for those of lists.
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     ends = pc.cumulative_sum_checked(lengths).cast(pa.int32())

@@ -7,7 +7,7 @@ Values are converted only where nothing can be lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -39,6 +39,7 @@ __all__ = [
     "source_table",
     "to_arrow_table",
     "typed_rows",
+    "wider_table",
     "with_tombstones",
 ]
 
@@ -83,6 +84,35 @@ def source_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     return _arrow_table(data, schema, table, takes_others=True)
 
 
+def wider_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
+    """The rows of a supported container, for a table that grows to take them.
+
+    As `source_table`; values of dicts that do not fit their column of `schema` have types of their
+    own, and columns that it lacks are left out where they have no type, as they are NULL.
+    """
+    if _are_dicts(data):
+        fits = (f for f in schema.fields if _takes(f, [row.get(f.name) for row in data], table))
+        rows = source_table(data, replace(schema, fields=tuple(fits)), table)
+    else:
+        rows = source_table(data, schema, table)
+    nothing = [
+        f.name for f in rows.schema if pa.types.is_null(f.type) and f.name not in schema.by_name
+    ]
+    return rows.drop_columns(nothing)
+
+
+def _takes(field: Field, values: Sequence[Any], table: str) -> bool:
+    try:
+        array_of(values, field, table)
+    except InvalidError:
+        return False
+    return True
+
+
+def _are_dicts(data: Any) -> bool:
+    return isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data)
+
+
 def _arrow_table(data: Any, schema: TableSchema, table: str, *, takes_others: bool) -> pa.Table:
     try:
         given = _read_container(data, schema, table, takes_others=takes_others)
@@ -110,7 +140,7 @@ def _read_container(data: Any, schema: TableSchema, table: str, *, takes_others:
         return data.to_arrow(compat_level=pl.CompatLevel.oldest())
     if _class_of(data).startswith("pandas.") and hasattr(data, "columns"):
         return _from_pandas(data, schema, table)
-    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
+    if _are_dicts(data):
         return _from_dicts(data, schema, table, takes_others=takes_others)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data).read_all()
@@ -382,7 +412,9 @@ def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: st
         if name != ROW_KIND and name not in schema.by_name:
             raise NotFoundError(
                 f"table {table} has no column {name!r}, which the rows bring; it has "
-                f"{', '.join(schema.names)}. Drop the column from the rows, or add it to the table"
+                f"{', '.join(schema.names)}. Drop the column from the rows, or write with "
+                f"merge_schema=True (for a data source of Spark the option 'mergeSchema'), which "
+                f"adds it to the table"
             )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from keytide.errors import InvalidError
-from keytide.types import ArrayType, AtomicType, DataType, MapType, RowType
+from keytide.types.logical import ArrayType, AtomicType, DataType, MapType, RowType
 
-__all__ = ["holds_all", "path_text", "widened"]
+__all__ = ["common_type", "holds_all", "path_text", "widened"]
 
 
 def widened(old: DataType, new: DataType, path: tuple[str, ...]) -> DataType:
@@ -69,6 +69,7 @@ _LONGER = {
     "VARBINARY": ("VARBINARY",),
 }
 _MICROSECONDS = 6
+_DECIMAL_DIGITS_MAX = 38
 
 
 def holds_all(old: AtomicType, new: AtomicType) -> bool:
@@ -91,6 +92,29 @@ def holds_all(old: AtomicType, new: AtomicType) -> bool:
         new.precision > _MICROSECONDS
     )
     return same_reach and new.precision >= old.precision
+
+
+def common_type(old: AtomicType, new: AtomicType) -> AtomicType | None:
+    """The narrowest type that holds every value of both, exactly; None where there is none.
+
+    It is `old` where that holds them already. Lengths of texts and binaries play no part.
+    """
+    double = AtomicType("DOUBLE")
+    candidates = (old, new, double, *_decimal_of_both(old, new))
+    return next((c for c in candidates if _holds(old, c) and _holds(new, c)), None)
+
+
+def _holds(old: AtomicType, new: AtomicType) -> bool:
+    return _is_same(old, new) or holds_all(old, new)
+
+
+def _decimal_of_both(old: AtomicType, new: AtomicType) -> list[AtomicType]:
+    if not all(type_.root == "DECIMAL" or type_.root in _DIGITS for type_ in (old, new)):
+        return []
+    whole = max(_DIGITS.get(type_.root) or _whole_digits(type_) for type_ in (old, new))
+    scale = max(type_.scale or 0 for type_ in (old, new))
+    fits = whole + scale <= _DECIMAL_DIGITS_MAX
+    return [AtomicType("DECIMAL", precision=whole + scale, scale=scale)] if fits else []
 
 
 def path_text(path: tuple[str, ...]) -> str:

@@ -1,0 +1,96 @@
+"""How a definition grows to take rows that bring more: more columns, or wider types.
+
+Types are told by the columns of the rows, not by their values, so that the same columns make the
+same table. Nothing shrinks: a column that the table has and the rows lack stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError
+from keytide.format.schema import TableSchema
+from keytide.row_kind import ROW_KIND
+from keytide.table.definition.evolution import AddColumn, ChangeColumnType, SchemaChange
+from keytide.types import ArrayType, AtomicType, DataType, MapType, RowType, type_from_arrow
+from keytide.types.widening import common_type, path_text
+
+__all__ = ["element_of", "growth"]
+
+
+def growth(schema: TableSchema, columns: pa.Schema, table: str) -> list[SchemaChange]:
+    """What has to change so that the table takes rows with these columns; nothing as a rule.
+
+    Columns and members of a ROW that it lacks are added as the last ones, nullable. Types widen to
+    the narrowest that holds every value of both; where there is none, and in the columns of the
+    primary key and the partition, the type stays and the write judges the values. A column of
+    Arrow's null type brings nothing. Raises `InvalidError` for a new column of a type that no table
+    has.
+    """
+    fixed = {*schema.primary_keys, *schema.partition_keys}
+    changes: list[SchemaChange] = []
+    for column in columns:
+        if column.name == ROW_KIND or column.name in fixed:
+            continue
+        if column.name in schema.by_name:
+            type_ = schema.field(column.name).type
+            changes += _in_column((column.name,), type_, column.type, table)
+        else:
+            changes += _added((column.name,), column.type, table)
+    return changes
+
+
+def element_of(found: pa.DataType) -> pa.Field | None:
+    """The element of a list of any layout; None for what is no list."""
+    is_list = (
+        pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
+        pa.types.is_list_view, pa.types.is_large_list_view,
+    )  # fmt: skip
+    return found.value_field if any(check(found) for check in is_list) else None
+
+
+def _in_column(
+    path: tuple[str, ...], type_: DataType, found: pa.DataType, table: str
+) -> Iterator[SchemaChange]:
+    element = element_of(found)
+    if isinstance(type_, RowType) and pa.types.is_struct(found):
+        known = {field.name: field.type for field in type_.fields}
+        for member in found:
+            place = (*path, member.name)
+            if member.name in known:
+                yield from _in_column(place, known[member.name], member.type, table)
+            else:
+                yield from _added(place, member.type, table)
+    elif isinstance(type_, ArrayType) and element is not None:
+        yield from _in_column((*path, "element"), type_.element, element.type, table)
+    elif isinstance(type_, MapType) and pa.types.is_map(found):
+        yield from _in_column((*path, "value"), type_.value, found.item_type, table)
+    elif isinstance(type_, AtomicType):
+        yield from _widened(path, type_, found)
+
+
+def _widened(path: tuple[str, ...], old: AtomicType, found: pa.DataType) -> Iterator[SchemaChange]:
+    # Arrow does not tell how long a text may be, so it is never said to be longer.
+    if old.length is not None:
+        return
+    try:
+        new = type_from_arrow(found)
+    except InvalidError:
+        return  # of the values the write may still take what fits
+    if isinstance(new, AtomicType):
+        wider = common_type(old, new)
+        if wider is not None and wider.with_nullable(True) != old.with_nullable(True):
+            yield ChangeColumnType(path, wider)
+
+
+def _added(path: tuple[str, ...], found: pa.DataType, table: str) -> Iterator[SchemaChange]:
+    if pa.types.is_null(found):
+        return
+    try:
+        yield AddColumn(path, type_from_arrow(found))
+    except InvalidError as error:
+        raise InvalidError(
+            f"table {table}: column {path_text(path)} of the rows cannot be added: {error}"
+        ) from error

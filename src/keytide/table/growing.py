@@ -1,0 +1,81 @@
+"""Tables that grow with what is written to them: first their definition, then the rows.
+
+The definition is a file of its own, which comes first. Whoever dies between the two leaves a table
+with columns that are NULL so far, or types with room to spare; the write can be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import CommitKind
+from keytide.options import TableOptions
+from keytide.table.alter import alter_as_needed
+from keytide.table.commit.author import Author
+from keytide.table.definition.evolution import SchemaChange
+from keytide.table.definition.growth import growth
+from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.write.input_rows import complete_rows, typed_rows, wider_table
+from keytide.table.write.overwriting import partition_to_replace
+from keytide.table.write.padded_rows import padded
+from keytide.table.write.writable import writable_view
+
+__all__ = ["grown", "grown_for"]
+
+
+def grown_for(
+    table: StoredTable,
+    data: Any,
+    author: Author | None = None,
+    partition: Mapping[str, Any] | None = None,
+) -> tuple[PinnedTable, pa.Table]:
+    """A table that takes all columns of some rows, and the rows as it takes them.
+
+    `data` is what `Table.write` takes, but for DataFrames of Spark, `partition` what it is to be
+    written in the place of. Raises as `Table.write` does, with nothing changed, for rows that the
+    table could not take even then.
+    """
+    pinned = table.pinned()
+    spec = partition_to_replace(writable_view(pinned), partition)
+    given = wider_table(data, pinned.schema, table.name)
+    given = given if spec is None else spec.filled(given)
+
+    def check(schema: TableSchema) -> None:
+        options = TableOptions.parse(schema.options)
+        rows = typed_rows(padded(given, schema, options), schema, options, table.name)
+        if not options.counts_row_errors:
+            complete_rows(rows, schema, options, table.name)
+
+    pinned = grown(pinned, partial(growth, columns=given.schema, table=table.name), check, author)
+    return pinned, padded(given, pinned.schema, TableOptions.parse(pinned.schema.options))
+
+
+def grown(
+    pinned: PinnedTable,
+    needed: Callable[[TableSchema], Sequence[SchemaChange]],
+    check: Callable[[TableSchema], None] = lambda _: None,
+    author: Author | None = None,
+) -> PinnedTable:
+    """The table once its definition is one that needs no change.
+
+    `needed` tells what a definition lacks, `check` raises where something would not fit one; it is
+    asked before one is stored. An author who has committed before changes nothing. Raises what
+    these and `alter_table` raise.
+    """
+    writable_view(pinned)  # or nothing is to be changed
+    if not needed(pinned.schema) or _is_done(pinned, author):
+        return pinned
+    alter_as_needed(pinned.live.metadata, needed, check)
+    return pinned.live.pinned()
+
+
+def _is_done(table: PinnedTable, author: Author | None) -> bool:
+    if author is None:
+        return False
+    newest = table.metadata.latest_snapshot()
+    return author.own(table.metadata, newest, CommitKind.APPEND) is not None
