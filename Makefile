@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test run-tests test-all test-fast soak fuzz interop spark-versions lint types format lock bench clean
+.PHONY: help venv interop-env demo test run-tests test-all test-fast soak fuzz interop spark-versions wheels lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ interop: venv interop-env .venv-java/.ready .venv-spark-peers/.ready  ## Run the
 
 spark-versions: venv  ## Run the Spark tests on the oldest pyspark that is supported
 	@$(WITH_JAVA) sh scripts/spark-versions.sh $(VERSIONS)
+
+wheels: venv  ## Build the wheel and try it on every Python that is found; PYTHONS="..." names others
+	@sh scripts/try-wheels.sh $(PYTHONS)
 
 lint: venv  ## Check style and formatting
 	@$(PY) -m ruff check --quiet $(CHECKED)
