@@ -61,7 +61,7 @@ ROOMS = [
     ["cdc", "sql"],
     ["spark"],
     ["lake"],
-    ["pinot"],
+    ["duckdb", "pinot"],
     ["__init__"],
     ["cli"],
 ]

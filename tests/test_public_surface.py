@@ -8,6 +8,7 @@ from types import FunctionType, ModuleType
 
 import keytide
 import keytide.cdc
+import keytide.duckdb
 import keytide.lake.changes
 import keytide.lake.external_table
 import keytide.lake.lake
@@ -43,6 +44,7 @@ def test_no_public_name_is_left_out() -> None:
 
 MODULES = (
     keytide,
+    keytide.duckdb,
     keytide.pinot,
     keytide.spark,
     keytide.lake.changes,

@@ -59,6 +59,7 @@ from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 
 if typing.TYPE_CHECKING:
+    from keytide import duckdb as duckdb
     from keytide import pinot as pinot
     from keytide import spark as spark
 
@@ -122,6 +123,10 @@ def __getattr__(name: str) -> typing.Any:
         import keytide.spark
 
         return keytide.spark
+    if name == "duckdb":
+        import keytide.duckdb
+
+        return keytide.duckdb
     if name == "pinot":
         import keytide.pinot
 

@@ -48,7 +48,7 @@ def test_rows_change_on_spark_as_they_do_in_a_dict(warehouse: str, spark: Any, k
     assert found == sorted((p, n, v) for n, (p, v) in expected.items())
     split = split_scan(scan)
     assert not split.tasks
-    assert {shape.has_dead_rows for shape in split.native} >= {KINDS[kind] == "true"}
+    assert {shape.has_dead_rows for shape in split.plain} >= {KINDS[kind] == "true"}
     assert table.verify().findings == ()
 
 
@@ -68,7 +68,7 @@ def test_dead_rows_at_the_edges_of_words_and_stretches_are_not_read(
     )  # none dead
     table.write(pa.table({"k": sorted(dead), "v": np.full(len(dead), 2, np.int8)}))
     found = table.scan().to_spark(spark)
-    assert {shape.has_dead_rows for shape in split_scan(table.scan()).native} == {True, False}
+    assert {shape.has_dead_rows for shape in split_scan(table.scan()).plain} == {True, False}
     assert {row.k for row in found.where("v = 2").collect()} == dead
     assert found.where("v = 1").count() == 10
     kept = found.where("v = 0").toArrow()["k"].to_numpy()

@@ -15,11 +15,12 @@ import pytest
 import keytide as kt
 from json_values import rows_as_text
 from keytide.format import paths
-from keytide.spark.read import bytes_of_read, pack, split_scan, split_tasks
+from keytide.spark.read import bytes_of_read, pack, split_scan
 from keytide.spark.types import batch_schema, spark_schema
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
 from keytide.table.definition.evolution import SetOption
+from keytide.table.read.plain_files import split_tasks
 from keytide.types import Field, parse_sql_type
 
 pytestmark = pytest.mark.spark
@@ -255,7 +256,7 @@ def test_store_without_local_files_is_read_by_tasks(warehouse: str, spark: Any) 
     table.write(ROWS)
     far = kt.connect(warehouse, store=FaultyStore(open_store(warehouse))).table("t")
     split = split_scan(far.scan())
-    assert (split.native, len(split.tasks)) == ({}, 2)
+    assert (split.plain, len(split.tasks)) == ({}, 2)
 
 
 def test_files_in_orc_are_read_by_tasks_beside_parquet(warehouse: str, spark: Any) -> None:

@@ -51,8 +51,8 @@ def test_rows_that_spark_wrote_are_shown_and_read_natively(warehouse: str, spark
     assert rows(table.scan().to_spark(spark)) == shown(table) == sorted(expected)
     split = split_scan(table.scan())
     assert not split.tasks
-    assert {shape.has_dead_rows for shape in split.native} == {True}
-    assert not any(shape.has_retracts for shape in split.native)
+    assert {shape.has_dead_rows for shape in split.plain} == {True}
+    assert not any(shape.has_retracts for shape in split.plain)
     loaded = spark.read.format("keytide").load(table.uri)
     assert rows(loaded.select("k", "s", "v")) == sorted(expected)
     found = table.scan(columns=["k"], where="v = 'late' AND k > 26").to_spark(spark)

@@ -213,11 +213,11 @@ def test_spark_leaves_such_files_to_the_reader_of_the_table(tmp_path: Path) -> N
     put(tmp_path, [("a", 1, 1, 1.0), ("a", 1, 2, 2.0)], [("b", 1, 1, 1.0)])
     scan = folder_scan(tmp_path)
     split = split_scan(scan)
-    assert (split.native, len(split.tasks)) == ({}, 2)
+    assert (split.plain, len(split.tasks)) == ({}, 2)
     rows = pl.concat([frame for task in split.tasks for frame in task.frames(1 << 20)])
     assert sorted(rows.rows()) == [("a", 1, 2, 2.0), ("b", 1, 1, 1.0)]
     own = replace(scan, state=replace(scan.state, view=replace(scan.view, files=OWN_FILES)))
-    ((files,), tasks) = split_scan(own).native.values(), split_scan(own).tasks
+    ((files,), tasks) = split_scan(own).plain.values(), split_scan(own).tasks
     assert (len(files), tasks) == (2, [])
 
 

@@ -21,26 +21,24 @@ from pyspark.sql.types import StructField, StructType
 from keytide.errors import DataError
 from keytide.plural import counted
 from keytide.spark.connect import cores
-from keytide.spark.native import NativeShape, native_check, native_rows, shape_of
+from keytide.spark.native import native_rows, spark_reads
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.table.read.expired import naming_expired
+from keytide.table.read.plain_files import PlainSplit, split_plain
 from keytide.table.read.row_source import FramesTask
 from keytide.table.read.scan import Scan
-from keytide.table.read.sections import PlannedFile
 from keytide.table.read.statistics import columns_without_nulls
 from keytide.table.read.task import ReadTask
 
 __all__ = [
     "BinTask",
     "ReadBin",
-    "ReadSplit",
     "bytes_of_read",
     "pack",
     "scan_to_spark",
     "split_scan",
-    "split_tasks",
 ]
 
 BINS_PER_CORE = 4
@@ -64,7 +62,7 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     """
     check_python(spark)
     split = split_scan(scan)
-    parts = [native_rows(scan, shape, files, spark) for shape, files in split.native.items()]
+    parts = [native_rows(scan, shape, files, spark) for shape, files in split.plain.items()]
     bins = pack(split.tasks, cores(spark) * BINS_PER_CORE, bytes_of_read)
     if bins or not parts:
         parts.append(_merged(scan, bins, spark))
@@ -75,32 +73,9 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
 # -- what Spark reads itself, and what tasks merge ------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ReadSplit:
+def split_scan(scan: Scan) -> PlainSplit:
     """A scan's files for Spark's own reader, by shape, and the tasks for all others."""
-
-    native: dict[NativeShape, list[PlannedFile]]
-    tasks: list[ReadTask]
-
-
-def split_scan(scan: Scan) -> ReadSplit:
-    """Divide a scan. Decided from metadata alone."""
-    reads_natively = native_check(scan)
-    native: dict[NativeShape, list[PlannedFile]] = {}
-    tasks: list[ReadTask] = []
-    for task in split_tasks(scan):
-        (section,) = task.bucket.sections
-        if section.needs_merge or not all(map(reads_natively, section.files)):
-            tasks.append(task)
-            continue
-        for file in section.files:
-            native.setdefault(shape_of(file), []).append(file)
-    return ReadSplit(native, tasks)
-
-
-def split_tasks(scan: Scan) -> list[ReadTask]:
-    """A scan as tasks of one section each."""
-    return [part for task in scan.tasks() for part in task.by_section()]
+    return split_plain(scan, spark_reads)
 
 
 def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:

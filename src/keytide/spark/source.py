@@ -29,7 +29,7 @@ from keytide.options import keys
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.growing import grow
-from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack, split_tasks
+from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack
 from keytide.spark.runner import attempted_here, rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.stream import StreamBatch, batch_of_task
@@ -40,6 +40,7 @@ from keytide.spark.write import check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import warn_of_errors
 from keytide.table.commit.transaction import Transaction, discard
+from keytide.table.read.plain_files import split_tasks
 from keytide.table.runner import Outcome, settled
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable

@@ -29,7 +29,7 @@ from keytide.table.conditions.predicate import (
     negation,
 )
 
-__all__ = ["read_arrow_expression", "terms_of_arrow"]
+__all__ = ["columns_of_arrow", "read_arrow_expression", "terms_of_arrow"]
 
 _COMPARE = {
     "equal": "=", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">",
@@ -74,6 +74,14 @@ def terms_of_arrow(expression: pc.Expression) -> list[pc.Expression]:
         return [part.expression() for part in _Told.of(expression).parts().joined(_ANDS)]
     except (RecursionError, pa.ArrowException, _StrangeError):
         return [expression]
+
+
+def columns_of_arrow(expression: pc.Expression) -> frozenset[str]:
+    """The columns that an expression looks at, and perhaps names within columns.
+
+    Raises `ArrowException` where it does not name them.
+    """
+    return frozenset(said for kind, said in _Told.of(expression).words if kind == "field_ref")
 
 
 class _StrangeError(Exception):
