@@ -34,6 +34,7 @@ from keytide.table.catalog import (
     fields_of,
     open_stored,
 )
+from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.external import is_external
@@ -525,6 +526,92 @@ class Lake:
         return self._catalog.create_filled(name, wanted, write)
 
     @checked
+    def auto_cdc(
+        self,
+        target: str,
+        source: Any,
+        keys: Any,
+        sequence_by: Any,
+        *,
+        apply_as_deletes: Any = None,
+        column_list: Any = None,
+        except_column_list: Any = None,
+        ignore_null_updates: bool = False,
+        stored_as_scd_type: int | str = 1,
+        track_history_column_list: Any = None,
+        track_history_except_column_list: Any = None,
+        options: Mapping[str, str] | None = None,
+        merge_schema: bool = False,
+        name: str | None = None,
+        checkpoint: str | Path | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        commit_user: str | None = None,
+        commit_identifier: int | None = None,
+    ) -> Any:
+        """Make change events part of a table, whatever order they come in (docs/auto-cdc.md).
+
+        `source` is what `Table.write` takes, with a row for each event; a streaming DataFrame of
+        Spark gives the query that was started, anything else a `WriteResult`. `keys` say which row
+        an event is about, `sequence_by` which of the events of a key is newer: one column, several,
+        or the text `'struct(a, b)'`. `apply_as_deletes` is a condition as in `Table.scan`, for
+        DataFrames a `Column` too; without one a column `_row_kind` says what deletes, if there is
+        one. The target has the columns in `column_list`, or all but those in `except_column_list`;
+        it is made, with `options`, where it is missing.
+
+        `stored_as_scd_type` 1 keeps the newest row of each key, and the columns of `sequence_by`. 2
+        keeps a row for each interval in which a key had the same values, from `__START_AT` to
+        `__END_AT`, which is NULL for what is so now; with several columns in `sequence_by` they are
+        `__START_AT_<column>` and so on. A change of a column in `track_history_column_list`, or of
+        one not in `track_history_except_column_list`, begins an interval; others replace the value
+        in it. By default that is all but the keys and `sequence_by`. With `ignore_null_updates` a
+        NULL leaves a value as it is (type 2).
+
+        The result depends on the set of events alone: late ones, and such as come twice, change
+        what they would have changed in time. Of events with one key and one place in the order the
+        last one counts. Deletes are kept as `tombstone.retention` says. One atomic commit; with
+        type 2 it is made anew where another writer came to one of its buckets. `name`, `checkpoint`
+        and `trigger` (such as `{"availableNow": True}`) are those of the query of a stream, each
+        batch of which is one commit; `commit_user` and `commit_identifier`, `merge_schema` as in
+        `Table.write`.
+
+        Raises `InvalidError` for arguments that do not go together, a table that is no target of
+        the flow, and an event without a place in the order (type 2), `NotFoundError` for columns
+        that the source lacks, and what `Table.write` raises.
+        """
+        from keytide.cdc.auto_cdc import apply_events
+        from keytide.cdc.flow import FlowRequest, names_of, refuse_stream_settings
+
+        def named(given: Any, argument: str) -> tuple[str, ...] | None:
+            return None if given is None else names_of(given, argument)
+
+        request = FlowRequest(
+            target=target,
+            keys=names_of(keys, "keys"),
+            sequence_by=names_of(sequence_by, "sequence_by"),
+            deletes=apply_as_deletes,
+            columns=named(column_list, "column_list"),
+            except_columns=named(except_column_list, "except_column_list"),
+            ignores_nulls=ignore_null_updates,
+            scd_type=_scd_type(stored_as_scd_type),
+            tracked=named(track_history_column_list, "track_history_column_list"),
+            except_tracked=named(
+                track_history_except_column_list, "track_history_except_column_list"
+            ),
+            options=dict(options or {}),
+            merge_schema=merge_schema,
+        )
+        author = Author.given(commit_user, commit_identifier)
+        if is_spark_dataframe(source):
+            from keytide.spark.auto_cdc import FlowStream
+            from keytide.spark.auto_cdc import apply_events as apply_on_spark
+
+            place = None if checkpoint is None else str(checkpoint)
+            stream = FlowStream(name, place, dict(trigger or {}))
+            return apply_on_spark(self._catalog, request, source, stream, author)
+        refuse_stream_settings(name, checkpoint, trigger)
+        return apply_events(self._catalog, request, source, author)
+
+    @checked
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a table with all its files. Readers of it fail from then on.
 
@@ -560,3 +647,7 @@ class Lake:
 
     def _engine(self) -> Engine:
         return engine_of(self._spark, self.allows_external_files)
+
+
+def _scd_type(given: int | str) -> int:
+    return int(given) if str(given) in ("1", "2") else -1

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from keytide.scratch import scratch
 from keytide.table.write.task import WriteTask, Written
 
-__all__ = ["ORDER", "BufferedTask"]
+__all__ = ["ORDER", "BufferedTask", "in_order"]
 
 ORDER = scratch("order")
 """The place of a row in its DataFrame, where a shuffle may have changed it."""
@@ -39,13 +39,14 @@ def _runs(pieces: Iterable[pa.Table], buffer_bytes: int) -> Iterator[pa.Table]:
         held.append(piece)
         held_bytes += piece.nbytes
         if held_bytes >= buffer_bytes:
-            yield _in_order(pa.concat_tables(held))
+            yield in_order(pa.concat_tables(held))
             held, held_bytes = [], 0
     if held:
-        yield _in_order(pa.concat_tables(held))
+        yield in_order(pa.concat_tables(held))
 
 
-def _in_order(rows: pa.Table) -> pa.Table:
+def in_order(rows: pa.Table) -> pa.Table:
+    """The rows in the order of their DataFrame, without the column that tells it."""
     if ORDER not in rows.column_names:
         return rows
     order = rows.column(ORDER).combine_chunks()

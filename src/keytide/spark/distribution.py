@@ -27,7 +27,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.task import WriteTask
 from keytide.types import quoted
 
-__all__ = ["TASKS_PER_CORE", "distributed"]
+__all__ = ["TASKS_PER_CORE", "by_bucket", "distributed"]
 
 TASKS_PER_CORE = 4
 """Tasks of a write at most; more balance better where partitions differ in size."""
@@ -52,7 +52,7 @@ def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteT
     if _stays(task.view, df, partitions, live):
         return replace(task, threads=_threads(df, partitions)), df
     task = replace(task, layout=task.layout.for_tasks(cores(df.sparkSession)))
-    return task, _by_bucket(df, task.view, task.layout.spread)
+    return task, by_bucket(df, task.view, task.layout.spread)
 
 
 def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFiles) -> bool:
@@ -100,7 +100,7 @@ def _threads(df: DataFrame, partitions: int | None) -> int:
 _BUCKET, _TARGET = map(scratch, ("bucket", "target"))
 
 
-def _by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
+def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     """The rows with each bucket in one partition; their order in the DataFrame is in `ORDER`."""
     names = [quoted(name) for name in df.columns]
     # A key that may come in any partition has to come to one task.

@@ -1,0 +1,220 @@
+"""A flow of change events into a table, as its user asks for it, and what it means for a source.
+
+The words are those of AUTO CDC in Spark's and Databricks' pipelines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.arguments import shown
+from keytide.cdc.history import IGNORED_NULLS, History
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.lazily import cached_property
+from keytide.row_kind import ROW_KIND
+from keytide.types import STRING, ArrayType, Field, type_from_arrow
+
+__all__ = ["Flow", "FlowRequest", "names_of", "refuse_stream_settings"]
+
+START, END = "__START_AT", "__END_AT"
+
+
+def names_of(given: Any, argument: str) -> tuple[str, ...]:
+    """The columns that an argument names: a text, a column of Spark, or several of them.
+
+    `struct(a, b)` is two columns. Raises `InvalidError` for anything else.
+    """
+    if isinstance(given, str):
+        found = _STRUCT.fullmatch(given.strip())
+        return tuple(n.strip().strip("`") for n in found[1].split(",")) if found else (given,)
+    if type(given).__module__.partition(".")[0] == "pyspark":
+        found = _COLUMN.fullmatch(str(given))
+        if found is not None:
+            return names_of(found[1], argument)
+    if isinstance(given, Sequence) and not isinstance(given, bytes) and len(given):
+        return tuple(name for each in given for name in names_of(each, argument))
+    raise InvalidError(
+        f"Lake.auto_cdc: {argument} is {shown(given)}; expected names of columns: a text, a column "
+        f"of Spark without a computation, or a list of them"
+    )
+
+
+_STRUCT = re.compile(r"struct\((.+)\)", re.IGNORECASE)
+_COLUMN = re.compile(r"Column<'(.+)'>")
+
+
+@dataclass(frozen=True)
+class FlowRequest:
+    """What `Lake.auto_cdc` was asked for; made once, at the edge.
+
+    Raises `InvalidError` for parts that do not go together, `UnsupportedError` for NULLs that are
+    to be ignored without a history.
+    """
+
+    target: str
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    deletes: Any = None
+    columns: tuple[str, ...] | None = None
+    except_columns: tuple[str, ...] | None = None
+    ignores_nulls: bool = False
+    scd_type: int = 1
+    tracked: tuple[str, ...] | None = None
+    except_tracked: tuple[str, ...] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    merge_schema: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scd_type not in (1, 2):
+            raise _wrong(f"stored_as_scd_type is {shown(self.scd_type)}; expected 1 or 2")
+        if self.columns is not None and self.except_columns is not None:
+            raise _wrong("column_list and except_column_list exclude each other; give one")
+        if self.tracked is not None and self.except_tracked is not None:
+            raise _wrong(
+                "track_history_column_list and track_history_except_column_list exclude each "
+                "other; give one"
+            )
+        tracks = self.tracked is not None or self.except_tracked is not None
+        if tracks and self.scd_type == 1:
+            raise _wrong("track_history_* say what history is kept, and SCD type 1 keeps none")
+        if self.ignores_nulls and self.scd_type == 1:
+            raise UnsupportedError(
+                "Lake.auto_cdc: ignore_null_updates needs the order of the values of each column, "
+                "which a row of SCD type 1 does not tell; take stored_as_scd_type=2, whose rows "
+                "with __END_AT IS NULL are the newest, or write to a table of "
+                "partial updates with a sequence group for each column"
+            )
+        both = set(self.keys) & set(self.sequence_by)
+        if both:
+            raise _wrong(
+                f"column {min(both)!r} is among keys and in sequence_by; what orders the events of "
+                f"a key cannot be part of it"
+            )
+
+    @property
+    def marks(self) -> str:
+        """What a table remembers of the flow, so that another one is not taken for it."""
+        kept = {
+            "keys": self.keys, "sequence_by": self.sequence_by, "scd_type": self.scd_type,
+            "ignore_null_updates": self.ignores_nulls, "track_history": self.tracked,
+            "track_history_except": self.except_tracked,
+        }  # fmt: skip
+        return json.dumps({name: value for name, value in kept.items() if value})
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow whose source has columns that are known. Raises as `of` does. Pickles."""
+
+    request: FlowRequest
+    source: pa.Schema
+    names: tuple[str, ...]
+    """The columns of the source that are columns of the target, but for its keys."""
+
+    @classmethod
+    def of(cls, request: FlowRequest, source: pa.Schema) -> Flow:
+        """The same for a source. Raises `NotFoundError` for columns that it does not have."""
+        known = [name for name in source.names if name != ROW_KIND]
+        asked = {
+            "keys": request.keys, "sequence_by": request.sequence_by,
+            "column_list": request.columns, "except_column_list": request.except_columns,
+            "track_history_column_list": request.tracked,
+            "track_history_except_column_list": request.except_tracked,
+        }  # fmt: skip
+        for argument, named in asked.items():
+            _check_known(argument, named or (), known)
+        _check_unique(known)
+        left_out = set(request.except_columns or ())
+        chosen = known if request.columns is None else request.columns
+        fixed = (*request.keys, *left_out)
+        names = [name for name in chosen if name not in fixed]
+        if request.scd_type == 1:  # or a late event could not be told
+            names += [name for name in request.sequence_by if name not in names]
+        return cls(request, source, tuple(names))
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the target has a row for each interval."""
+        return self.request.scd_type == 2
+
+    @cached_property
+    def starts(self) -> tuple[str, ...]:
+        """The columns that say when an interval begins, as many as order events."""
+        return self._at(START)
+
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """The columns that say when it ends."""
+        return self._at(END)
+
+    def _at(self, name: str) -> tuple[str, ...]:
+        by = self.request.sequence_by
+        return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
+
+    def history(self, columns: Iterable[str]) -> History:
+        """How a target with these columns keeps the history of keys."""
+        request = self.request
+        own = {*request.keys, *self.starts, *self.ends, IGNORED_NULLS}
+        values = tuple(name for name in columns if name not in own)
+        default = set(values) - set(request.sequence_by) - set(request.except_tracked or ())
+        tracked = default if request.tracked is None else set(request.tracked) & set(values)
+        return History(
+            request.keys, self.starts, self.ends, values, frozenset(tracked), request.ignores_nulls
+        )
+
+    @property
+    def fields(self) -> list[Field]:
+        """The columns of a target that is made for the flow."""
+        rows = [self._field(name) for name in (*self.request.keys, *self.names)]
+        if not self.keeps_history:
+            return rows
+        at = [self._field(name).type.with_nullable(True) for name in self.request.sequence_by]
+        rows += [Field(-1, name, type_) for name, type_ in zip(self.starts, at, strict=True)]
+        rows += [Field(-1, name, type_) for name, type_ in zip(self.ends, at, strict=True)]
+        if self.request.ignores_nulls:
+            rows.append(Field(-1, IGNORED_NULLS, ArrayType(STRING)))
+        return rows
+
+    def _field(self, name: str) -> Field:
+        try:
+            return Field(-1, name, type_from_arrow(self.source.field(name).type))
+        except InvalidError as error:
+            raise _wrong(f"column {name!r} of the source: {error}") from error
+
+
+def refuse_stream_settings(name: Any, checkpoint: Any, trigger: Any) -> None:
+    """Refuse what is for the query of a stream where there is none."""
+    given = {"name": name, "checkpoint": checkpoint, "trigger": trigger}
+    found = [argument for argument, value in given.items() if value is not None]
+    if found:
+        raise _wrong(
+            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} for a streaming DataFrame, "
+            f"and the source is none; leave {'it' if len(found) == 1 else 'them'} out"
+        )
+
+
+def _check_known(argument: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise NotFoundError(
+                f"Lake.auto_cdc: {argument} names {name!r}, and the source has no such column; it "
+                f"has {', '.join(known)}"
+            )
+
+
+def _check_unique(known: Sequence[str]) -> None:
+    for name in known:
+        if known.count(name) > 1:
+            raise _wrong(f"the source has two columns named {name!r}; rename or drop one")
+        if name in (START, END, IGNORED_NULLS):
+            raise _wrong(f"the source has a column {name!r}, which the target has; rename it")
+
+
+def _wrong(what: str) -> InvalidError:
+    return InvalidError(f"Lake.auto_cdc: {what}")

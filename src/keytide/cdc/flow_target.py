@@ -1,0 +1,99 @@
+"""The table that a flow of change events goes into: made for it, or looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from keytide.cdc.flow import Flow
+from keytide.cdc.history import IGNORED_NULLS
+from keytide.errors import InvalidError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys, stored_names
+from keytide.table.alter import alter_table
+from keytide.table.catalog import Catalog, NewTable
+from keytide.table.definition.evolution import SetOption
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["MARKS", "flow_target"]
+
+MARKS = "user.auto-cdc"
+"""The option in which a table remembers the flow that fills it."""
+
+
+def flow_target(catalog: Catalog, flow: Flow) -> StoredTable:
+    """Open the target of a flow, or make it so that the order of events does not matter.
+
+    Raises `InvalidError` for a table that the flow cannot fill, and for one that another flow
+    does: its rows would not be those of either.
+    """
+    name = flow.request.target
+    if catalog.find(name) is None:
+        catalog.create_table(name, _wanted(flow), exists_ok=True)
+    table = catalog.table(name)
+    problem = next(_problems(table.schema, flow), None)
+    if problem is not None:
+        raise InvalidError(
+            f"table {table.name} cannot be the target of the flow: {problem}. Choose another "
+            f"target, which is then made, or name a table that is so"
+        )
+    if flow.keeps_history and MARKS not in table.schema.options:
+        alter_table(table.metadata, [SetOption(MARKS, flow.request.marks)])
+    return table
+
+
+def _wanted(flow: Flow) -> NewTable:
+    given = stored_names(flow.request.options)
+    return NewTable(flow.fields, _primary_key(flow), options={**_options(flow), **given})
+
+
+def _primary_key(flow: Flow) -> tuple[str, ...]:
+    return (*flow.request.keys, *flow.starts) if flow.keeps_history else flow.request.keys
+
+
+def _options(flow: Flow) -> Mapping[str, str]:
+    needed = {keys.SEQUENCE_FIELD: ",".join(_sequence(flow)), MARKS: flow.request.marks}
+    if flow.keeps_history:
+        needed[keys.BUCKET_KEY] = ",".join(flow.request.keys)
+    return needed
+
+
+def _sequence(flow: Flow) -> tuple[str, ...]:
+    # All rows of an interval have one start, so that the later commit counts; and a table that
+    # orders its versions keeps deleted rows.
+    return flow.starts if flow.keeps_history else flow.request.sequence_by
+
+
+def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
+    options = TableOptions.parse(schema.options)
+    wanted = _primary_key(flow)
+    if set(schema.primary_keys) != set(wanted):
+        yield _difference("its primary key", schema.primary_keys, wanted)
+    if options.sequence_field != _sequence(flow):
+        yield _difference(f"its '{keys.SEQUENCE_FIELD}'", options.sequence_field, _sequence(flow))
+    if options.merge_engine != "deduplicate" or options.ignore_delete:
+        yield "it does not keep the newest row of each key, and its deletes"
+    if schema.is_indexed:
+        yield f"it has an index of keys ('{keys.UPSERT_MODE}')"
+    known = schema.options.get(MARKS, flow.request.marks)
+    if known != flow.request.marks:
+        yield f"it is the target of the flow {known}, and this one is {flow.request.marks}"
+    if flow.keeps_history:
+        yield from _problems_of_history(schema, options, flow)
+
+
+def _problems_of_history(schema: TableSchema, options: TableOptions, flow: Flow) -> Iterator[str]:
+    notes = (IGNORED_NULLS,) if flow.request.ignores_nulls else ()
+    lacking = {*flow.starts, *flow.ends, *notes} - set(schema.names)
+    if lacking:
+        yield f"it lacks the column {min(lacking)}"
+    apart = {*schema.partition_keys, *(options.bucket_key or schema.trimmed_primary_keys)}
+    has_one_place = options.bucket == 1 and not schema.partition_keys
+    if not has_one_place and not apart <= set(flow.request.keys):
+        yield (
+            f"the intervals of a key lie in several buckets or partitions; its partition columns "
+            f"and '{keys.BUCKET_KEY}' have to be among {', '.join(flow.request.keys)}"
+        )
+
+
+def _difference(what: str, found: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    return f"{what} is {', '.join(found) or 'not set'}, expected {', '.join(wanted)}"

@@ -1,0 +1,149 @@
+"""Events of a flow on their way into a table that keeps the history of keys.
+
+A `HistoryWriter` is a picklable value: executors use it on the events of the buckets that came to
+them. What it writes was made of what was stored, so it is committed only where nobody came to one
+of its buckets meanwhile; else it is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.cdc.flow import Flow
+from keytide.cdc.history import DELETES, History
+from keytide.errors import ConflictError
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import VALUE_KIND
+from keytide.row_kind import ROW_KIND, RowKind
+from keytide.table.commit.author import Author
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.read.lookup import newest_versions
+from keytide.table.read.scan import Scan
+from keytide.table.read.task import ReadTask
+from keytide.table.runner import TaskRunner
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.writing import writing
+from keytide.table.write.input_rows import incoming_rows
+from keytide.table.write.padded_rows import padded
+from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.writable import writable_view
+from keytide.types import arrow_schema
+
+__all__ = ["HistoryWriter", "write_history", "write_history_of"]
+
+
+@dataclass(frozen=True)
+class HistoryWriter:
+    """Writes events into one table; `tasks` read what each bucket has of their keys."""
+
+    task: WriteTask
+    history: History
+    tasks: Mapping[BucketId, ReadTask]
+    pads: bool = False
+    """Whether columns that events lack are NULL in them, and not missing."""
+
+    @classmethod
+    def on(cls, transaction: Transaction, flow: Flow) -> HistoryWriter:
+        """Events to be written on top of what a transaction began with."""
+        state, view = transaction.state, transaction.view
+        history = flow.history(view.schema.names)
+        scan = Scan(state.merging, tuple(history.columns))
+        plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
+        tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
+        pads = flow.request.merge_schema or flow.request.ignores_nulls
+        return cls(replace(transaction.task(), stored=None), history, tasks, pads)
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+        """Write events as `rows_of_events` gives them, in the order of arrival.
+
+        REQUIRES: all events of a bucket come to one call, in which they are held. Raises what
+        `WriteTask.feed` raises, and leaves nothing behind then.
+        """
+        pieces = [piece for piece in rows if piece.num_rows]
+        if not pieces:
+            return Written(())
+        events = pa.concat_tables(pieces)
+        view = self.task.view
+        given = incoming_rows(self._complete(events), view.schema, view.options, view.name)
+        frame, cut = self.task.layout.begin().cut(given.frame, given.table, view)
+        changed = [self._changed(bucket, part) for bucket, part in cut.parts(frame)]
+        rows = [self._as_rows(frame) for frame in changed if frame.height]
+        written = self.task.feed([pa.concat_tables(rows)] if rows else [], number)
+        return replace(written, rows=events.num_rows)
+
+    def _complete(self, events: pa.Table) -> pa.Table:
+        """The events with the columns that only rows have."""
+        schema, history = self.task.view.schema, self.history
+        if self.pads:
+            events = padded(events, schema, self.task.view.options)
+        own = set(history.columns) - {*history.keys, *history.starts, *history.values}
+        for name in sorted(own - set(events.column_names)):
+            type_ = schema.field(name).type.to_arrow()
+            events = events.append_column(name, pa.nulls(events.num_rows, type_))
+        return events
+
+    def _changed(self, bucket: BucketId, events: pl.DataFrame) -> pl.DataFrame:
+        is_delete = pl.col(VALUE_KIND).is_in([int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)])
+        columns = list(self.history.columns)
+        task, found = self.tasks.get(bucket), [events.select(*columns, VALUE_KIND).clear()]
+        if task is not None:
+            asked = events.select(self.history.keys).unique()
+            versions = newest_versions(task, asked, columns)
+            found += [frame.select(*columns, VALUE_KIND) for frame in versions]
+        stored = pl.concat(found)
+        return self.history.changed(stored, events.with_columns(is_delete.alias(DELETES)))
+
+    def _as_rows(self, changed: pl.DataFrame) -> pa.Table:
+        view = self.task.view
+        rows = to_arrow(changed, arrow_schema(view.schema.select(self.history.columns)))
+        is_row = changed[VALUE_KIND] == int(RowKind.INSERT)
+        kinds = pl.select(pl.when(is_row).then(pl.lit("+I")).otherwise(pl.lit("-D"))).to_series()
+        return rows.append_column(ROW_KIND, kinds.to_arrow().cast(pa.string()))
+
+
+def write_history(
+    table: StoredTable, flow: Flow, events: pa.Table, author: Author | None = None
+) -> WriteResult:
+    """Make events, as `rows_of_events` gives them, part of a table, in one atomic commit.
+
+    Raises as `Table.write` does.
+    """
+
+    def write(transaction: Transaction) -> None:
+        writer = HistoryWriter.on(transaction, flow)
+        here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+        transaction.take(replace(writer, task=here).feed([events], 0))
+
+    return write_history_of(table, write, author)
+
+
+def write_history_of(
+    table: StoredTable,
+    write: Callable[[Transaction], None],
+    author: Author | None = None,
+    runner: TaskRunner | None = None,
+) -> WriteResult:
+    """Commit what `write` makes on top of a transaction, and have it made anew as long as others
+    come first, as often as 'commit.max-retries' says.
+    """
+    pinned, tries = table.pinned(), 0
+    while True:
+        view = writable_view(pinned)
+        try:
+            with writing(pinned, view, author, runner) as transaction:
+                if transaction.done is not None:
+                    return transaction.already_done()
+                write(transaction)
+                return transaction.build_on()
+        except ConflictError:
+            tries += 1
+            if tries > view.options.commit_retries_max:
+                raise
+            pinned = table.live.pinned()

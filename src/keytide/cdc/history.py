@@ -1,0 +1,219 @@
+"""The history of keys: intervals in which a row was as it was, made of events in any order.
+
+A kernel over frames, without I/O. What is stored of a key are its events, so that a late one finds
+its place, and what is made of them is the same however they came:
+
+- an *opening* event, which begins an interval, is a row that readers see;
+- a *hidden* event changes no column whose history is kept. Its row is a deleted one, which no
+  reader sees, and which ends where it begins;
+- a *delete* is a deleted row without an end.
+
+An interval shows the newest values of its events. So that none is lost, the row that opens it has
+the values of its last event, and the last event those of the first; see docs/design, note 0025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.format.data_file import VALUE_KIND
+from keytide.row_kind import RowKind
+from keytide.scratch import scratch
+
+Places = npt.NDArray[np.int64]
+
+__all__ = ["DELETES", "IGNORED_NULLS", "History"]
+
+DELETES = scratch("deletes")
+"""The column of events that says which of them delete."""
+
+IGNORED_NULLS = "__IGNORED_NULLS"
+"""The column of a table that ignores NULLs: the columns of which the last event brought none."""
+
+_OPENS, _BEGINS, _STORED = map(scratch, ("opens", "begins", "stored"))
+_DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
+
+
+@dataclass(frozen=True)
+class History:
+    """How histories are kept: columns by what they are for. Pickles.
+
+    `starts` and `ends` are as many, in the order in which they compare. A change of a column among
+    `tracked` opens an interval. With `ignores_nulls` a NULL of an event leaves a value as it is.
+    """
+
+    keys: tuple[str, ...]
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+    values: tuple[str, ...]
+    tracked: frozenset[str]
+    ignores_nulls: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of stored rows, in any order."""
+        more = (IGNORED_NULLS,) if self.ignores_nulls else ()
+        return (*self.keys, *self.starts, *self.values, *self.ends, *more)
+
+    def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+        """The rows to write so that events are part of the history of their keys.
+
+        `stored` has all rows of these keys, deleted ones too, with `columns` and `_VALUE_KIND`;
+        `events` has `keys`, `starts`, `values` and `DELETES`, in the order of arrival, by which of
+        events of one key that begin together the last one counts. Frames hold `columns` and
+        `_VALUE_KIND`; rows that are stored as they should be are not among them.
+        """
+        known = self._events_of(stored)
+        wanted = self._rows_of(pl.concat([known, events.select(known.columns)]))
+        return self._without_same(wanted, stored)
+
+    # -- from rows to events --------------------------------------------------------------------
+
+    def _events_of(self, stored: pl.DataFrame) -> pl.DataFrame:
+        """The events that rows were made of, with the values that they came with."""
+        is_dead = pl.col(VALUE_KIND).is_in(_DEAD)
+        ends_at_once = pl.all_horizontal(
+            pl.col(end).eq_missing(pl.col(start))
+            for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        deletes = is_dead & pl.col(self.ends[0]).is_null()
+        # A row that was deleted otherwise is no event any more.
+        rows = stored.filter(~is_dead | ends_at_once | deletes).sort(*self.keys, *self.starts)
+        rows = rows.with_columns(~is_dead.alias(_OPENS), deletes.alias(DELETES))
+        events = self._with_own_values(rows).select(*self._of_events)
+        return pl.concat([events, self._closing_deletes(rows)])
+
+    def _with_own_values(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if self.ignores_nulls:
+            brought_none = pl.col(IGNORED_NULLS).list
+            rows = rows.with_columns(
+                pl.when(~brought_none.contains(name).fill_null(False)).then(name)
+                for name in self.values
+            )
+        first, last = self._ends_of_intervals(rows.with_columns(_OPENS | self._is_new_key))
+        # The first and the last event of an interval have each other's values.
+        places = np.arange(rows.height)
+        places[first], places[last] = last, first
+        return rows.with_columns(rows.select(self.values)[pl.Series(places)])
+
+    @property
+    def _is_new_key(self) -> pl.Expr:
+        differs = (pl.col(key) != pl.col(key).shift(1) for key in self.keys)
+        return pl.any_horizontal(*differs).fill_null(True)
+
+    @staticmethod
+    def _ends_of_intervals(events: pl.DataFrame) -> tuple[Places, Places]:
+        """The places of the first and of the last event of each interval, in one order."""
+        intervals = events[_OPENS].cum_sum().to_numpy()
+        updates = np.flatnonzero(~events[DELETES].to_numpy())
+        changes = np.diff(intervals[updates]) != 0
+        is_first, is_last = np.r_[True, changes], np.r_[changes, True]
+        return updates[is_first[: len(updates)]], updates[is_last[: len(updates)]]
+
+    def _closing_deletes(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Deletes that are forgotten by now, but for the ends of the intervals that they closed."""
+        ends = rows.filter(pl.col(_OPENS) & pl.col(self.ends[0]).is_not_null())
+        place = [*self.keys, *self.starts]
+        renamed = dict(zip(self.ends, self.starts, strict=True))
+        closed = ends.select(*self.keys, *self.ends).rename(renamed)
+        lost = closed.join(rows.select(place), on=place, how="anti")
+        nothing = [pl.lit(None, rows.schema[name]).alias(name) for name in self.values]
+        return lost.select(*place, *nothing, pl.lit(True).alias(DELETES))
+
+    @property
+    def _of_events(self) -> tuple[str, ...]:
+        return (*self.keys, *self.starts, *self.values, DELETES)
+
+    # -- from events to rows --------------------------------------------------------------------
+
+    def _rows_of(self, events: pl.DataFrame) -> pl.DataFrame:
+        """The rows of all events of some keys."""
+        place = [*self.keys, *self.starts]
+        events = events.unique(place, keep="last", maintain_order=True).sort(place)
+        nothing = (pl.when(~pl.col(DELETES)).then(name) for name in self.values)
+        events = self._marked(events.with_columns(nothing))
+        first, last = self._ends_of_intervals(events)
+        frames = [
+            self._intervals(events, first, last), self._hidden(events, first, last),
+            self._deletes(events),
+        ]  # fmt: skip
+        return pl.concat([frame.select(*self.columns, VALUE_KIND) for frame in frames])
+
+    def _marked(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Events in order, with what they open and leave, and when the next of their key begins."""
+        begins = self._is_new_key | pl.col(DELETES).shift(1).fill_null(True)
+        events = events.with_columns(begins.alias(_BEGINS))
+        left = (pl.col(name) for name in self.values)
+        if self.ignores_nulls:
+            life = pl.col(_BEGINS).cum_sum()
+            left = (column.forward_fill().over(life) for column in left)
+        shown = map(_shown, self.values)
+        events = events.with_columns(c.alias(s) for c, s in zip(left, shown, strict=True))
+        before = (pl.col(_shown(n)).ne_missing(pl.col(_shown(n)).shift(1)) for n in self.tracked)
+        opens = ~pl.col(DELETES) & pl.any_horizontal(_BEGINS, *before)
+        goes_on = ~self._is_new_key.shift(-1, fill_value=True)
+        ends = (
+            pl.when(goes_on).then(pl.col(start).shift(-1)).alias(end)
+            for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        return events.with_columns(opens.alias(_OPENS), *ends)
+
+    def _intervals(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
+        begun = events[first].select(*self.keys, *self.starts)
+        notes = [self._brought_none()] if self.ignores_nulls else []
+        shown = (pl.col(_shown(name)).alias(name) for name in self.values)
+        left = events[last].select(*shown, *self.ends, *notes)
+        return _of_kind(pl.concat([begun, left], how="horizontal"), RowKind.INSERT)
+
+    def _brought_none(self) -> pl.Expr:
+        names = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in self.values]
+        found = pl.concat_list(names).list.drop_nulls()
+        return pl.when(found.list.len() > 0).then(found).alias(IGNORED_NULLS)
+
+    def _hidden(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
+        places = np.arange(events.height)
+        places[last] = first
+        own = events.with_columns(events.select(self.values)[pl.Series(places)])
+        at_once = (
+            pl.col(start).alias(end) for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        hidden = own.filter(~pl.col(DELETES) & ~pl.col(_OPENS)).with_columns(at_once)
+        return _of_kind(self._without_notes(hidden), RowKind.DELETE)
+
+    def _deletes(self, events: pl.DataFrame) -> pl.DataFrame:
+        endless = (pl.lit(None, events.schema[end]).alias(end) for end in self.ends)
+        deletes = events.filter(DELETES).with_columns(endless)
+        return _of_kind(self._without_notes(deletes), RowKind.DELETE)
+
+    def _without_notes(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if not self.ignores_nulls:
+            return rows
+        return rows.with_columns(pl.lit(None, pl.List(pl.String)).alias(IGNORED_NULLS))
+
+    # -- what is to be written ------------------------------------------------------------------
+
+    def _without_same(self, wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+        place = [*self.keys, *self.starts]
+        others = [name for name in (*self.columns, VALUE_KIND) if name not in place]
+        kept = stored.select(*place, *(pl.col(name).alias(_shown(name)) for name in others))
+        both = wanted.join(
+            kept.with_columns(pl.lit(True).alias(_STORED)), on=place, how="left",
+            nulls_equal=True, maintain_order="left",
+        )  # fmt: skip
+        differs = pl.any_horizontal(
+            pl.col(_STORED).is_null(),
+            *(pl.col(name).ne_missing(pl.col(_shown(name))) for name in others),
+        )
+        return both.filter(differs).select(*self.columns, VALUE_KIND)
+
+
+def _shown(name: str) -> str:
+    return scratch(f"shown-{name}")
+
+
+def _of_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
+    return rows.with_columns(pl.lit(int(kind), pl.Int8).alias(VALUE_KIND))

@@ -1,0 +1,167 @@
+"""Flows of change events on Spark: a DataFrame in one commit, a streaming one batch by batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from keytide.cdc.flow import Flow, FlowRequest, refuse_stream_settings
+from keytide.cdc.flow_rows import delete_predicate, fields_to_judge
+from keytide.cdc.flow_target import flow_target
+from keytide.cdc.flow_writer import HistoryWriter, write_history_of
+from keytide.errors import InvalidError
+from keytide.row_kind import ROW_KIND
+from keytide.spark.buffered import in_order
+from keytide.spark.connect import cores, is_connect, runs_batch_function
+from keytide.spark.distribution import by_bucket
+from keytide.spark.errors import on_driver
+from keytide.spark.growing import grow, grown_for
+from keytide.spark.place import bytes_of_rows, place_of
+from keytide.spark.predicate import column, spark_condition
+from keytide.spark.python import check_python
+from keytide.spark.runner import Executors
+from keytide.spark.sized_runner import SizedRunner
+from keytide.spark.stream import author_in_stream
+from keytide.spark.types import arrow_schema_of
+from keytide.spark.write import append
+from keytide.table.catalog import Catalog
+from keytide.table.commit.author import Author
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.state.stored import StoredTable
+from keytide.table.write.task import Written
+
+__all__ = ["FlowStream", "apply_events"]
+
+
+@dataclass(frozen=True)
+class FlowStream:
+    """How the query of a streaming source runs, as its user asks; None leaves it to Spark."""
+
+    name: str | None = None
+    checkpoint: str | None = None
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+
+
+def apply_events(
+    catalog: Catalog,
+    request: FlowRequest,
+    source: DataFrame,
+    stream: FlowStream,
+    author: Author | None = None,
+) -> Any:
+    """Make the events of a DataFrame part of the target, as `Lake.auto_cdc` says.
+
+    Gives a `WriteResult` or, of a streaming DataFrame, the query that was started.
+    """
+    check_python(source.sparkSession)
+    flow = Flow.of(request, arrow_schema_of(source.schema, request.target))
+    _condition(source, flow)  # refused before a table is made
+    apply = _Events(flow_target(catalog, flow), flow)
+    if not source.isStreaming:
+        refuse_stream_settings(stream.name, stream.checkpoint, stream.trigger or None)
+        return apply.write(source, author)
+    if author is not None:
+        raise InvalidError(
+            "Lake.auto_cdc: commit_user and commit_identifier are for one commit, and each batch "
+            "of a streaming DataFrame is one of its own; leave them out"
+        )
+    writer = source.writeStream.foreachBatch(apply)
+    if stream.checkpoint is not None:
+        writer = writer.option("checkpointLocation", stream.checkpoint)
+    if stream.name is not None:
+        writer = writer.queryName(stream.name)
+    if stream.trigger:
+        writer = writer.trigger(**stream.trigger)
+    return writer.start()
+
+
+@dataclass(frozen=True)
+class _Events:
+    """What is done with events. Pickles, for Spark Connect runs it elsewhere."""
+
+    table: StoredTable
+    flow: Flow
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Apply a micro-batch. To do so once more changes nothing."""
+        author = None
+        if is_connect(batch) and runs_batch_function():
+            author = Author.fresh("auto-cdc-")  # it does not say which query it runs for
+        self.write(batch, author)
+
+    def write(self, events: DataFrame, author: Author | None) -> WriteResult:
+        """Write events in one atomic commit."""
+        rows = _rows(events, self.flow)
+        if not self.flow.keeps_history:
+            table = self.table
+            if self.flow.request.merge_schema:
+                table, rows = grown_for(table, rows, author)
+            return append(table, rows, author)
+        author = author or author_in_stream(events, self.table.uri)
+        if self.flow.request.merge_schema:
+            grow(self.table.pinned(), rows.schema, author)
+        return self._write_history(rows, author)
+
+    def _write_history(self, rows: DataFrame, author: Author | None) -> WriteResult:
+        def write(transaction: Transaction) -> None:
+            writer = HistoryWriter.on(transaction, self.flow)
+            limit = transaction.view.options.driver_work_bytes_max
+            if place_of(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
+                with on_driver():
+                    events = rows.toArrow()
+                here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+                transaction.take(replace(writer, task=here).feed([events], 0))
+            else:
+                layout = writer.task.layout.for_tasks(cores(rows.sparkSession))
+                task = _Ordered(replace(writer, task=replace(writer.task, layout=layout)))
+                shuffled = by_bucket(rows, transaction.view, layout.spread)
+                Executors().feed(task, shuffled, transaction.take)
+
+        return write_history_of(self.table, write, author, SizedRunner(rows.sparkSession))
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """A writer of events that a shuffle has brought together: they come in their order again."""
+
+    writer: HistoryWriter
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+        """See `HistoryWriter`."""
+        pieces = list(rows)
+        return self.writer.feed([in_order(pa.concat_tables(pieces))] if pieces else [], number)
+
+
+def _rows(events: DataFrame, flow: Flow) -> DataFrame:
+    """The events as rows of the flow's target, as `rows_of_events` makes those of Arrow."""
+    if ROW_KIND in events.columns:
+        events = events.where(column(ROW_KIND) != "-U")
+    by = zip(flow.starts, flow.request.sequence_by, strict=True) if flow.keeps_history else ()
+    deletes = _condition(events, flow)
+    if deletes is not None:
+        kind = F.when(deletes, F.lit("-D")).otherwise(F.lit("+I"))
+    else:
+        kind = column(ROW_KIND) if ROW_KIND in events.columns else F.lit("+I")
+    return events.select(
+        *map(column, (*flow.request.keys, *flow.names)),
+        *(column(name).alias(start) for start, name in by),
+        kind.alias(ROW_KIND),
+    )
+
+
+def _condition(events: DataFrame, flow: Flow) -> Column | None:
+    given = flow.request.deletes
+    if given is None:
+        return None
+    if isinstance(given, Column) or type(given).__name__ == "Column":
+        return given
+    predicate = delete_predicate(flow)
+    assert predicate is not None
+    return spark_condition(predicate, fields_to_judge(flow, predicate), events.schema)

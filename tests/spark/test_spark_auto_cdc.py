@@ -1,0 +1,69 @@
+"""Flows of change events on Spark: DataFrames, streams, in the driver and on executors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keytide as kt
+
+pytestmark = pytest.mark.spark
+
+EVENTS = (
+    "SELECT * FROM VALUES (1L, 'a', 'c', 1L), (1L, 'b', 'u', 3L), (1L, NULL, 'd', 5L), "
+    "(2L, 'x', 'c', 2L), (1L, 'late', 'u', 4L) AS events(k, v, op, s)"
+)
+NEWEST = [(2, "x", 2)]
+HISTORY = [(1, "a", 1, 3), (1, "b", 3, 4), (1, "late", 4, 5), (2, "x", 2, None)]
+
+
+def rows_of(table: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
+
+
+def flow(lake: kt.Lake, target: str, source: Any, scd_type: int, **more: Any) -> Any:
+    more = {"apply_as_deletes": "op = 'd'", **more}
+    left_out = ["op"] if scd_type == 1 else ["op", "s"]
+    return lake.auto_cdc(
+        target, source, ["k"], "s", except_column_list=left_out, stored_as_scd_type=scd_type, **more
+    )
+
+
+@pytest.mark.parametrize("limit", ["0", "128 mb"], ids=["executors", "driver"])
+def test_a_dataframe_goes_where_its_work_is_done(spark: Any, warehouse: str, limit: str) -> None:
+    from pyspark.sql.functions import col
+
+    lake = kt.connect(warehouse, spark=spark)
+    options = {"spark.driver-work.max-size": limit, "bucket": "2"}
+    events = spark.sql(EVENTS).repartition(2)
+    deletes = col("op") == "d"
+    flow(lake, "newest", events, 1, apply_as_deletes=deletes, options=options)
+    assert rows_of(lake.table("newest")) == NEWEST
+    late = events.where("op = 'd' OR v = 'late'")
+    flow(lake, "history", late, 2, options=options)
+    result = lake.auto_cdc(
+        "history", events.where("op <> 'd'"), [col("k")], col("s"),
+        column_list=["k", "v"], stored_as_scd_type=2,
+    )  # fmt: skip
+    assert result.rows == 4
+    assert rows_of(lake.table("history")) == HISTORY
+    assert flow(lake, "history", events, 2).snapshot_id is None
+
+
+def test_a_stream_gives_its_query(spark: Any, warehouse: str, tmp_path: Path) -> None:
+    lake = kt.connect(warehouse, spark=spark)
+    spark.sql(EVENTS).write.parquet(str(tmp_path / "events"))
+    source = spark.readStream.schema("k LONG, v STRING, op STRING, s LONG")
+    events = source.parquet(str(tmp_path / "events"))
+    for target, scd_type, expected in [("newest", 1, NEWEST), ("history", 2, HISTORY)]:
+        query = flow(
+            lake, target, events, scd_type, name=target, trigger={"availableNow": True},
+            checkpoint=tmp_path / target,
+        )  # fmt: skip
+        query.awaitTermination()
+        assert query.name == target
+        assert rows_of(lake.table(target)) == expected
+    with pytest.raises(kt.InvalidError, match="each batch of a streaming DataFrame"):
+        flow(lake, "newest", events, 1, commit_user="me", commit_identifier=1)
