@@ -20,6 +20,7 @@ from keytide.lake.lake import Lake
 from keytide.store import Store, open_store
 from keytide.table.state.commits import FOLDER_COMMITS, Found
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.stored_view import StoredView
 
 __all__ = ["ServiceCommits", "ServiceWarehouse", "connect_by_service"]
 
@@ -132,6 +133,21 @@ class ServiceWarehouse:
 
     def comment_on(self, database: str) -> str | None:
         return None
+
+    def views(self, database: str) -> list[str]:
+        return []
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        return None
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        raise UnsupportedError(f"{self.uri} keeps no views; {database}.{name} is not made")
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        self.create_view(database, name, view)
+
+    def drop_view(self, database: str, name: str) -> None:
+        return
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
         raise UnsupportedError(f"{self.uri} renames no table; make {'.'.join(new)} anew")

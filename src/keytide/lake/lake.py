@@ -413,6 +413,56 @@ class Lake:
         return Table.of(made, self._spark, self._catalog)
 
     @checked
+    def views(self, database: str | None = None) -> list[str]:
+        """Names of the views, of one database or of all, sorted. Raises as `tables`."""
+        self._catalog.check_exists()
+        return self._catalog.views(database)
+
+    @checked
+    def create_view(
+        self,
+        name: str,
+        query: str,
+        columns: Sequence[str] = (),
+        comment: str | None = None,
+        *,
+        replace: bool = False,
+        exists_ok: bool = False,
+    ) -> None:
+        """Give a query a name, by which SQL reads it: as CREATE VIEW; atomic.
+
+        `query` is the SQL text of one, which may read views too; names in it without a database are
+        in the one in `use` now. `columns` are names for its columns, which keep their own without.
+        Nothing of its rows is kept: it is carried out, on the newest snapshots, when it is read.
+        With `replace` a view of this name gets this query. Views are Keytide's own: other engines
+        of the format see none of them.
+
+        Raises `AlreadyExistsError` where there is a table of this name, or a view unless `replace`
+        or `exists_ok`; `InvalidError` for what is no query, or cannot run, for columns with the
+        same name, and for a view that would be made of itself; `NotFoundError` for tables that are
+        not there; `DataError` when the store fails.
+        """
+        from keytide.sql.grammar import parse_query
+        from keytide.sql.making_views import create_view
+        from keytide.sql.statements import CreateView
+
+        if replace and exists_ok:
+            raise InvalidError("Lake.create_view: give one of replace and exists_ok")
+        wanted = CreateView(
+            name, query, parse_query(query), tuple(columns), comment, replace, exists_ok
+        )
+        create_view(self._catalog, self._engine(), wanted)
+
+    @checked
+    def drop_view(self, name: str, *, missing_ok: bool = False) -> None:
+        """Forget a view. Its tables stay, and views that read it cannot be read any more.
+
+        Raises `NotFoundError` where there is no such view, unless `missing_ok`, `DataError` when
+        the store fails.
+        """
+        self._catalog.drop_view(name, missing_ok=missing_ok)
+
+    @checked
     def create_external_table(
         self,
         name: str,

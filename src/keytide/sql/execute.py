@@ -10,7 +10,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.dml.attached import AttachedCatalog
-from keytide.errors import AlreadyExistsError, InvalidError
+from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.external.creation import NewExternalTable, create_external
 from keytide.plural import counted
 from keytide.sql.assign import assign
@@ -21,6 +21,7 @@ from keytide.sql.grammar import parse_statements
 from keytide.sql.inserting import insert_attached
 from keytide.sql.local import run_locally
 from keytide.sql.local_engine import LocalEngine
+from keytide.sql.making_views import create_view, described_view
 from keytide.sql.names import column_of, table_of
 from keytide.sql.procedures import call
 from keytide.sql.query_engine import Engine
@@ -35,12 +36,14 @@ from keytide.sql.statements import (
     CreateExternalTable,
     CreateTable,
     CreateVersionName,
+    CreateView,
     Delete,
     Describe,
     DescribeDatabase,
     DropDatabase,
     DropTable,
     DropVersionName,
+    DropView,
     Explain,
     Insert,
     Merge,
@@ -221,6 +224,16 @@ def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> 
     return changed()
 
 
+def _create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> Result:
+    create_view(catalog, engine, statement)
+    return changed()
+
+
+def _drop_view(catalog: AttachedCatalog, engine: Engine, statement: DropView) -> Result:
+    catalog.drop_view(statement.name, missing_ok=statement.missing_ok)
+    return changed()
+
+
 def _rename(catalog: AttachedCatalog, engine: Engine, statement: RenameTable) -> Result:
     name = catalog.find(statement.table) or statement.table
     catalog.rename_table(name, statement.new_name)
@@ -363,7 +376,13 @@ def _show(catalog: AttachedCatalog, engine: Engine, statement: Show) -> Result:
 
 
 def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> Result:
-    return LocalResult(describe(catalog.pinned(), statement.table, extended=statement.extended))
+    catalog = catalog.pinned()
+    try:
+        return LocalResult(describe(catalog, statement.table, extended=statement.extended))
+    except UnsupportedError:
+        if (view := catalog.find_view(statement.table)) is None:
+            raise
+        return LocalResult(described_view(catalog, engine, view, extended=statement.extended))
 
 
 def _describe_database(
@@ -385,6 +404,8 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     CreateVersionName: _create_version_name,
     DropVersionName: _drop_version_name,
     CommentOn: _comment,
+    CreateView: _create_view,
+    DropView: _drop_view,
     RenameTable: _rename,
     DropTable: _drop,
     CreateDatabase: _create_database,

@@ -25,13 +25,11 @@ from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     Call,
     CommentOn,
-    CreateDatabase,
-    CreateExternalTable,
-    CreateTable,
+    CreateView,
     Describe,
     DescribeDatabase,
-    DropDatabase,
     DropTable,
+    DropView,
     Explain,
     Insert,
     Query,
@@ -44,7 +42,7 @@ from keytide.sql.statements import (
 )
 from keytide.sql.upkeep_grammar import optimize, restore, vacuum, version_name_of
 
-__all__ = ["options_in_hints", "parse_statements"]
+__all__ = ["options_in_hints", "parse_query", "parse_statements"]
 
 _Hint: TypeAlias = "dict[str, str]"
 
@@ -59,6 +57,19 @@ def parse_statements(text: str) -> list[Statement]:
     tokens = tokenize(text)
     hints = options_in_hints(text, tokens)
     return [_statement(text, part, _taken(hints, part)) for part in _split(tokens)]
+
+
+def parse_query(text: str, start: int = 0) -> Query:
+    """The query that begins at a place of a text and takes all that follows.
+
+    Raises `InvalidError` with the line, and a pointer to the place, of what does not parse.
+    """
+    # Blanks before it give its tokens the places they have in the whole.
+    tokens = tokenize(" " * start + text[start:])
+    cursor = Cursor(text, tokens, options_in_hints(" " * start + text[start:], tokens))
+    query = _query(cursor)
+    cursor.expect_end()
+    return query
 
 
 def _taken(hints: Mapping[int, _Hint], tokens: Sequence[Token]) -> dict[int, _Hint]:
@@ -150,13 +161,31 @@ def _hint(comment: re.Match[str]) -> dict[str, str]:
 # -- statements ------------------------------------------------------------------------------------
 
 
-def _create(cursor: Cursor) -> CreateTable | CreateExternalTable | CreateDatabase:
+def _create(cursor: Cursor) -> Statement:
     cursor.expect("CREATE")
     if cursor.accept("EXTERNAL"):
         return create_external_table(cursor)
     if cursor.peek() in _DATABASE:
         return create_database(cursor)
+    replaces = cursor.accept("OR", "REPLACE")
+    if replaces or cursor.peek() == "VIEW":
+        return _create_view(cursor, replaces)
     return create_table(cursor, _query)
+
+
+def _create_view(cursor: Cursor, replaces: bool) -> CreateView:
+    cursor.expect("VIEW")
+    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    if exists_ok and replaces:
+        raise cursor.error("OR REPLACE and IF NOT EXISTS exclude each other")
+    name = cursor.table()
+    columns = cursor.listed(lambda: cursor.name("a column")) if cursor.peek() == "(" else []
+    comment = cursor.string() if cursor.accept("COMMENT") else None
+    cursor.expect("AS")
+    if cursor.peek() not in ("SELECT", "WITH", "VALUES", "("):
+        raise cursor.error("expected a query")
+    text = cursor.text[cursor.start : cursor.end]
+    return CreateView(name, text, _query(cursor), tuple(columns), comment, replaces, exists_ok)
 
 
 def _insert(cursor: Cursor) -> Insert:
@@ -200,13 +229,16 @@ def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
 _DATABASE = ("DATABASE", "SCHEMA")
 
 
-def _drop(cursor: Cursor) -> DropTable | DropDatabase:
+def _drop(cursor: Cursor) -> Statement:
     cursor.expect("DROP")
     if cursor.peek() in _DATABASE:
         return drop_database(cursor)
-    cursor.expect("TABLE")
+    is_view = cursor.accept("VIEW")
+    if not is_view:
+        cursor.expect("TABLE")
     missing_ok = cursor.accept("IF", "EXISTS")
-    return DropTable(cursor.table(), missing_ok)
+    name = cursor.table()
+    return DropView(name, missing_ok) if is_view else DropTable(name, missing_ok)
 
 
 def _truncate(cursor: Cursor) -> Truncate:
@@ -264,23 +296,29 @@ def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
     return given
 
 
+_ABOUT_ONE = (
+    "CREATE TABLE", "CREATE VIEW", "COLUMNS", "PARTITIONS", "TAGS", "BRANCHES", "TBLPROPERTIES",
+)  # fmt: skip
+
+
 def _show(cursor: Cursor) -> Show:
     cursor.expect("SHOW")
     if cursor.accept("DATABASES") or cursor.accept("SCHEMAS"):
         return Show("DATABASES", like=cursor.string() if cursor.accept("LIKE") else None)
     if cursor.accept("CURRENT", "DATABASE"):
         return Show("CURRENT DATABASE")
-    if cursor.accept("TABLES"):
-        name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
-        return Show("TABLES", name, cursor.string() if cursor.accept("LIKE") else None)
-    for what in ("CREATE TABLE", "PARTITIONS", "TAGS", "BRANCHES", "TBLPROPERTIES", "COLUMNS"):
+    for what in ("TABLES", "VIEWS"):
+        if cursor.accept(what):
+            name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
+            return Show(what, name, cursor.string() if cursor.accept("LIKE") else None)
+    for what in _ABOUT_ONE:
         if cursor.accept(*what.split()):
             if what == "COLUMNS" and not cursor.accept("IN"):
                 cursor.expect("FROM")
             return Show(what, cursor.table())
     raise cursor.error(
-        "expected TABLES, DATABASES, CURRENT DATABASE, CREATE TABLE, COLUMNS, PARTITIONS, TAGS, "
-        "BRANCHES or TBLPROPERTIES"
+        f"expected TABLES, VIEWS, DATABASES, CURRENT DATABASE, {', '.join(_ABOUT_ONE[:-1])} or "
+        f"{_ABOUT_ONE[-1]}"
     )
 
 

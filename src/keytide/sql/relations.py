@@ -21,14 +21,15 @@ from keytide.dml.attached import AttachedCatalog, target_of
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.external.connector import EXTERNAL_TABLES, external_handle
-from keytide.format.branch import BRANCH_MARK, main_store, split_branch
+from keytide.format.branch import main_store
 from keytide.options import keys, stored_name
 from keytide.sql.conditions import marked_conditions, refused_condition
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
 from keytide.sql.foreign_statements import FUNCTIONS_ELSEWHERE
-from keytide.sql.names import entry_of, in_own_spelling, table_of
+from keytide.sql.mentions import lake_name, name_of, prepare, start_of, table_nodes
+from keytide.sql.names import entry_of, table_of
 from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.qualified import drop_databases
 from keytide.sql.relation import (
@@ -39,6 +40,7 @@ from keytide.sql.relation import (
     SystemRelation,
 )
 from keytide.sql.statements import GIVEN, Query
+from keytide.sql.stored_views import with_views
 from keytide.sql.tree_types import schema_of
 from keytide.sql.unnest import resolve_unnests
 from keytide.table.conditions.predicate import Predicate
@@ -48,7 +50,7 @@ from keytide.table.state.branches import has_branch, open_branch
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.types import Field, RowType, quoted
 
-__all__ = ["BoundQuery", "bind", "split_system_name"]
+__all__ = ["BoundQuery", "bind"]
 
 READ_OPTIONS = {
     keys.SCAN_SNAPSHOT_ID: "snapshot_id",
@@ -123,10 +125,10 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
         if not tree.find(exp.Table):
             return BoundQuery(marked_conditions(tree, {}, query.text), (), query.text)
         tree = exp.select("*").from_(tree)  # VALUES with queries inside
-    _name_results(tree)
-    _spell_local_names(tree)
-    names, local = _table_nodes(tree, query)
+    prepare(tree)
     drop_databases(tree, catalog.database)
+    query = with_views(tree, query, catalog)
+    names, local = table_nodes(tree, query.text)
     _refuse_other_tables(tree, [*names, *local], query)
     _refuse_loose_hints(tree, names, query)
     for node in local:
@@ -149,34 +151,7 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
     return BoundQuery(marked_conditions(tree, fields, query.text), narrowed, query.text)
 
 
-def split_system_name(name: str) -> tuple[str, str | None]:
-    """`db.t$files` as `db.t` and `files`, `db.t$branch_b$files` as `db.t$branch_b` and `files`."""
-    table, branch = split_branch(name)
-    table, _, system = table.partition("$")
-    if branch is not None:
-        branch, _, system = branch.partition("$")
-        table = f"{table}{BRANCH_MARK}{branch}"
-    return table, system or None
-
-
 # -- names -----------------------------------------------------------------------------------------
-
-
-def _table_nodes(tree: exp.Expr, query: Query) -> tuple[list[exp.Table], list[exp.Table]]:
-    """Mentions of tables, and of what WITH names. Raises `InvalidError` where none can be."""
-    names: list[exp.Table] = []
-    local: list[exp.Table] = []
-    try:
-        scopes = traverse_scope(tree)
-    except SqlglotError as error:  # what parses is not yet a query: `(SELECT 1) AS x UNION ...`
-        message = f"this is no query that SQL knows ({error})"
-        raise error_at(query.text, 0, message) from error
-    # A table that is joined to VALUES is mentioned in the scopes of both.
-    mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}
-    for scope, source in mentions.values():
-        if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
-            (local if _is_local_name(scope, source) else names).append(source)
-    return names, local
 
 
 def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Query) -> None:
@@ -206,32 +181,6 @@ def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Quer
             raise error_at(query.text, max(query.text.find("/*+"), 0), message)
 
 
-def _spell_local_names(tree: exp.Expr) -> None:
-    """Write what WITH names as it is written there: `FROM T` means `WITH t`, too."""
-    for given in tree.find_all(exp.With):
-        spelled = {cte.alias.lower(): cte.alias for cte in given.expressions}
-        for node in given.parent.find_all(exp.Table) if given.parent is not None else ():
-            name = node.this
-            if not node.db and isinstance(name, exp.Identifier):
-                name.set("this", spelled.get(name.name.lower(), name.name))
-
-
-def _is_local_name(scope: Scope, node: exp.Table) -> bool:
-    return not node.db and isinstance(scope.sources.get(node.alias_or_name), Scope)
-
-
-_NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
-
-
-def _name_results(tree: exp.Query) -> None:
-    """Name results after their expressions, so that no engine invents names of its own."""
-    select = tree.find(exp.Select)
-    for node in list(select.expressions) if select is not None and tree is select else ():
-        is_named = isinstance(node, exp.Subquery) and node.alias
-        if not is_named and not isinstance(node, _NAMED):
-            node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
-
-
 def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
     given = query.given.get(node.meta.get(GIVEN, ""))
     if isinstance(given, StoredRelation):
@@ -245,42 +194,29 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
 def _attached(
     node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
 ) -> AttachedRelation | None:
-    name = _name_of(node)
+    name = name_of(node)
     session: ConnectorSession = catalog.statement or ConnectorSession()
     if catalog.find_attached(name) is None:
         return None
     if query.hints.get(node.this.meta["end"] + 1):
         message = f"{name} is attached: OPTIONS cannot be said of it"
-        raise error_at(query.text, _start(node), message)
+        raise error_at(query.text, start_of(node), message)
     version = _version_number(node.args.get("version"), name)
     try:
         target = target_of(catalog, name, session, version)
     except NotFoundError as error:
-        raise NotFoundError(str(error_at(query.text, _start(node), str(error)))) from error
+        raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
     assert target is not None
     return AttachedRelation(view, *target, session, name.partition(".")[0])
 
 
-def _name_of(node: exp.Table) -> str:
-    return ".".join(part.name for part in node.parts)
-
-
-def _lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
-    """The table that is named, and the system table of it if one is."""
-    return split_system_name(in_own_spelling(catalog, _name_of(node)))
-
-
-def _start(node: exp.Table) -> int:
-    return int(node.this.meta["start"])
-
-
 def _of_lake(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
     """A table of the lake, or one that others keep."""
-    name, system = _lake_name(node, catalog)
+    name, system = lake_name(node, catalog)
     try:
         entry = entry_of(catalog, name)
     except NotFoundError as error:
-        raise NotFoundError(str(error_at(query.text, _start(node), str(error)))) from error
+        raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
     if is_external(entry.schema):
         return _external(node, view, query, entry, system)
     return _stored(node, view, query, catalog)
@@ -313,7 +249,7 @@ def _version_number(given: exp.Version | None, table: str) -> str | None:
 def _stored(
     node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
 ) -> StoredRelation | SystemRelation:
-    name, system = _lake_name(node, catalog)
+    name, system = lake_name(node, catalog)
     place = node.this.meta
     given, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
     hint = {key: value for key, value in given.items() if _in_own_spelling(key) != keys.BRANCH}
@@ -461,11 +397,11 @@ def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None
 
 def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool:
     """Whether a name that may be a file's is one of a table; a file has to be allowed."""
-    name = _name_of(node)
+    name = name_of(node)
     if catalog.find_attached(name) is not None:
         return True
     with suppress(NotFoundError, InvalidError):
-        entry_of(catalog, _lake_name(node, catalog)[0])
+        entry_of(catalog, lake_name(node, catalog)[0])
         return True
     if catalog.allows_external_files:
         return False

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from keytide.dml.attached import AttachedCatalog, attached_tables, target_of
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.moments import moment_text
 from keytide.options import keys
@@ -25,10 +26,11 @@ from keytide.table.definition.external import (
     location_of,
 )
 from keytide.table.state.stored import PinnedTable
+from keytide.table.stored_view import StoredView
 from keytide.table.system_tables import system_table
 from keytide.types import Field, quoted, type_from_arrow
 
-__all__ = ["create_statement", "describe", "describe_database", "explain", "show"]
+__all__ = ["create_statement", "describe", "describe_database", "described", "explain", "show"]
 
 
 def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
@@ -36,7 +38,7 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
 
     Raises `NotFoundError` for an unknown table, and where the folder of the lake is not there.
     """
-    if statement.what in ("DATABASES", "TABLES"):
+    if statement.what in ("DATABASES", "TABLES", "VIEWS"):
         catalog.check_exists()
     if statement.what == "DATABASES":
         names = _like(statement.like, catalog.databases())
@@ -45,10 +47,19 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
         return pa.table({"database": [catalog.database]})
     if statement.what == "TABLES":
         return _tables(catalog, statement)
+    if statement.what == "VIEWS":
+        chosen = statement.name or catalog.chosen_database
+        return _named("view", catalog.views(chosen and catalog.database_of(chosen)), statement)
     if statement.what == "COLUMNS":
         return describe(catalog, statement.name or "", extended=False)
     if statement.what in ("PARTITIONS", "TAGS", "BRANCHES"):
         return system_table(table_of(catalog, statement.name or ""), statement.what.lower())
+    if statement.what in ("CREATE VIEW", "CREATE TABLE"):
+        view = catalog.find_view(statement.name or "")
+        if view is not None and catalog.find(statement.name or "") is None:
+            return pa.table({"create_view": [view_statement(view)]})
+        if statement.what == "CREATE VIEW":
+            raise NotFoundError(f"no view {statement.name} in {catalog.uri}")
     table = entry_of(catalog, statement.name or "")
     if statement.what == "CREATE TABLE":
         return pa.table({"create_table": [create_statement(table.schema, table.name)]})
@@ -70,7 +81,7 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
     """
     target = target_of(catalog, name)
     if target is not None:
-        return _described([*_attached_columns(*target)])
+        return described([*_attached_columns(*target)])
     table = entry_of(catalog, name)
     schema = table.schema
     rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
@@ -79,7 +90,7 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
         rows += [(key, value, "table", None) for key, value in _about(table).items()]
         place = location_of(schema) if is_external(schema) else table.uri
         rows.append(("location", place, "table", schema.comment))
-    return _described(rows)
+    return described(rows)
 
 
 def _about(table: PinnedTable) -> dict[str, str]:
@@ -123,7 +134,8 @@ def _attached_columns(
         yield column.name, type_.sql(), "primary key" * (column.name in schema.primary_key), None
 
 
-def _described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
+def described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
+    """What DESCRIBE tells, of rows of it."""
     names = ("name", "type", "role", "comment")
     columns = zip(*rows, strict=True)
     return pa.table({n: pa.array(c, pa.string()) for n, c in zip(names, columns, strict=True)})
@@ -152,6 +164,16 @@ def create_statement(schema: TableSchema, name: str) -> str:
     return text
 
 
+def view_statement(view: StoredView) -> str:
+    """CREATE VIEW that makes the view; names without a database are in the one it was made in."""
+    text = f"CREATE VIEW {'.'.join(map(quoted, view.name.split('.', 1)))}"
+    if view.columns:
+        text += f" ({', '.join(map(quoted, view.columns))})"
+    if view.comment:
+        text += f" COMMENT {_text(view.comment)}"
+    return f"{text} AS {view.query}"
+
+
 def explain(bound: BoundQuery) -> Result:
     """What each table of a query is read for, without reading it."""
     lines = [line for relation in bound.relations for line in relation.explained()]
@@ -167,13 +189,18 @@ def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
         start = f"{statement.name}.".lower()
         names = [name for name in catalog.tables() if name.lower().startswith(start)]
         names += attached_tables(catalog, statement.name)
+    return _named("table", names, statement)
+
+
+def _named(what: str, names: Sequence[str], statement: Show) -> pa.Table:
+    """Full names that LIKE fits, with those of their databases apart."""
     split = [name.split(".", 1) for name in names]
-    fitting = {*_like(statement.like, (table for _, table in split))}
+    fitting = {*_like(statement.like, (name for _, name in split))}
     split = [pair for pair in split if pair[1] in fitting]
     return pa.table(
         {
             "database": pa.array([database for database, _ in split], pa.string()),
-            "table": pa.array([table for _, table in split], pa.string()),
+            what: pa.array([name for _, name in split], pa.string()),
         }
     )
 

@@ -23,12 +23,14 @@ __all__ = [
     "CreateExternalTable",
     "CreateTable",
     "CreateVersionName",
+    "CreateView",
     "Delete",
     "Describe",
     "DescribeDatabase",
     "DropDatabase",
     "DropTable",
     "DropVersionName",
+    "DropView",
     "Explain",
     "Insert",
     "Merge",
@@ -84,6 +86,27 @@ class CreateTable:
     exists_ok: bool = False
     like: str | None = None
     query: Query | None = None
+
+
+@dataclass(frozen=True)
+class CreateView:
+    """CREATE VIEW; `text` is what the query was parsed from."""
+
+    name: str
+    text: str
+    query: Query
+    columns: tuple[str, ...] = ()
+    comment: str | None = None
+    replaces: bool = False
+    exists_ok: bool = False
+
+
+@dataclass(frozen=True)
+class DropView:
+    """DROP VIEW."""
+
+    name: str
+    missing_ok: bool = False
 
 
 @dataclass(frozen=True)
@@ -294,5 +317,6 @@ class Call:
 Statement: TypeAlias = (
     "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
     "CreateVersionName | DropVersionName | CommentOn | RenameTable | DropTable | Truncate | "
-    "CreateDatabase | DropDatabase | Use | Show | Describe | DescribeDatabase | Explain | Call"
+    "CreateDatabase | DropDatabase | Use | CreateView | DropView | Show | Describe | "
+    "DescribeDatabase | Explain | Call"
 )

@@ -41,6 +41,7 @@ from keytide.table.state.branches import open_table, pinned_table
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins
 from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.stored_view import StoredView
 from keytide.table.upkeep.afterwards import as_warning
 from keytide.table.upkeep.behind import BEHIND
 from keytide.table.warehouse import DATABASE_SUFFIX, Warehouse
@@ -188,14 +189,17 @@ class Catalog:
             if missing_ok:
                 return
             raise
-        tables = self.tables(database)
-        if tables and not cascade:
+        tables, views = self.tables(database), self.views(database)
+        if (tables or views) and not cascade:
             raise InvalidError(
-                f"database {database} is not empty, it has {_some(tables)}; drop these first, or "
-                f"drop it with all that is in it: CASCADE in SQL, cascade=True in Python"
+                f"database {database} is not empty, it has {_some([*tables, *views])}; drop "
+                f"these first, or drop it with all that is in it: CASCADE in SQL, cascade=True in "
+                f"Python"
             )
         for table in tables:
             self.drop_table(table, missing_ok=True)
+        for view in views:
+            self.drop_view(view, missing_ok=True)
         if not self.warehouse.drop_database(database):
             raise ConflictError(
                 f"database {database} was dropped from {self.uri}, and something is in its folder "
@@ -245,6 +249,12 @@ class Catalog:
             if self.warehouse.holds(database, table):
                 raise
             self.check_exists()
+            if branch is None and self.find_view(whole) is not None:
+                raise UnsupportedError(
+                    f"{database}.{table} is a view, a query by name, which SELECT alone reads: "
+                    f"Lake.sql('SELECT * FROM {database}.{table}'); write to its tables, and "
+                    f"change it by CREATE OR REPLACE VIEW and DROP VIEW"
+                ) from None
             there = ", ".join(self.tables(database)) or "none"
             raise NotFoundError(
                 f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
@@ -276,6 +286,66 @@ class Catalog:
             )
         return f"{found[0]}{name[len(whole) :]}" if found else None
 
+    def views(self, database: str | None = None) -> list[str]:
+        """Names of the views, of one database or of all, sorted."""
+        found = [d for d in self.warehouse.databases() if database in (None, d)]
+        return sorted(f"{d}.{view}" for d in found for view in self.warehouse.views(d))
+
+    def find_view(self, name: str) -> StoredView | None:
+        """The view that a name means, where case does not matter; None where there is none.
+
+        Raises `InvalidError` when several views differ in case only and none is spelled like this.
+        """
+        database, own = self._split_whole(name)
+        if (found := self.warehouse.view(database, own)) is not None:
+            return found
+        fitting = [each for each in self.views() if each.lower() == f"{database}.{own}".lower()]
+        if len(fitting) > 1:
+            raise InvalidError(f"{name!r} may mean {' or '.join(fitting)} in {self.uri}")
+        return self.warehouse.view(*self._split(fitting[0])) if fitting else None
+
+    def create_view(self, view: StoredView, *, replace: bool = False) -> bool:
+        """Make a view; False where there is one of its name. Raises as `Lake.create_view`."""
+        database, name = self._split_new(view.name)
+        known = self.find_view(view.name)
+        if known is not None and not replace:
+            return False
+        self._refuse_table(view.name)
+        if replace:
+            same = (database, name) if known is None else self._split(known.name)
+            self.warehouse.replace_view(*same, view)
+        elif not self.warehouse.create_view(database, name, view):
+            return False
+        try:
+            self._refuse_table(view.name)
+        except AlreadyExistsError:
+            self.warehouse.drop_view(database, name)
+            raise
+        return True
+
+    def _refuse_table(self, name: str) -> None:
+        if (known := self.find(name)) is not None:
+            raise AlreadyExistsError(
+                f"table {known} exists in {self.uri}; choose another name for the view"
+            )
+
+    def _refuse_view(self, name: str) -> None:
+        """Raise `AlreadyExistsError` where a view has the name that a table is to get."""
+        if (known := self.find_view(name)) is not None:
+            raise AlreadyExistsError(
+                f"view {known.name} exists in {self.uri}; drop it, or choose another name"
+            )
+
+    def drop_view(self, name: str, *, missing_ok: bool = False) -> None:
+        """Forget a view. Raises as `Lake.drop_view`."""
+        known = self.find_view(name)
+        if known is not None:
+            self.warehouse.drop_view(*self._split(known.name))
+        elif not missing_ok:
+            is_table = self.find(name) is not None
+            there = "there is a table of that name" if is_table else _some(self.views()) or "none"
+            raise NotFoundError(f"no view {name} in {self.uri}; views: {there}")
+
     def find_attached(self, name: str) -> tuple[str, str] | None:
         """What is attached that a name leads to, and the name's rest; None: nothing is, here."""
         return None
@@ -284,6 +354,7 @@ class Catalog:
         """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
         database, table = self._split_new(name)
         full_name = f"{database}.{table}"
+        self._refuse_view(name)
         definition = _definition(self.warehouse.metadata(database, table), wanted)
         created = self.warehouse.create(database, table, definition)
         if not created and not exists_ok:
@@ -309,6 +380,7 @@ class Catalog:
         """
         database, table = self._split_new(name)
         full_name = f"{database}.{table}"
+        self._refuse_view(name)
         if self.warehouse.create(database, table, definition):
             return self.look(full_name)
         known = self.look(full_name)
@@ -326,6 +398,7 @@ class Catalog:
         database, table = self._split_new(name)
         metadata = self.warehouse.metadata(database, table)
         definition = _definition(metadata, wanted)
+        self._refuse_view(name)
         if self.warehouse.holds(database, table):
             raise AlreadyExistsError(
                 f"table {metadata.name} exists in {self.uri}; choose another name"
@@ -358,6 +431,7 @@ class Catalog:
             )
         if old == new:
             return full_name
+        self._refuse_view(full_name)
         BEHIND.settle_whole(entry.metadata.uri)
         if not self.warehouse.rename(old, new):
             raise AlreadyExistsError(

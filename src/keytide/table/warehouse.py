@@ -16,6 +16,7 @@ from keytide.format.json_document import TEXT, optional_member, read_document
 from keytide.format.schema import TableSchema
 from keytide.store import Store, created
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.stored_view import StoredView
 
 __all__ = ["DATABASE_SUFFIX", "FolderWarehouse", "Warehouse"]
 
@@ -74,6 +75,26 @@ class Warehouse(Protocol):
 
     def drop(self, database: str, table: str) -> None:
         """Delete a table with all its files."""
+        ...
+
+    def views(self, database: str) -> list[str]:
+        """The names of the views of a database."""
+        ...
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """A view; None where there is none."""
+        ...
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """Make a view: atomic; False where there is one of that name."""
+        ...
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """Make a view, in the place of the one of that name if there is one: atomic."""
+        ...
+
+    def drop_view(self, database: str, name: str) -> None:
+        """Forget a view."""
         ...
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
@@ -168,6 +189,31 @@ class FolderWarehouse:
         self.store.delete_empty(_path(*new))
         return self.store.rename_tree(_path(*old), _path(*new))
 
+    def views(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        names = self.store.list_names(_views(database))
+        return [n.removesuffix(_VIEW_SUFFIX) for n in names if _is_view(n)]
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """See `Warehouse`."""
+        path = _view_path(database, name)
+        (found,) = self.store.read_present([path])
+        if found is None:
+            return None
+        return StoredView.from_json(f"{database}.{name}", found, self.store.uri_of(path))
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """See `Warehouse`."""
+        return created(self.store, _view_path(database, name), view.to_json())
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """See `Warehouse`."""
+        self.store.put(_view_path(database, name), view.to_json())
+
+    def drop_view(self, database: str, name: str) -> None:
+        """See `Warehouse`."""
+        self.store.delete([_view_path(database, name)])
+
 
 _OWN = ".keytide"
 """The folder of a database for what is Keytide's alone. Other engines take it for no table."""
@@ -179,6 +225,21 @@ def _folder(database: str) -> str:
 
 def _about(database: str) -> str:
     return f"{_folder(database)}/{_OWN}/database.json"
+
+
+_VIEW_SUFFIX = ".json"
+
+
+def _views(database: str) -> str:
+    return f"{_folder(database)}/{_OWN}/views"
+
+
+def _view_path(database: str, name: str) -> str:
+    return f"{_views(database)}/{name}{_VIEW_SUFFIX}"
+
+
+def _is_view(name: str) -> bool:
+    return name.endswith(_VIEW_SUFFIX) and not name.startswith(".")
 
 
 def _path(database: str, table: str) -> str:

@@ -1,0 +1,91 @@
+"""Views made and described: what a view is made of is tried before it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.dml.attached import AttachedCatalog
+from keytide.errors import AlreadyExistsError, InvalidError
+from keytide.plural import counted
+from keytide.sql.grammar import parse_query
+from keytide.sql.mentions import prepare
+from keytide.sql.query_engine import Engine
+from keytide.sql.relations import bind
+from keytide.sql.show import described
+from keytide.sql.statements import CreateView
+from keytide.sql.stored_views import with_views
+from keytide.table.stored_view import StoredView
+from keytide.types import quoted, type_from_arrow
+
+__all__ = ["create_view", "described_view"]
+
+
+def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> None:
+    """Store a view whose query can be carried out. Raises as `Lake.create_view`, and as `bind`."""
+    name = statement.name if "." in statement.name else f"{catalog.database}.{statement.name}"
+    view = StoredView(name, statement.text, catalog.database, statement.columns, statement.comment)
+    _check_columns(_columns(catalog, engine, statement.text), view)
+    tree = statement.query.tree
+    own = tree.named_selects if isinstance(tree, exp.Query) else []
+    _check_names(view.columns or own, view)
+    if statement.replaces:
+        _refuse_circle(catalog, view)
+    if not catalog.create_view(view, replace=statement.replaces) and not statement.exists_ok:
+        raise AlreadyExistsError(
+            f"view {name} exists in {catalog.uri}; CREATE OR REPLACE VIEW puts another one in its "
+            f"place"
+        )
+
+
+def _columns(catalog: AttachedCatalog, engine: Engine, text: str) -> pa.Schema:
+    query = parse_query(f"SELECT * FROM ({text}\n) AS of_view LIMIT 0")
+    return engine.schema(engine.rows(bind(query, catalog)))
+
+
+def _check_columns(found: pa.Schema, view: StoredView) -> None:
+    names = view.columns or tuple(found.names)
+    if len(names) != len(found.names):
+        raise InvalidError(
+            f"view {view.name} names {counted(len(names), 'column')}, and its query returns "
+            f"{len(found.names)}: {', '.join(found.names)}"
+        )
+
+
+def _check_names(names: Sequence[str], view: StoredView) -> None:
+    spelled = [name.lower() for name in names if name != "*"]
+    twice = next((name for name in names if spelled.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise InvalidError(
+            f"view {view.name}: column {twice!r} is there twice, where case does not matter; name "
+            f"each by AS, or all of them behind the name of the view"
+        )
+
+
+def _refuse_circle(catalog: AttachedCatalog, view: StoredView) -> None:
+    """Refuse a view that would be made of itself, as one that replaces another may be."""
+    known = catalog.find_view(view.name)
+    if known is None:
+        return
+    query = parse_query(view.query)
+    tree = query.tree if isinstance(query.tree, exp.Query) else exp.select("*").from_(query.tree)
+    prepare(tree)
+    with_views(tree, query, catalog.pinned(), (replace(view, name=known.name),))
+
+
+def described_view(
+    catalog: AttachedCatalog, engine: Engine, view: StoredView, *, extended: bool
+) -> pa.Table:
+    """The columns of a view with their types; `extended` adds its query and its comment."""
+    name = ".".join(map(quoted, view.name.split(".", 1)))
+    found = _columns(catalog, engine, f"SELECT * FROM {name}")
+    rows: list[tuple[str | None, ...]] = [
+        (c.name, type_from_arrow(c.type, c.nullable).sql(), "", None) for c in found
+    ]
+    if extended:
+        rows += [("view", view.name, "view", view.comment), ("query", view.query, "view", None)]
+        rows.append(("database", view.database, "view", None))
+    return described(rows)

@@ -1,0 +1,88 @@
+"""Where the tree of a query names tables, and what its own WITH names."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from keytide.dml.attached import AttachedCatalog
+from keytide.format.branch import BRANCH_MARK, split_branch
+from keytide.sql.dialect import Keytide, error_at
+from keytide.sql.names import in_own_spelling
+
+__all__ = ["lake_name", "name_of", "prepare", "split_system_name", "start_of", "table_nodes"]
+
+
+def prepare(tree: exp.Query) -> None:
+    """Give results and names of WITH the spelling by which all that follows knows them."""
+    _name_results(tree)
+    _spell_local_names(tree)
+
+
+def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Table]]:
+    """Mentions of tables, and of what WITH names. Raises `InvalidError` where none can be."""
+    names: list[exp.Table] = []
+    local: list[exp.Table] = []
+    try:
+        scopes = traverse_scope(tree)
+    except SqlglotError as error:  # what parses is not yet a query: `(SELECT 1) AS x UNION ...`
+        message = f"this is no query that SQL knows ({error})"
+        raise error_at(text, 0, message) from error
+    # A table that is joined to VALUES is mentioned in the scopes of both.
+    mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}
+    for scope, source in mentions.values():
+        if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
+            (local if _is_local_name(scope, source) else names).append(source)
+    return names, local
+
+
+def name_of(node: exp.Table) -> str:
+    """The name of a table as a query writes it."""
+    return ".".join(part.name for part in node.parts)
+
+
+def split_system_name(name: str) -> tuple[str, str | None]:
+    """`db.t$files` as `db.t` and `files`, `db.t$branch_b$files` as `db.t$branch_b` and `files`."""
+    table, branch = split_branch(name)
+    table, _, system = table.partition("$")
+    if branch is not None:
+        branch, _, system = branch.partition("$")
+        table = f"{table}{BRANCH_MARK}{branch}"
+    return table, system or None
+
+
+def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
+    """The table that is named, and the system table of it if one is."""
+    return split_system_name(in_own_spelling(catalog, name_of(node)))
+
+
+def start_of(node: exp.Table) -> int:
+    """Where the name of a table stands in the text."""
+    return int(node.this.meta["start"])
+
+
+def _spell_local_names(tree: exp.Expr) -> None:
+    """Write what WITH names as it is written there: `FROM T` means `WITH t`, too."""
+    for given in tree.find_all(exp.With):
+        spelled = {cte.alias.lower(): cte.alias for cte in given.expressions}
+        for node in given.parent.find_all(exp.Table) if given.parent is not None else ():
+            name = node.this
+            if not node.db and isinstance(name, exp.Identifier):
+                name.set("this", spelled.get(name.name.lower(), name.name))
+
+
+def _is_local_name(scope: Scope, node: exp.Table) -> bool:
+    return not node.db and isinstance(scope.sources.get(node.alias_or_name), Scope)
+
+
+_NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
+
+
+def _name_results(tree: exp.Query) -> None:
+    """Name results after their expressions, so that no engine invents names of its own."""
+    select = tree.find(exp.Select)
+    for node in list(select.expressions) if select is not None and tree is select else ():
+        is_named = isinstance(node, exp.Subquery) and node.alias
+        if not is_named and not isinstance(node, _NAMED):
+            node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))

@@ -1,0 +1,119 @@
+"""Views of the lake in queries: each mention becomes the query that the view stands for.
+
+The texts of views follow that of the query, so that places in all their trees, and the lines of
+errors, are places in one text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from keytide.dml.attached import AttachedCatalog
+from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.format.branch import split_branch
+from keytide.sql.dialect import error_at
+from keytide.sql.external import is_file
+from keytide.sql.grammar import parse_query
+from keytide.sql.mentions import lake_name, name_of, prepare, start_of, table_nodes
+from keytide.sql.names import entry_of
+from keytide.sql.qualified import drop_databases
+from keytide.sql.statements import GIVEN, Query
+from keytide.table.stored_view import StoredView
+
+__all__ = ["with_views"]
+
+
+def with_views(
+    tree: exp.Query, query: Query, catalog: AttachedCatalog, inside: tuple[StoredView, ...] = ()
+) -> Query:
+    """Put the queries of views in their place in a tree; gives the query with their texts.
+
+    A table comes before a view of its name. `inside` are the views that the tree is a part of.
+    Raises `InvalidError` for views that are made of themselves, `UnsupportedError` for a version
+    of a view, `NotFoundError` naming the view for what it is made of and is not there any more.
+    """
+    for node in table_nodes(tree, query.text)[0]:
+        if (view := _view_of(node, catalog, query, inside)) is None:
+            continue
+        _refuse_travel(node, view, query)
+        if view.name in [each.name for each in inside]:
+            way = " -> ".join(each.name for each in (*inside, view))
+            raise InvalidError(
+                f"view {view.name} is made of itself: {way}; make one of them anew by CREATE OR "
+                f"REPLACE VIEW"
+            )
+        start = len(query.text) + 1
+        parsed = parse_query(f"{query.text}\n{view.query}", start)
+        within = _qualified(parsed, view)
+        query = replace(query, text=parsed.text, hints={**query.hints, **parsed.hints})
+        query = with_views(within, query, catalog, (*inside, view))
+        node.replace(_in_place_of(node, within, view))
+    return query
+
+
+def _view_of(
+    node: exp.Table, catalog: AttachedCatalog, query: Query, inside: tuple[StoredView, ...]
+) -> StoredView | None:
+    name = name_of(node)
+    if node.meta.get(GIVEN) or is_file(node) or catalog.find_attached(name) is not None:
+        return None
+    whole, _ = lake_name(node, catalog)
+    whole, _ = split_branch(whole)
+    try:
+        entry_of(catalog, whole)
+        return None
+    except (NotFoundError, UnsupportedError) as error:
+        # As it was written in SQL, where case does not matter.
+        view = catalog.find_view(whole) if _may_be_view(whole) else None
+        if view is None and inside:
+            raise type(error)(f"view {inside[-1].name} cannot be read: {error}") from error
+        return view
+    except KeytideError:
+        return None  # whoever reads the table says what is wrong
+
+
+def _may_be_view(name: str) -> bool:
+    return name.count(".") < 2
+
+
+def _refuse_travel(node: exp.Table, view: StoredView, query: Query) -> None:
+    """Refuse what a table has and a view does not."""
+    if "$" in name_of(node):
+        message = f"{view.name} is a view, and has neither branches nor system tables"
+    elif node.args.get("version") is not None:
+        message = f"{view.name} is a view, and has no versions; name that of a table in its query"
+    elif query.hints.get(node.this.meta["end"] + 1):
+        message = f"{view.name} is a view: OPTIONS cannot be said of it, but of tables in its query"
+    else:
+        return
+    raise UnsupportedError(str(error_at(query.text, start_of(node), message)))
+
+
+def _qualified(parsed: Query, view: StoredView) -> exp.Query:
+    """The query of a view, whose tables have the names of their databases."""
+    tree = parsed.tree
+    within = tree if isinstance(tree, exp.Query) else exp.select("*").from_(tree)
+    prepare(within)
+    drop_databases(within, view.database)
+    for table in table_nodes(within, parsed.text)[0]:
+        if not table.db and not is_file(table):
+            table.set("db", exp.to_identifier(view.database, quoted=True))
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+    return within
+
+
+def _in_place_of(node: exp.Table, within: exp.Query, view: StoredView) -> exp.Subquery:
+    alias = node.args.get("alias") or exp.TableAlias()
+    if alias.this is None:
+        alias.set("this", exp.to_identifier(node.name, quoted=True))
+    if view.columns and not alias.columns:
+        named = [exp.to_identifier(column, quoted=True) for column in view.columns]
+        alias.set("columns", named)
+    around = {key: value for key, value in node.args.items() if key in _KEPT and value}
+    return exp.Subquery(this=within, alias=alias, **around)
+
+
+_KEPT = ("joins", "laterals", "pivots", "sample")
