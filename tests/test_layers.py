@@ -115,9 +115,9 @@ def test_own_code_is_imported_in_a_function_only_where_it_is_heavy(
     assert not found or room_of(module) in ("lake", "__init__")
 
 
-def test_modules_are_loaded_by_text_at_the_door_of_extras_alone() -> None:
+def test_modules_are_loaded_by_text_at_the_doors_of_users_and_extras_alone() -> None:
     with_importlib = {m for m in MODULES if "importlib" in set(imported(source(m)))}
-    assert with_importlib == {"keytide.extras"}
+    assert with_importlib == {"keytide", "keytide.extras"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("spark", "cli")])
@@ -125,9 +125,24 @@ def test_core_never_imports_pyspark(module: str) -> None:
     assert {name.split(".")[0] for name in imported(source(module))} & {"pyspark", "py4j"} == set()
 
 
-def test_importing_keytide_loads_no_engine() -> None:
-    code = "import keytide, sys; print(sorted({'pyspark', 'duckdb', 'pandas'} & {*sys.modules}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+LOADED = {
+    # What a program has loaded by then, and what it has not.
+    "import keytide as kt; kt.KeytideError": {
+        "polars", "pyarrow", "numpy", "obstore", "fastavro", "thrift", "keytide.lake",
+    },
+    "import keytide as kt; import sys; sys.path.append('tests'); import first_table": {
+        "pyarrow.dataset", "rich", "typer", "keytide.cdc", "keytide.spark", "keytide.duckdb",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", LOADED)
+def test_what_nobody_asked_for_is_not_loaded(code: str) -> None:
+    # pyarrow loads pandas, where it is installed, to make a scalar.
+    heavy = sorted({*LOADED[code], *HEAVY} - ({"pandas"} if "first_table" in code else set()))
+    asked = f"{code}; import sys; print([name for name in {heavy} if name in sys.modules])"
+    command = [sys.executable, "-c", asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from types import FunctionType, ModuleType
+
+import pytest
 
 import keytide
 import keytide.cdc
@@ -21,6 +24,8 @@ import keytide.table.definition.evolution
 from keytide.lazily import cached_property
 from keytide.record import Record
 
+TREE = ast.parse(inspect.getsource(keytide))
+
 
 def test_public_names_are_sorted_and_listed_once() -> None:
     assert list(keytide.__all__) == sorted(set(keytide.__all__))
@@ -34,10 +39,26 @@ def test_no_public_name_is_left_out() -> None:
     """Submodules become attributes when something imports them; those need no listing."""
     reachable = {
         name
-        for name, value in vars(keytide).items()
+        for name, value in ((name, getattr(keytide, name)) for name in dir(keytide))
         if not name.startswith("_") and name != "annotations" and not isinstance(value, ModuleType)
     }
-    assert reachable - set(keytide.__all__) == set()
+    assert reachable == set(keytide.__all__)
+
+
+def test_what_checks_types_finds_the_names_where_they_are_loaded_from() -> None:
+    (block,) = (node for node in TREE.body if isinstance(node, ast.If) and node.body[1:])
+    told = {
+        node.module: tuple(alias.name for alias in node.names)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module != "keytide"
+    }
+    assert told == keytide._HOMES
+
+
+def test_every_name_can_be_completed_and_no_other_is_there() -> None:
+    assert {*keytide.__all__, "duckdb", "pinot", "spark"} <= {*dir(keytide)}
+    with pytest.raises(AttributeError, match="no attribute 'conect'"):
+        keytide.conect  # noqa: B018
 
 
 # -- docstrings name the errors ------------------------------------------------------------------
@@ -78,7 +99,7 @@ RAISE_NOTHING = {
 
 OF_RECORDS = {
     f"{name}.{member}"
-    for name, thing in vars(keytide).items()
+    for name, thing in ((name, getattr(keytide, name)) for name in keytide.__all__)
     if inspect.isclass(thing) and issubclass(thing, Record)
     for member in ("columns", "to_arrow")
 }

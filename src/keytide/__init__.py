@@ -11,9 +11,9 @@ Writers only append; every reader sees exactly one merged row per key.
 
 from __future__ import annotations
 
+import importlib
 import typing
 
-from keytide.dml.execution import Changed
 from keytide.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -25,43 +25,44 @@ from keytide.errors import (
     SetupError,
     UnsupportedError,
 )
-from keytide.external.adoption import AdoptionResult
-from keytide.external.changes import ExternalChanges
-from keytide.external.federated import UpsertKeys
-from keytide.external.scan import ExternalExplanation
-from keytide.lake.changes import Changes
-from keytide.lake.external_table import ExternalTable
-from keytide.lake.federated_table import AppendResult, FederatedTable
-from keytide.lake.foreign_table import ExternalScan
-from keytide.lake.lake import Lake, connect, open_table
-from keytide.lake.merge import MergeBuilder
-from keytide.lake.polars_source import scan_polars
-from keytide.lake.scan import Scan
-from keytide.lake.table import Table
-from keytide.merge.functions.register import register_merge_function
-from keytide.row_kind import RowKind
-from keytide.table.commit.result import WriteResult
-from keytide.table.compaction.compact import CompactionResult
-from keytide.table.expiry.snapshot_expiry import ExpiryResult
-from keytide.table.history.branches import FastForwardResult
-from keytide.table.history.rollback import RollbackResult
-from keytide.table.read.scan import Explanation
-from keytide.table.read.why import Why
-from keytide.table.upkeep.conversion import ConversionResult
-from keytide.table.upkeep.doctor import Diagnosis, Sign
-from keytide.table.upkeep.indexing import IndexingResult
-from keytide.table.upkeep.mending import MendResult
-from keytide.table.upkeep.orphans import OrphanFiles
-from keytide.table.upkeep.purging import PurgeResult
-from keytide.table.upkeep.rescale import RescaleResult
-from keytide.table.upkeep.restore import RestoreResult
-from keytide.table.verify.finding import Finding, Verification
-from keytide.types import Field, parse_sql_type
 
 if typing.TYPE_CHECKING:
     from keytide import duckdb as duckdb
     from keytide import pinot as pinot
     from keytide import spark as spark
+    from keytide.dml.execution import Changed
+    from keytide.external.adoption import AdoptionResult
+    from keytide.external.changes import ExternalChanges
+    from keytide.external.federated import UpsertKeys
+    from keytide.external.scan import ExternalExplanation
+    from keytide.lake.changes import Changes
+    from keytide.lake.external_table import ExternalTable
+    from keytide.lake.federated_table import AppendResult, FederatedTable
+    from keytide.lake.foreign_table import ExternalScan
+    from keytide.lake.lake import Lake, connect, open_table
+    from keytide.lake.merge import MergeBuilder
+    from keytide.lake.polars_source import scan_polars
+    from keytide.lake.scan import Scan
+    from keytide.lake.table import Table
+    from keytide.merge.functions.register import register_merge_function
+    from keytide.row_kind import RowKind
+    from keytide.table.commit.result import WriteResult
+    from keytide.table.compaction.compact import CompactionResult
+    from keytide.table.expiry.snapshot_expiry import ExpiryResult
+    from keytide.table.history.branches import FastForwardResult
+    from keytide.table.history.rollback import RollbackResult
+    from keytide.table.read.scan import Explanation
+    from keytide.table.read.why import Why
+    from keytide.table.upkeep.conversion import ConversionResult
+    from keytide.table.upkeep.doctor import Diagnosis, Sign
+    from keytide.table.upkeep.indexing import IndexingResult
+    from keytide.table.upkeep.mending import MendResult
+    from keytide.table.upkeep.orphans import OrphanFiles
+    from keytide.table.upkeep.purging import PurgeResult
+    from keytide.table.upkeep.rescale import RescaleResult
+    from keytide.table.upkeep.restore import RestoreResult
+    from keytide.table.verify.finding import Finding, Verification
+    from keytide.types import Field, parse_sql_type
 
 __version__ = "0.1.0"
 
@@ -116,19 +117,74 @@ __all__ = [
     "scan_polars",
 ]
 
+_HOMES = {
+    "keytide.dml.execution": ("Changed",),
+    "keytide.external.adoption": ("AdoptionResult",),
+    "keytide.external.changes": ("ExternalChanges",),
+    "keytide.external.federated": ("UpsertKeys",),
+    "keytide.external.scan": ("ExternalExplanation",),
+    "keytide.lake.changes": ("Changes",),
+    "keytide.lake.external_table": ("ExternalTable",),
+    "keytide.lake.federated_table": (
+        "AppendResult",
+        "FederatedTable",
+    ),
+    "keytide.lake.foreign_table": ("ExternalScan",),
+    "keytide.lake.lake": (
+        "Lake",
+        "connect",
+        "open_table",
+    ),
+    "keytide.lake.merge": ("MergeBuilder",),
+    "keytide.lake.polars_source": ("scan_polars",),
+    "keytide.lake.scan": ("Scan",),
+    "keytide.lake.table": ("Table",),
+    "keytide.merge.functions.register": ("register_merge_function",),
+    "keytide.row_kind": ("RowKind",),
+    "keytide.table.commit.result": ("WriteResult",),
+    "keytide.table.compaction.compact": ("CompactionResult",),
+    "keytide.table.expiry.snapshot_expiry": ("ExpiryResult",),
+    "keytide.table.history.branches": ("FastForwardResult",),
+    "keytide.table.history.rollback": ("RollbackResult",),
+    "keytide.table.read.scan": ("Explanation",),
+    "keytide.table.read.why": ("Why",),
+    "keytide.table.upkeep.conversion": ("ConversionResult",),
+    "keytide.table.upkeep.doctor": (
+        "Diagnosis",
+        "Sign",
+    ),
+    "keytide.table.upkeep.indexing": ("IndexingResult",),
+    "keytide.table.upkeep.mending": ("MendResult",),
+    "keytide.table.upkeep.orphans": ("OrphanFiles",),
+    "keytide.table.upkeep.purging": ("PurgeResult",),
+    "keytide.table.upkeep.rescale": ("RescaleResult",),
+    "keytide.table.upkeep.restore": ("RestoreResult",),
+    "keytide.table.verify.finding": (
+        "Finding",
+        "Verification",
+    ),
+    "keytide.types": (
+        "Field",
+        "parse_sql_type",
+    ),
+}
+"""Which module has which public names. They are loaded when somebody asks for them, for that takes
+most of a second; errors are there at once. What checks types reads the imports above instead."""
 
-def __getattr__(name: str) -> typing.Any:
-    # Loaded when somebody asks for them; most users of a table never do.
-    if name == "spark":
-        import keytide.spark
+_MODULES = ("duckdb", "pinot", "spark")
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-        return keytide.spark
-    if name == "duckdb":
-        import keytide.duckdb
+if not typing.TYPE_CHECKING:
 
-        return keytide.duckdb
-    if name == "pinot":
-        import keytide.pinot
+    def __getattr__(name: str) -> typing.Any:
+        if name in _MODULES:
+            return importlib.import_module(f"keytide.{name}")
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(importlib.import_module(home), name)
+        return found
 
-        return keytide.pinot
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
