@@ -56,7 +56,7 @@ def test_what_checks_types_finds_the_names_where_they_are_loaded_from() -> None:
 
 
 def test_every_name_can_be_completed_and_no_other_is_there() -> None:
-    assert {*keytide.__all__, "duckdb", "pinot", "spark"} <= {*dir(keytide)}
+    assert {*keytide.__all__, "duckdb", "pinot", "spark", "telemetry"} <= {*dir(keytide)}
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         keytide.conect  # noqa: B018
 

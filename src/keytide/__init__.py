@@ -30,6 +30,7 @@ if typing.TYPE_CHECKING:
     from keytide import duckdb as duckdb
     from keytide import pinot as pinot
     from keytide import spark as spark
+    from keytide import telemetry as telemetry
     from keytide.dml.execution import Changed
     from keytide.external.adoption import AdoptionResult
     from keytide.external.changes import ExternalChanges
@@ -171,7 +172,7 @@ _HOMES = {
 """Which module has which public names. They are loaded when somebody asks for them, for that takes
 most of a second; errors are there at once. What checks types reads the imports above instead."""
 
-_MODULES = ("duckdb", "pinot", "spark")
+_MODULES = ("duckdb", "pinot", "spark", "telemetry")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if not typing.TYPE_CHECKING:
