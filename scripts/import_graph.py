@@ -58,7 +58,7 @@ ROOMS = [
     ["dml"],
     ["external"],
     ["testing"],
-    ["cdc", "sql"],
+    ["cdc", "kafka", "sql"],
     ["spark"],
     ["lake"],
     ["duckdb", "pinot"],

@@ -58,6 +58,8 @@ CALLS = {
     "datasketches": "make_sketches()",
     "adbc_driver_sqlite": "lake.attach('a', folder + '/a.sqlite')",
     "adbc_driver_postgresql": "lake.attach('a', 'postgresql://localhost/x')",
+    "confluent_kafka": """t.kafka_lag("kafka://localhost/t");
+        lake.ingest("x", "kafka://localhost/t", format="debezium-json")""",
     "deltalake": "of_others('delta', folder)",
     "pyiceberg": "of_others('iceberg', folder + '/x.metadata.json')",
     "adbc_driver_manager": "lake.attach('a', 'postgresql://localhost/x')",

@@ -99,7 +99,7 @@ LOOKS = "only looks, and has nothing to say of how"
 OTHERS: Mapping[str, Mapping[str, str]] = {
     "python": {
         "write overwrite delete update merge scan get get_many why changes follow truncate": ROWS,
-        "snapshots tags branches branch consumers plot verify": LOOKS,
+        "snapshots tags branches branch consumers plot verify kafka_lag": LOOKS,
         "close": "waits for what this process does, and is of no use to SQL or a command",
         "alter": "takes any number of changes",
         "compact rescale rewrite_file_index restore": f"{PLACES}, and {ENGINE}",
@@ -116,7 +116,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     },
     "cli": {
         "ls describe scan get why snapshots explain sql ingest": ROWS,
-        "verify|tag ls|consumer ls|branch ls": LOOKS,
+        "verify|tag ls|consumer ls|branch ls|lag": LOOKS,
         "upsert-estimate": "is about no table yet",
         "compact rewrite-file-index": f"{PLACES}, and {ENGINE}",
         "restore": f"{PLACES}, and {CHOICE}",

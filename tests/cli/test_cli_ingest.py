@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,7 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[FeedRequest]:
     members: dict[str, dict[str, Any]] = {
         "": {},
         ".ingest": {"run_feed": run_feed},
+        ".errors": {"on_driver": nullcontext},
         ".runner": {"running_tasks": lambda spark: (3, 8)},
         ".session": {"session": SimpleNamespace},
     }

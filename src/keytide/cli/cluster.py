@@ -18,7 +18,7 @@ from keytide.table.runner import TaskRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMaster", "tasks_run"]
+__all__ = ["SparkMaster", "spark_session", "tasks_run"]
 
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|yarn|(spark|k8s|sc)://.+")
 
@@ -59,10 +59,11 @@ def tasks_run(on_spark: str | None, what: str) -> Iterator[TaskRunner]:
     from keytide.spark.runner import Cluster
 
     with spark_log() as log:
-        yield Cluster(_session(on_spark, log))
+        yield Cluster(spark_session(on_spark, log))
 
 
-def _session(master: str, log: SparkLog) -> SparkSession:
+def spark_session(master: str | None, log: SparkLog) -> SparkSession:
+    """A session at a master, or a local one. Raises `SetupError` where Spark does not start."""
     from pyspark.errors import PySparkException
 
     from keytide.spark.errors import on_driver
@@ -70,6 +71,10 @@ def _session(master: str, log: SparkLog) -> SparkSession:
 
     try:
         with log.standard_error(), on_driver():
+            if master is None:
+                return session()
             return session({"remote" if master.startswith("sc://") else "master": master})
     except PySparkException as error:
-        raise SetupError(f"Spark does not start with --spark {master}: {error}") from error
+        raise SetupError(
+            f"Spark does not start with --spark {master or 'local[*]'}: {error}"
+        ) from error

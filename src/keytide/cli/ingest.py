@@ -1,28 +1,37 @@
-"""The command that feeds a table from files of change data, on Spark."""
+"""The commands that feed a table from change data, and tell how far it is behind."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from keytide.cli.address import split_table_path
+from keytide.cli.address import open_named_table, split_table_path
+from keytide.cli.cluster import SparkMaster, spark_session
 from keytide.cli.grid import Properties
 from keytide.cli.near import refuse_cache
-from keytide.cli.output import Format, note, write_document
-from keytide.cli.parameters import TableArgument, Warehouse, names
+from keytide.cli.output import Format, note, write_document, write_rows
+from keytide.cli.parameters import FormatOption as OutputFormat
+from keytide.cli.parameters import Limit, TableArgument, Warehouse, names
 from keytide.cli.progress import heartbeat
 from keytide.cli.spark_log import spark_log
 from keytide.errors import InvalidError
+from keytide.record import rows_of
 from keytide.types import Field, RowType, parse_sql_type
 
 if TYPE_CHECKING:
-    from keytide.cdc.request import FeedRequest
-    from keytide.spark.ingest import BatchReport, IngestReport
+    from pyspark.sql import SparkSession
 
-__all__ = ["FeedFormat", "ingest"]
+    from keytide.cdc.report import BatchReport, IngestReport
+    from keytide.cdc.request import FeedRequest
+    from keytide.kafka.request import KafkaRequest
+
+__all__ = ["FeedFormat", "ingest", "lag"]
 
 
 class FeedFormat(str, Enum):
@@ -34,12 +43,21 @@ class FeedFormat(str, Enum):
     DMS = "dms-json"
 
 
+class Lost(str, Enum):
+    """What to do where messages are gone before they were read."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
 Source = Annotated[
     str,
     typer.Option(
         "--from",
-        help="Folder, file or glob of files, one JSON message a line; gzip is fine.",
-        metavar="PATH",
+        help="Topics, kafka://host:port/topic with commas between several of either; or a folder, "
+        "file or glob of files, one JSON message a line, gzip is fine.",
+        metavar="SOURCE",
     ),
 ]
 FormatOption = Annotated[FeedFormat, typer.Option("--format", help="What the feed is.")]
@@ -67,7 +85,8 @@ EmptyAsNull = Annotated[
 Checkpoint = Annotated[
     str | None,
     typer.Option(
-        help="Folder of the stream's progress; by default beside the tables of a local warehouse.",
+        help="Folder of the progress in files; by default beside the tables of a local warehouse. "
+        "How far topics are read stands in the table.",
         metavar="DIR",
     ),
 ]
@@ -76,9 +95,54 @@ DeadLetter = Annotated[
     typer.Option(help="Table that takes the messages that cannot be applied.", metavar="TABLE"),
 ]
 MaxFiles = Annotated[int | None, typer.Option(min=1, help="Files to read in one commit, at most.")]
+MaxMessages = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Messages of topics in one commit, at most; 100,000 if left out.",
+        show_default=False,
+    ),
+]  # fmt: skip
+StartingOffsets = Annotated[
+    str | None,
+    typer.Option(
+        help="Where to begin in partitions of which the table tells nothing: earliest, latest, or "
+        'JSON: {"orders": {"0": 23}}; earliest if left out.',
+        show_default=False,
+    ),
+]
+ConsumerProperty = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Property of Kafka's client, such as security.protocol=SSL; may be repeated. Those of "
+        "librdkafka, with --spark those of Kafka's own.",
+        metavar="NAME=VALUE",
+    ),
+]
+ConsumerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of such properties, a line for each: for passwords.",
+        exists=True, dir_okay=False, show_default=False,
+    ),
+]  # fmt: skip
+IfLostOption = Annotated[
+    Lost | None,
+    typer.Option(
+        help="Where to go on in topics that were made anew, and after messages that expired before "
+        "they were read; fail, if left out, names them.",
+        show_default=False,
+    ),
+]
 Continuous = Annotated[
     bool,
-    typer.Option("--continuous/--once", help="Wait for more files, or end when all are read."),
+    typer.Option(
+        "--continuous/--once",
+        help="Wait for more, or end when all is read that was there at the beginning.",
+    ),
+]
+Topics = Annotated[
+    str,
+    typer.Option("--from", help="Topics: kafka://host:port/topic.", metavar="SOURCE"),
 ]
 MergeSchema = Annotated[
     bool,
@@ -104,25 +168,42 @@ def ingest(
     checkpoint: Checkpoint = None,
     dead_letter: DeadLetter = None,
     max_files_per_batch: MaxFiles = None,
+    max_messages_per_batch: MaxMessages = None,
+    starting_offsets: StartingOffsets = None,
+    consumer_property: ConsumerProperty = None,
+    consumer_config: ConsumerConfig = None,
+    if_lost: IfLostOption = None,
     continuous: Continuous = False,
     merge_schema: MergeSchema = False,
+    spark: SparkMaster = None,
 ) -> None:
-    """Feed a table from files of Debezium, Maxwell, Canal or AWS DMS change data.
+    """Feed a table from topics or files of Debezium, Maxwell, Canal or AWS DMS change data.
 
-    Runs on Spark and needs the extra: pip install 'keytide[spark]'. A table that does not exist
-    is made. Each file is applied exactly once, however often the command is repeated with the
-    same checkpoint. Standard error tells of each batch, standard output what was done in all.
+    A table that does not exist is made. Standard error tells of each batch, standard output what
+    was done in all.
+
+    Topics of Kafka are read by this process (pip install 'keytide[kafka]'), or with --spark by
+    Spark. Each batch is one commit with the offsets that it reaches, and the next run goes on
+    there: every message is applied exactly once. keytide lag tells what is still to come.
+
+    Files are read by Spark (pip install 'keytide[spark]'). Each is applied exactly once, however
+    often the command is repeated with the same checkpoint.
 
     A new table has columns for what orders the changes of a key, named with an underscore and used
     as its sequence.field: _lsn for PostgreSQL by Debezium; _file, _pos and _row for MySQL. A
     message is late if a newer change of its key came before it: in an earlier batch, or in the
     same batch further up in its file or in a file that was written earlier.
 
+    Example: keytide ingest -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
+    --format debezium-json --continuous
+
     Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
     """
     # Change feeds bring DuckDB along, which other commands start without.
     from keytide.cdc.request import FeedRequest
+    from keytide.kafka.address import is_kafka
+    from keytide.kafka.request import KafkaRequest, TopicOptions
 
     refuse_cache("ingest")
     root, name = split_table_path(table, warehouse)
@@ -143,21 +224,79 @@ def ingest(
         continuous=continuous,
         merge_schema=merge_schema,
     )
-    _tell_in_all(_run(request))
+    of_topics = TopicOptions(
+        starting_offsets,
+        _properties(consumer_property, consumer_config),
+        max_messages_per_batch,
+        None if if_lost is None else if_lost.value,
+    )
+    if is_kafka(source):
+        asked = KafkaRequest.of(request, of_topics)
+        report = _run_topics(asked) if spark is None else _run_topics_on_spark(asked, spark)
+    else:
+        of_topics.check_unused(source)
+        report = _run_files(request, spark)
+    _tell_in_all(report)
 
 
-def _run(request: FeedRequest) -> IngestReport:
-    """Carry the feed out and tell of each batch. Raises `SetupError` without Spark."""
-    from keytide.spark.ingest import run_feed
+def lag(
+    table: TableArgument,
+    source: Topics,
+    warehouse: Warehouse = None,
+    consumer_property: ConsumerProperty = None,
+    consumer_config: ConsumerConfig = None,
+    limit: Limit = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Tell how far a table is behind the topics that it is fed from, by partition.
+
+    Asks the brokers, and reads no message; needs pip install 'keytide[kafka]'. lost counts offsets
+    that expired before they were read.
+
+    Example: keytide lag -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
+    """
+    from keytide.kafka.lag import PartitionLag
+
+    properties = _properties(consumer_property, consumer_config)
+    found = open_named_table(table, warehouse).kafka_lag(source, consumer_properties=properties)
+    rows = rows_of(PartitionLag, found)
+    write_rows(rows.to_batches(), rows.schema, format, limit)
+
+
+def _run_files(request: FeedRequest, master: str | None) -> IngestReport:
+    """Feed from files and tell of each batch. Raises `SetupError` without Spark."""
+    with _on_spark(master) as (spark, told):
+        from keytide.spark.ingest import run_feed
+
+        return run_feed(request, spark, told.batch)
+
+
+def _run_topics(request: KafkaRequest) -> IngestReport:
+    from keytide.kafka.ingest import run_feed
+
+    told = _Told()
+    with heartbeat(lambda: told.progress((0, 0))):
+        return run_feed(request, told.batch)
+
+
+def _run_topics_on_spark(request: KafkaRequest, master: str) -> IngestReport:
+    with _on_spark(master) as (spark, told):
+        from keytide.spark.topics import run_topics
+
+        return run_topics(request, spark, told.batch)
+
+
+@contextmanager
+def _on_spark(master: str | None) -> Iterator[tuple[SparkSession, _Told]]:
+    """A session, and who is told of batches and of progress in between."""
+    # Spark is an extra; where it is missing, this import says how to get it.
     from keytide.spark.runner import running_tasks
-    from keytide.spark.session import session
 
     with spark_log() as log:
-        with log.standard_error():
-            spark = session()
+        spark = spark_session(master, log)
         told = _Told()
         with heartbeat(lambda: told.progress(running_tasks(spark))):
-            return run_feed(request, spark, told.batch)
+            yield spark, told
 
 
 class _Told:
@@ -210,6 +349,19 @@ def _fields(text: str) -> tuple[Field, ...]:
     except InvalidError as error:
         raise typer.BadParameter(f"--schema {text!r}: {error}") from error
     return cast(RowType, row).fields
+
+
+def _properties(given: list[str] | None, file: Path | None) -> dict[str, str]:
+    """Properties of a client; those that are given win over those of the file."""
+    from keytide.kafka.properties import read_properties
+
+    found = {} if file is None else read_properties(file)
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"--consumer-property {name!r}; expected NAME=VALUE")
+        found[name.strip()] = value
+    return found
 
 
 def _key_value(text: str) -> tuple[str, str]:

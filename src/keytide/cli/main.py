@@ -20,7 +20,7 @@ from keytide.cli.branch import branch
 from keytide.cli.catalog import describe, ls, snapshots
 from keytide.cli.consumer import consumer
 from keytide.cli.estimate import upsert_estimate
-from keytide.cli.ingest import ingest
+from keytide.cli.ingest import ingest, lag
 from keytide.cli.near import give_cache
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
@@ -126,7 +126,7 @@ def _keytide(
 for _command in (
     ls, describe, scan, get, why, snapshots, rollback, restore, expire, expire_partitions, orphans,
     publish, purge_files, rewrite_file_index, explain, compact, convert, verify, doctor,
-    upsert_estimate, sql, ingest,
+    upsert_estimate, sql, ingest, lag,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)

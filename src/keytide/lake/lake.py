@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -47,6 +47,7 @@ from keytide.types import Field
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from keytide.cdc.report import IngestReport
     from keytide.sql.query_engine import Engine
 
 __all__ = ["Lake", "connect", "open_table"]
@@ -668,6 +669,85 @@ class Lake:
         Raises `NotFoundError` when there is no such table, unless `missing_ok`.
         """
         self._catalog.drop_table(name, missing_ok=missing_ok)
+
+    @checked
+    def ingest(
+        self,
+        table: str,
+        source: str,
+        *,
+        format: str,
+        schema: str | Sequence[Field] | None = None,
+        primary_key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        sequence_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        empty_as_null: Sequence[str] = (),
+        dead_letter: str | None = None,
+        checkpoint: str | None = None,
+        max_files_per_batch: int | None = None,
+        max_messages_per_batch: int | None = None,
+        starting_offsets: str | None = None,
+        consumer_properties: Mapping[str, str] | None = None,
+        if_lost: Literal["fail", "earliest", "latest"] | None = None,
+        continuous: bool = False,
+        merge_schema: bool = False,
+        on_batch: Callable[[Any], None] | None = None,
+    ) -> IngestReport:
+        """Feed a table from change data in topics of Kafka, or in files.
+
+        `source` is `kafka://host:port/topic`, with commas between several of either, or a folder,
+        file or glob. `format` is 'debezium-json', 'maxwell-json', 'canal-json' or 'dms-json'. Files
+        are read by the Spark session of the lake; topics too, and without a session in this process
+        (`pip install 'keytide[kafka]'`). The table is opened, or made from `schema` and
+        `primary_key`, or from what the first messages and their keys show; `sequence_by` names the
+        members that order changes where the usual ones of the format will not do.
+
+        Topics: each batch is one commit with the offsets that it reaches, so that a later run goes
+        on there, whatever ended the one before. `starting_offsets` ('earliest', 'latest', or JSON
+        such as `{"orders": {"0": 23}}`) is for partitions of which the table tells nothing.
+        Messages that expired before they were read, and a topic that was made anew, are errors,
+        unless `if_lost` says where to go on. A batch has `max_messages_per_batch` messages (100,000
+        if left out) and, without Spark, 64 MiB at most. `consumer_properties` are those of the
+        client: librdkafka's, on Spark those of Kafka's own.
+
+        Files: progress lies in `checkpoint`, see `keytide.spark.ingest.ingest`.
+
+        Members of the rows that the table has no column for are left out. With `merge_schema` it
+        grows to take them, before each batch that brings some.
+
+        Runs until all is read that was there at the beginning, or, `continuous`, until it is
+        stopped. `on_batch` is called after each batch. Messages that cannot be applied are kept in
+        the table `dead_letter` with the reason.
+
+        Raises `InvalidError` for what does not go together, `NotFoundError` where there is no such
+        topic or file, `DataError` for offsets that are lost and brokers that do not answer,
+        `ConflictError` where another process feeds the table from the same topics, `SetupError`
+        where a library is missing, and what writes raise. What was committed is whole.
+        """
+        from keytide.lake.feeding import FeedRequest, TopicOptions, columns_of, feed
+
+        request = FeedRequest(
+            warehouse=self.uri,
+            table=table,
+            source=source,
+            format=format,
+            columns=columns_of(schema),
+            primary_key=tuple(primary_key),
+            partition_by=tuple(partition_by),
+            sequence_by=tuple(sequence_by),
+            options=dict(options or {}),
+            empty_as_null=tuple(empty_as_null),
+            checkpoint=checkpoint,
+            dead_letter=dead_letter,
+            max_files_per_batch=max_files_per_batch,
+            continuous=continuous,
+            merge_schema=merge_schema,
+        )
+        of_topics = TopicOptions(
+            starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
+        )
+        return feed(request, of_topics, self._catalog, self._spark, on_batch)
 
     @checked
     def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:

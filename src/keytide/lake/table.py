@@ -13,6 +13,8 @@ from keytide.arguments import checked
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.format.schema import TableSchema
+from keytide.kafka.address import KafkaAddress
+from keytide.kafka.lag import PartitionLag, lag
 from keytide.lake.changes import Changes
 from keytide.lake.engines import engine_of
 from keytide.lake.foreign_table import ForeignTable
@@ -235,6 +237,22 @@ class Table:
 
             return append(table, data, author)
         return local_writes.append(table, data, author)
+
+    @checked
+    def kafka_lag(
+        self, source: str, *, consumer_properties: Mapping[str, str] | None = None
+    ) -> tuple[PartitionLag, ...]:
+        """How far the table is behind topics that `Lake.ingest` feeds it from, by partition.
+
+        `source` is `kafka://host:port/topic`, with commas between several of either. The brokers
+        are asked, and no message is read; needs `pip install 'keytide[kafka]'`. Each record has
+        `topic`, `partition`, `next_offset` (None where nothing was read), `end_offset`, `lag`, and
+        `lost`, the offsets that expired before they were read.
+
+        Raises `NotFoundError` where there is no such topic, `DataError` where no broker answers,
+        `InvalidError` for an address or a property that is none, `SetupError` without the library.
+        """
+        return lag(self._stored, KafkaAddress.parse(source), consumer_properties)
 
     @checked
     def overwrite(

@@ -23,6 +23,7 @@ from keytide.cdc.batch import ChangeWriter, WrittenChanges
 from keytide.cdc.decode import decode
 from keytide.cdc.feed import FeedSpec
 from keytide.cdc.refuse import as_table_takes
+from keytide.cdc.report import BatchReport, IngestReport
 from keytide.cdc.request import FeedRequest, columns_of
 from keytide.cdc.target import feed_target
 from keytide.errors import InvalidError
@@ -65,49 +66,6 @@ from keytide.types import Field
 __all__ = ["BatchReport", "IngestReport", "ingest", "run_feed"]
 
 _BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
-
-
-@dataclass(frozen=True)
-class BatchReport:
-    """One micro-batch: `rows_in` messages, each of them counted in one of the other figures.
-
-    `skipped` are messages that change no row: tombstones that repeat a delete, and messages
-    about the schema or the feed. `snapshot_id` is None when nothing had to be written.
-    """
-
-    batch_id: int
-    rows_in: int
-    applied: int
-    late: int
-    duplicate: int
-    rejected: int
-    skipped: int
-    seconds: float
-    snapshot_id: int | None
-
-
-@dataclass(frozen=True)
-class IngestReport:
-    """What an ingestion did: its sums, and its batches in order."""
-
-    table: str
-    dead_letter: str
-    batches: tuple[BatchReport, ...]
-
-    @property
-    def rows_in(self) -> int:
-        """Messages read."""
-        return sum(batch.rows_in for batch in self.batches)
-
-    @property
-    def applied(self) -> int:
-        """Messages that were the newest of their key when they arrived."""
-        return sum(batch.applied for batch in self.batches)
-
-    @property
-    def rejected(self) -> int:
-        """Messages in the dead-letter table."""
-        return sum(batch.rejected for batch in self.batches)
 
 
 def ingest(
@@ -180,9 +138,10 @@ def run_feed(
     request: FeedRequest,
     spark: SparkSession,
     on_batch: Callable[[BatchReport], None] | None = None,
+    catalog: Catalog | None = None,
 ) -> IngestReport:
     """Carry out a request as `ingest` says. Raises what it raises."""
-    catalog = Catalog(FolderWarehouse(open_store(request.warehouse)))
+    catalog = catalog or Catalog(FolderWarehouse(open_store(request.warehouse)))
     target, spec = feed_target(catalog, request, sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"
     dead_letters = DeadLetters(catalog, letters, target.name)

@@ -13,6 +13,7 @@ from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.moved_keys import MovedKeys
+from keytide.table.commit.progress import Progress
 from keytide.table.state.bucket_index import BucketIndex, by_index_key
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.dynamic_buckets import HashFiles
@@ -90,6 +91,10 @@ class Change:
     converts: bool = False
     """Whether it makes another kind of table of all that `source` has, and fits on nothing else."""
 
+    progress: Progress | None = None
+    """How far the feed has come whose rows these are. A commit that tells of it is made even
+    without any."""
+
     merges_manifests: bool = False
     """Whether the manifests of what was before are merged as far as they can be, due or not."""
 
@@ -154,9 +159,13 @@ class Restamp:
 
 @dataclass(frozen=True)
 class Conflict:
-    """The change cannot be made; `reason` says what stands against it and what to do."""
+    """The change cannot be made; `reason` says what stands against it and what to do.
+
+    A final one stands against the change however it is made again.
+    """
 
     reason: str
+    is_final: bool = False
 
 
 Decision: TypeAlias = "Fits | Restamp | Conflict"

@@ -48,6 +48,7 @@ from keytide.options import keys
 from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.table.commit.moved_keys import MovedKeys, moved_keys
+from keytide.table.commit.progress import told_progress
 from keytide.table.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wall_clock_ms
 from keytide.table.state.commits import UnknownOutcomeError
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
@@ -148,7 +149,7 @@ class Committer:
             if isinstance(outcome, Conflict):
                 attempt.discard_all()
                 _LOG.info("table %s: conflict: %s", self.view.name, outcome.reason)
-                if redo is None or not tries_left:
+                if redo is None or outcome.is_final or not tries_left:
                     return outcome
                 if not attempt.begin_again(redo):
                     return None
@@ -285,6 +286,9 @@ class _Attempt:
             self._view.schema, self._latest
         ):
             return Conflict(CONVERTED)
+        overtaken = self._overtaken_progress()
+        if overtaken is not None:
+            return overtaken
         present = self._dead_rows()
         if self._has_other_indexes():
             return Conflict(
@@ -323,6 +327,22 @@ class _Attempt:
         for remember in new.indexes:
             remember()
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
+
+    def _overtaken_progress(self) -> Conflict | None:
+        """What stands against a feed whose progress somebody else has told of meanwhile."""
+        progress = self._change.progress
+        if progress is None:
+            return None
+        told = told_progress(self._metadata, self._latest, progress.before)
+        name = progress.differing(told)
+        if name is None:
+            return None
+        return Conflict(
+            f"property '{name}' of the newest snapshot is {told.get(name, 'not there')}, and this "
+            f"commit goes on from {progress.before[name] or 'nothing'}: another process has fed "
+            f"the table from there. Nothing of this batch was committed; have one process feed it",
+            is_final=True,
+        )
 
     def _beyond_compactions(self) -> Change:
         """The change, as one of the rows that are live where compactions alone came since.
@@ -429,7 +449,7 @@ class _Attempt:
         # Those files are gone: should `redo` fail, there is nothing of them left to clean up.
         self._change = replace(self._change, made=Written(()))
         self._change = redo(self._live)
-        return bool(self._change.changed(self._live))
+        return self._change.progress is not None or bool(self._change.changed(self._live))
 
     def tidy_up(self, committed: Committed) -> None:
         """Hint at what was committed and delete what it does not name."""

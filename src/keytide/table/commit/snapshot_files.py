@@ -142,7 +142,7 @@ class SnapshotBuilder:
             watermark=None if latest is None else latest.watermark,
             # Statistics are about the columns of one schema.
             statistics=self._carried_statistics(latest),
-            properties=None if latest is None else latest.properties,
+            properties=_properties(change, latest),
             next_row_id=0 if latest is None else latest.next_row_id or 0,
             operation=change.operation,
         )
@@ -250,3 +250,11 @@ class SnapshotBuilder:
         data = encode_manifest_list(manifests)
         files.note(paths.manifest_path(name), data, sized_list(manifests))
         return name, len(data)
+
+
+def _properties(change: Change, latest: Snapshot | None) -> Mapping[str, str] | None:
+    """What was told before, and how far a feed has come since."""
+    before = None if latest is None else latest.properties
+    if change.progress is None:
+        return before
+    return {**(before or {}), **change.progress.after}

@@ -13,6 +13,7 @@ from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict, Restored, made_files
+from keytide.table.commit.progress import Progress
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
 from keytide.table.read.laid_out import are_laid_out, lay_out
@@ -52,6 +53,8 @@ class Transaction:
         self.author = author
         self.done = done
         self.taken: list[Written] = []
+        self.progress: Progress | None = None
+        """How far the feed has come whose rows these are, for the append to tell."""
         self.committed: Committed | None = None
         """What became of the change, once it is part of the table."""
         self._begun = time.monotonic()
@@ -123,7 +126,9 @@ class Transaction:
         return WriteResult(self.done.id, rows, 0, 0, is_new=False)
 
     def commit(self, again: Callable[[], None] | None = None) -> WriteResult:
-        """Append what was taken in, in one atomic commit; nothing where there are no files.
+        """Append what was taken in, in one atomic commit.
+
+        Nothing is done where there are no files, unless there is progress to tell.
 
         With dynamic buckets another writer may put a key elsewhere meanwhile. Then nothing is
         committed, and `again`, which has tasks write on the newest snapshot and takes in what they
@@ -132,8 +137,7 @@ class Transaction:
         `DataError` when the store fails for good; then nothing is committed, unless the error says
         that the outcome is unknown.
         """
-        written = self._written
-        if not written.entries:
+        if not self._written.entries and self.progress is None:
             return self._result(None)
         goes_by_index = self.view.has_dynamic_buckets or self.view.kind.has_key_index
         redo = self._redoing(again) if again and goes_by_index else None
@@ -314,6 +318,7 @@ class Transaction:
             self.author,
             indexed=self.state.hash_files,
             renumbers=self._renumbers,
+            progress=self.progress,
         )
         if self.view.kind.has_key_index:
             # Whatever came to the buckets since may have other rows of the same keys.

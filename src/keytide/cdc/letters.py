@@ -1,0 +1,68 @@
+"""Dead letters of a feed without Spark: messages that could not be applied, by where they stand."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError, NotFoundError
+from keytide.table.catalog import Catalog, NewTable
+from keytide.table.local_writes import append
+from keytide.table.state.stored import StoredTable
+from keytide.types import BYTES, STRING, AtomicType, Field
+
+__all__ = ["PLACED_COLUMNS", "PlacedLetters", "check_columns"]
+
+PLACED_COLUMNS = (
+    Field(-1, "topic", STRING),
+    Field(-1, "topic_partition", AtomicType("INT")),
+    Field(-1, "topic_offset", AtomicType("BIGINT")),
+    Field(-1, "reason", STRING),
+    Field(-1, "raw_key", BYTES),
+    Field(-1, "raw", BYTES),
+)
+"""The columns of dead letters of topics; a message has a place there, its key."""
+_KEY = ["topic", "topic_partition", "topic_offset"]
+
+
+class PlacedLetters:
+    """The dead letters of one table that came from topics; each place is kept once."""
+
+    def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
+        """Dead letters of the table `subject`; the table `name` is made when there are some.
+
+        Raises `InvalidError` where there is such a table and it cannot take them.
+        """
+        self._catalog = catalog
+        self._name = name
+        self._subject = subject
+        try:
+            check_columns(catalog.table(name), PLACED_COLUMNS)
+        except NotFoundError:
+            return
+
+    def keep(self, letters: pa.Table) -> None:
+        """Store messages, with the columns of `PLACED_COLUMNS`. Repeated, it changes nothing."""
+        if letters.num_rows:
+            append(self.table(), letters)
+
+    def table(self) -> StoredTable:
+        """The table, which is made where there is none."""
+        try:
+            return self._catalog.table(self._name)
+        except NotFoundError:
+            comment = f"messages that could not be applied to {self._subject}"
+            wanted = NewTable(PLACED_COLUMNS, _KEY, comment=comment)
+            return self._catalog.create_table(self._name, wanted, exists_ok=True)
+
+
+def check_columns(table: StoredTable, columns: tuple[Field, ...]) -> None:
+    """Raises `InvalidError` for a table that has not just these columns."""
+    found = {f.name: f.type.with_nullable(True) for f in table.schema.fields}
+    wanted = {f.name: f.type for f in columns}
+    if found != wanted:
+        raise InvalidError(
+            f"table {table.name} cannot take dead letters: it has the columns "
+            f"{', '.join(f'{n} {t.sql()}' for n, t in found.items())}, expected "
+            f"{', '.join(f'{n} {t.sql()}' for n, t in wanted.items())}; name another table, which "
+            f"will be made"
+        )

@@ -1,0 +1,50 @@
+"""What an ingestion tells: of each batch, and in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BatchReport", "IngestReport"]
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One micro-batch: `rows_in` messages, each of them counted in one of the other figures.
+
+    `skipped` are messages that change no row: tombstones that repeat a delete, and messages
+    about the schema or the feed. `snapshot_id` is None when nothing had to be written.
+    """
+
+    batch_id: int
+    rows_in: int
+    applied: int
+    late: int
+    duplicate: int
+    rejected: int
+    skipped: int
+    seconds: float
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What an ingestion did: its sums, and its batches in order."""
+
+    table: str
+    dead_letter: str
+    batches: tuple[BatchReport, ...]
+
+    @property
+    def rows_in(self) -> int:
+        """Messages read."""
+        return sum(batch.rows_in for batch in self.batches)
+
+    @property
+    def applied(self) -> int:
+        """Messages that were the newest of their key when they arrived."""
+        return sum(batch.applied for batch in self.batches)
+
+    @property
+    def rejected(self) -> int:
+        """Messages in the dead-letter table."""
+        return sum(batch.rejected for batch in self.batches)

@@ -1,0 +1,229 @@
+"""Topics into tables without Spark.
+
+A batch is read, decoded, written and committed together with the offsets that it reaches, which
+the next batch begins at. Messages that cannot be applied go to a dead-letter table first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+
+from keytide.cdc.batch import WrittenChanges
+from keytide.cdc.feed import FeedSpec
+from keytide.cdc.infer import Sample
+from keytide.cdc.letters import PlacedLetters
+from keytide.cdc.outgrown import feed_growth
+from keytide.cdc.report import BatchReport, IngestReport
+from keytide.cdc.target import feed_target
+from keytide.errors import DataError, NotFoundError
+from keytide.kafka.batch import changes_of, letters_of, report_of, write_changes
+from keytide.kafka.beginning import beginning, check_topics
+from keytide.kafka.broker import MESSAGES_SCHEMA, Consumer, Messages, Topic
+from keytide.kafka.client import BATCH_BYTES_MAX, Client
+from keytide.kafka.keys import key_columns
+from keytide.kafka.offsets import Offsets, TopicOffsets, offsets_told, progress_of
+from keytide.kafka.request import KafkaRequest
+from keytide.store import open_store
+from keytide.table.catalog import Catalog
+from keytide.table.commit.author import Author
+from keytide.table.growing import grown
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.behind import BEHIND
+from keytide.table.upkeep.writing import writing
+from keytide.table.warehouse import FolderWarehouse
+from keytide.table.write.writable import writable_view
+
+__all__ = ["feed_topics", "run_feed"]
+
+_LOG = logging.getLogger("keytide.kafka")
+_WAIT_SECONDS = 1.0
+# A run that ends when all is read gives up after so long without an answer.
+_SILENCE_SECONDS_MAX = 120
+# How often a run looks whether topics have more partitions, or were made anew.
+_SECONDS_BETWEEN_LOOKS = 30.0
+
+OnBatch = Callable[[BatchReport], None]
+
+
+def run_feed(
+    request: KafkaRequest, on_batch: OnBatch | None = None, catalog: Catalog | None = None
+) -> IngestReport:
+    """Feed a table from topics until all is read that was there at the beginning, or for ever.
+
+    Exactly once: the offsets are part of the commits. Raises what `Client`, `beginning` and
+    `feed_target` raise, `ConflictError` where another process feeds the table from the same topics
+    at the same time, and what writes raise; what was committed by then is whole.
+    """
+    catalog = catalog or Catalog(FolderWarehouse(open_store(request.feed.warehouse)))
+    with Client(request.address.brokers, request.properties, BATCH_BYTES_MAX) as consumer:
+        return feed_topics(request, catalog, consumer, on_batch)
+
+
+def feed_topics(
+    request: KafkaRequest, catalog: Catalog, consumer: Consumer, on_batch: OnBatch | None = None
+) -> IngestReport:
+    """The same, from what is consumed here. Raises as `run_feed`."""
+    run = _Run(request, catalog, consumer, on_batch)
+    try:
+        run.to_the_end()
+    finally:
+        if run.table is not None:
+            BEHIND.wait(run.table.uri)
+    assert run.table is not None
+    return IngestReport(run.table.name, run.letters_name, tuple(run.reports))
+
+
+class _Run:
+    """One run of a feed: where it is in its topics, and what it did."""
+
+    def __init__(
+        self, request: KafkaRequest, catalog: Catalog, consumer: Consumer, on_batch: OnBatch | None
+    ) -> None:
+        self.reports: list[BatchReport] = []
+        self.table: StoredTable | None = None
+        self._request, self._catalog, self._consumer = request, catalog, consumer
+        self._on_batch = on_batch
+        self._author = Author.fresh("keytide-kafka-")
+        self._batch_id = 0
+        self._told: Offsets = {}
+        self._at: dict[str, TopicOffsets] = {}
+
+    @property
+    def letters_name(self) -> str:
+        """The name of the dead-letter table."""
+        assert self.table is not None
+        return self._request.feed.dead_letter or f"{self.table.name}_dead_letters"
+
+    def to_the_end(self) -> None:
+        """Read and apply; see `run_feed`."""
+        topics = self._begin()
+        ends = {name: topic.end for name, topic in topics.items()}
+        looked = heard = time.monotonic()
+        while self._request.feed.continuous or not self._has_reached(ends):
+            messages = self._consumer.read(self._request.messages_max, _WAIT_SECONDS)
+            now = time.monotonic()
+            if messages.next:
+                heard = now
+            elif not self._request.feed.continuous and now - heard > _SILENCE_SECONDS_MAX:
+                raise DataError(
+                    f"{self._request.address} gave no message for {_SILENCE_SECONDS_MAX} seconds, "
+                    f"and there are some to come; {self._batch_id} batches are committed. Start "
+                    f"again when the brokers answer"
+                )
+            self._take(messages)
+            if self._request.feed.continuous and now - looked > _SECONDS_BETWEEN_LOOKS:
+                self._look_again()
+                looked = now
+        self._open(MESSAGES_SCHEMA.empty_table())
+        if self._at != self._told:
+            self._tell()
+
+    # -- where it is ----------------------------------------------------------------------------
+
+    def _begin(self) -> Mapping[str, Topic]:
+        """Have the consumer begin where the table says."""
+        request = self._request
+        topics = self._topics()
+        try:
+            self._told = offsets_told(self._catalog.table(request.feed.table), topics)
+        except NotFoundError:
+            self._told = {}
+        self._at = beginning(self._told, topics, request.start, request.if_lost)
+        self._consumer.begin_at(self._at)
+        return topics
+
+    def _topics(self) -> Mapping[str, Topic]:
+        address = self._request.address
+        topics = self._consumer.topics(address.topics)
+        check_topics(address.topics, topics, address.brokers)
+        return topics
+
+    def _look_again(self) -> None:
+        """Go on in partitions that were added; refuse topics that were made anew."""
+        try:
+            topics = self._topics()
+        except DataError as error:  # no answer now is no reason to stop
+            _LOG.warning("%s", error)
+            return
+        for name, topic in topics.items():
+            if topic.id != self._at[name].id or topic.first.keys() - self._at[name].next.keys():
+                self._at = beginning(self._at, topics, self._request.start, "fail")
+                self._consumer.begin_at(self._at)
+                return
+
+    def _has_reached(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
+        return all(
+            self._at[name].next[partition] >= end
+            for name, each in ends.items()
+            for partition, end in each.items()
+        )
+
+    # -- what it does ---------------------------------------------------------------------------
+
+    def _take(self, messages: Messages) -> None:
+        """Apply messages, if there are some, and be further on."""
+        after = {**self._at}
+        for name, partitions in messages.next.items():
+            after[name] = after[name].beyond(partitions)
+        self._at = after
+        if messages.rows.num_rows:
+            self._apply(messages.rows)
+
+    def _open(self, messages: pa.Table) -> tuple[StoredTable, FeedSpec, PlacedLetters]:
+        """The table, made if need be of what the first messages show."""
+        if self.table is None:
+            feed = self._request.feed
+            if not feed.primary_key:
+                feed = replace(feed, primary_key=key_columns(messages["key"]))
+            sample = messages["message"][:1_000].combine_chunks()
+            self.table, self._spec = feed_target(self._catalog, feed, sample)
+            self._letters = PlacedLetters(self._catalog, self.letters_name, self.table.name)
+        return self.table, self._spec, self._letters
+
+    def _apply(self, messages: pa.Table) -> None:
+        started = time.perf_counter()
+        table, spec, letters = self._open(messages)
+        author = replace(self._author, identifier=self._batch_id)
+        pinned = table.pinned()
+        if self._request.feed.merge_schema:
+            brought = Sample(messages["message"], spec.format).brought(spec)
+            pinned = grown(pinned, partial(feed_growth, brought=brought), author=author)
+            self._spec = spec = replace(spec, columns=pinned.schema.fields)
+        with writing(pinned, writable_view(pinned), author) as transaction:
+            transaction.progress = progress_of(self._told, self._at)
+            decoded = changes_of(messages["message"], spec, transaction.view)
+            parts: list[WrittenChanges] = []
+
+            def write() -> None:
+                parts[:] = [write_changes(transaction, spec, decoded.rows)]
+                # Before the commit: messages that are met again after a crash are kept again, at
+                # no cost.
+                letters.keep(letters_of(messages, decoded, parts[0]))
+
+            write()
+            snapshot_id = transaction.commit(write).snapshot_id
+        self._told = self._at
+        self._report(report_of(self._batch_id, decoded, parts[0], started, snapshot_id))
+        self._batch_id += 1
+
+    def _tell(self) -> None:
+        """Commit where the feed is, and no rows."""
+        assert self.table is not None
+        pinned = self.table.pinned()
+        author = replace(self._author, identifier=self._batch_id)
+        with writing(pinned, writable_view(pinned), author) as transaction:
+            transaction.progress = progress_of(self._told, self._at)
+            transaction.commit()
+        self._told = self._at
+        self._batch_id += 1
+
+    def _report(self, report: BatchReport) -> None:
+        self.reports.append(report)
+        if self._on_batch is not None:
+            self._on_batch(report)

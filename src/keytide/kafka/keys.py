@@ -1,0 +1,28 @@
+"""The primary key of a table, from the keys of messages: Debezium's name the columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["key_columns"]
+
+_LOOKED_AT = 100
+
+
+def key_columns(keys: pa.Array | pa.ChunkedArray) -> tuple[str, ...]:
+    """The members that the first keys have, bare or beside a schema; none where these differ."""
+    found = {_members(key) for key in keys.drop_null()[:_LOOKED_AT].to_pylist()}
+    return found.pop() if len(found) == 1 else ()
+
+
+def _members(key: bytes) -> tuple[str, ...]:
+    try:
+        value: Any = json.loads(key)
+    except ValueError:
+        return ()
+    if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
+        value = value["payload"]
+    return tuple(map(str, value)) if isinstance(value, dict) else ()

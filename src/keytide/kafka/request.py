@@ -1,0 +1,81 @@
+"""A feed of topics as its user asks for it, checked before anything is asked of a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from keytide.cdc.request import FeedRequest
+from keytide.errors import InvalidError
+from keytide.kafka.address import KafkaAddress
+from keytide.kafka.beginning import IfLost, Start, checked_if_lost
+
+__all__ = ["BATCH_MESSAGES_MAX", "KafkaRequest", "TopicOptions"]
+
+BATCH_MESSAGES_MAX = 100_000
+"""How many messages a batch has at most, where nobody says."""
+
+
+@dataclass(frozen=True)
+class TopicOptions:
+    """What a feed of topics may be told and one of files may not; None: nobody said."""
+
+    starting_offsets: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    messages_max: int | None = None
+    if_lost: str | None = None
+
+    def check_unused(self, source: str) -> None:
+        """Raises `InvalidError` for an option that a feed of files has no use for."""
+        given = {
+            "starting offsets": self.starting_offsets,
+            "consumer properties": self.properties or None,
+            "a number of messages per batch": self.messages_max,
+            "what to do if offsets are lost": self.if_lost,
+        }
+        for what, value in given.items():
+            if value is not None:
+                raise InvalidError(
+                    f"{what} ({value!r}) are for topics, and {source!r} is no address of one; "
+                    f"leave it out, or name kafka://host:port/topic"
+                )
+
+
+@dataclass(frozen=True)
+class KafkaRequest:
+    """What a feed is told, and where in which topics it begins.
+
+    `properties` are those of the client, `if_lost` says what to do about messages that are gone.
+    """
+
+    feed: FeedRequest
+    address: KafkaAddress
+    start: Start = field(default_factory=Start)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    messages_max: int = BATCH_MESSAGES_MAX
+    if_lost: IfLost = "fail"
+
+    @classmethod
+    def of(cls, feed: FeedRequest, options: TopicOptions) -> KafkaRequest:
+        """Read what was asked. Raises `InvalidError` for what is none, or is of files."""
+        if feed.checkpoint is not None:
+            raise InvalidError(
+                f"a checkpoint ({feed.checkpoint}) is for files: how far topics are read stands in "
+                f"the table itself; leave it out"
+            )
+        if feed.max_files_per_batch is not None:
+            raise InvalidError(
+                f"a number of files per batch ({feed.max_files_per_batch}) is for files; give one "
+                f"of messages per batch"
+            )
+        limit = BATCH_MESSAGES_MAX if options.messages_max is None else options.messages_max
+        if limit < 1:
+            raise InvalidError(f"{limit} messages per batch; give 1 at least")
+        return cls(
+            feed,
+            KafkaAddress.parse(feed.source),
+            Start.parse(options.starting_offsets or "earliest"),
+            dict(options.properties),
+            limit,
+            checked_if_lost(options.if_lost or "fail"),
+        )

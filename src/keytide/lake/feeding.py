@@ -1,0 +1,42 @@
+"""Feeds into tables of a lake: by its Spark session, or by this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from keytide.cdc.report import BatchReport, IngestReport
+from keytide.cdc.request import FeedRequest, columns_of
+from keytide.errors import SetupError
+from keytide.kafka import ingest as topics
+from keytide.kafka.address import is_kafka
+from keytide.kafka.request import KafkaRequest, TopicOptions
+from keytide.table.catalog import Catalog
+
+__all__ = ["FeedRequest", "TopicOptions", "columns_of", "feed"]
+
+
+def feed(
+    request: FeedRequest,
+    options: TopicOptions,
+    catalog: Catalog,
+    spark: Any = None,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> IngestReport:
+    """Carry out what was asked, as `Lake.ingest` says. Raises what it raises."""
+    if not is_kafka(request.source):
+        options.check_unused(request.source)
+        if spark is None:
+            raise SetupError(
+                f"files such as {request.source} are read by Spark; open the lake with one: "
+                f"kt.connect(path, spark=kt.spark.session())"
+            )
+        from keytide.spark.ingest import run_feed
+
+        return run_feed(request, spark, on_batch, catalog)
+    of_topics = KafkaRequest.of(request, options)
+    if spark is None:
+        return topics.run_feed(of_topics, on_batch, catalog)
+    from keytide.spark.topics import run_topics
+
+    return run_topics(of_topics, spark, on_batch, catalog)

@@ -1,0 +1,50 @@
+"""How far a feed has come, told in the properties of the snapshot that has its rows.
+
+Rows and progress are one commit: whoever goes on where the table says leaves nothing out and does
+nothing twice. A rollback takes the progress back with the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from keytide.errors import NotFoundError
+from keytide.format.snapshot import Snapshot
+from keytide.table.state.metadata import TableMetadata
+
+__all__ = ["Progress", "told_progress"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Properties that a commit sets, and what they have to be until then; None: not there."""
+
+    before: Mapping[str, str | None]
+    after: Mapping[str, str]
+
+    def differing(self, told: Mapping[str, str]) -> str | None:
+        """The first property that somebody else has set since; None where there is none."""
+        changed = (name for name, value in self.before.items() if told.get(name) != value)
+        return next(changed, None)
+
+
+def told_progress(
+    metadata: TableMetadata, newest: Snapshot | None, names: Collection[str]
+) -> dict[str, str]:
+    """The newest value of each of some properties, of those that are told.
+
+    Every commit of this library carries them on. Other engines do not, so the snapshots before
+    theirs are looked at too, as far as there are any.
+    """
+    told: dict[str, str] = {}
+    for snapshot_id in range(0 if newest is None else newest.id, 0, -1):
+        try:
+            snapshot = metadata.remembered(snapshot_id)
+        except NotFoundError:
+            break
+        found = snapshot.properties or {}
+        told = {**{name: found[name] for name in names if name in found}, **told}
+        if len(told) == len(names):
+            break
+    return told
