@@ -99,7 +99,7 @@ LOOKS = "only looks, and has nothing to say of how"
 OTHERS: Mapping[str, Mapping[str, str]] = {
     "python": {
         "write overwrite delete update merge scan get get_many why changes follow truncate": ROWS,
-        "snapshots tags branches branch consumers plot verify kafka_lag": LOOKS,
+        "snapshots history tags branches branch consumers plot verify kafka_lag": LOOKS,
         "close": "waits for what this process does, and is of no use to SQL or a command",
         "alter": "takes any number of changes",
         "compact rescale rewrite_file_index restore": f"{PLACES}, and {ENGINE}",
@@ -115,7 +115,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
         "adopt_delta adopt_iceberg adopt_parquet": "make a table",
     },
     "cli": {
-        "ls describe scan get why snapshots explain sql ingest": ROWS,
+        "ls describe scan get why snapshots history explain sql ingest": ROWS,
         "verify|tag ls|consumer ls|branch ls|lag": LOOKS,
         "upsert-estimate": "is about no table yet",
         "compact rewrite-file-index": f"{PLACES}, and {ENGINE}",

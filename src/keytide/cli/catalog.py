@@ -30,8 +30,9 @@ from keytide.lake.external_table import ExternalTable
 from keytide.lake.lake import Lake, connect
 from keytide.lake.table import Table
 from keytide.moments import utc
+from keytide.table.history.log import HistoryEntry, entries_of
 
-__all__ = ["describe", "describe_table", "list_tables", "ls", "snapshots"]
+__all__ = ["describe", "describe_table", "history", "list_tables", "ls", "snapshots"]
 
 _SNAPSHOT_ROWS = pa.schema(
     [
@@ -110,6 +111,24 @@ def snapshots(
     """
     found = open_named_table(table, warehouse)
     write_rows(_snapshot_batches(found), _SNAPSHOT_ROWS, format, limit)
+
+
+def history(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    limit: Limit = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Tell what was done to a table, commit by commit, the newest first.
+
+    rows_written and rows_deleted count what the files of a commit say: how many of the rows were
+    new is told by changes between two snapshots.
+
+    Example: keytide history -w /data/lake shop.orders --limit 5
+    """
+    found = open_named_table(table, warehouse)
+    batches = (entry.to_arrow().to_batches()[0] for entry in entries_of(found.metadata))
+    write_rows(batches, HistoryEntry.columns(), format, limit)
 
 
 def list_tables(lake: Lake, database: str | None, format: Format) -> int:

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 import keytide
 from keytide.cli.branch import branch
-from keytide.cli.catalog import describe, ls, snapshots
+from keytide.cli.catalog import describe, history, ls, snapshots
 from keytide.cli.consumer import consumer
 from keytide.cli.estimate import upsert_estimate
 from keytide.cli.ingest import ingest, lag
@@ -124,8 +124,8 @@ def _keytide(
 
 
 for _command in (
-    ls, describe, scan, get, why, snapshots, rollback, restore, expire, expire_partitions, orphans,
-    publish, purge_files, rewrite_file_index, explain, compact, convert, verify, doctor,
+    ls, describe, scan, get, why, snapshots, history, rollback, restore, expire, expire_partitions,
+    orphans, publish, purge_files, rewrite_file_index, explain, compact, convert, verify, doctor,
     upsert_estimate, sql, ingest, lag,
 ):  # fmt: skip
     app.command()(_command)

@@ -34,7 +34,7 @@ from keytide.dml.appended_changes import (
 from keytide.dml.fragments import Told
 from keytide.dml.handles import AppendedHandle
 from keytide.dml.spi import ColumnHandle, Connector, ConnectorSession, ConnectorSplitManager
-from keytide.dml.stored import StoredMetadata, take_written
+from keytide.dml.stored import StoredMetadata, asked_by, take_written
 from keytide.errors import ConnectorError
 from keytide.format.entry_columns import Entries
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -81,7 +81,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         change = _Change(table.known, session, _watched(table))
         if table.marks_rows:
             _mark_rows(change, table, told)
-        _settle(table, change, told)
+        _settle(session, table, change, told)
 
     # -- DELETE
 
@@ -111,7 +111,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
             dead = change.dead_rows(bucket)
             rows -= sum(len(dead.of(name)) for name in names)
             change.take_away(bucket, entries, dead)
-        _settle(table, change, [])
+        _settle(session, table, change, [])
         return rows
 
     # -- UPDATE
@@ -292,8 +292,11 @@ def _mark_rows(change: _Change, table: AppendedHandle, told: Sequence[Told]) -> 
         change.mark(bucket, {e.file.file_name: dead[e.file.file_name] for e in touched}, entries)
 
 
-def _settle(table: AppendedHandle, change: _Change, told: Sequence[Told]) -> None:
+def _settle(
+    session: ConnectorSession, table: AppendedHandle, change: _Change, told: Sequence[Told]
+) -> None:
     with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
+        transaction.asked_for(asked_by(session))
         take_written(transaction, table, told)
         transaction.take(change.written)
         transaction.change_rows(change.marked, change.is_watched)

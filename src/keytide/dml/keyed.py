@@ -30,7 +30,7 @@ from keytide.dml.spi import (
     ConnectorSplitManager,
     RowChanges,
 )
-from keytide.dml.stored import StoredMetadata, take_written
+from keytide.dml.stored import StoredMetadata, asked_by, take_written
 from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import UnsupportedError
 from keytide.merge.order import VALUE_KIND
@@ -73,6 +73,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         """See `StoredMetadata`. Raises `InvalidError` where two rows would have one key."""
         refuse_taken_keys(table, told, partial(_outcomes, table))
         with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
+            transaction.asked_for(asked_by(session))
             take_written(transaction, table, told)
             transaction.build_on(serializable=session.isolation == "serializable")
 

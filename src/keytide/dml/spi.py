@@ -106,6 +106,9 @@ class ConnectorSession:
 
     query_id: str = field(default_factory=lambda: uuid4().hex)
     isolation: Isolation = "snapshot"
+    operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None
+    """What the statement is, for whoever keeps a history of what was done; None where it is none
+    of these."""
 
 
 @dataclass(frozen=True)

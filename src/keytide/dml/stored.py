@@ -23,6 +23,7 @@ from keytide.dml.spi import (
 )
 from keytide.dml.values import narrowed
 from keytide.errors import ConnectorError, InvalidError
+from keytide.format.snapshot import Operation
 from keytide.options import keys
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction, discard
@@ -32,7 +33,7 @@ from keytide.table.definition.kind import kind_of
 from keytide.table.state.stored import PinnedTable
 from keytide.table.write.task import Written
 
-__all__ = ["StoredMetadata", "take_written"]
+__all__ = ["StoredMetadata", "asked_by", "take_written"]
 
 H = TypeVar("H", bound=StoredHandle)
 
@@ -147,6 +148,11 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         return replace(table, predicate=narrowed(table.predicate, values, table.view))
 
     finish_merge, abort_merge = finish_delete, abort_delete
+
+
+def asked_by(session: ConnectorSession) -> Operation | None:
+    """What the snapshot of a statement says that it is."""
+    return None if session.operation is None else Operation(session.operation)
 
 
 def take_written(transaction: Transaction, table: StoredHandle, told: Sequence[Told]) -> None:

@@ -12,6 +12,7 @@ from keytide import html
 from keytide.arguments import checked
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
+from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.kafka.address import KafkaAddress
 from keytide.kafka.lag import PartitionLag, lag
@@ -42,6 +43,7 @@ from keytide.table.history import consumers as consumer_verbs
 from keytide.table.history import tags as tag_verbs
 from keytide.table.history.branches import Branches, branches_of
 from keytide.table.history.consumers import NamedConsumer, consumers_of
+from keytide.table.history.log import History, history_of
 from keytide.table.history.tags import Tags, tags_of
 from keytide.table.publishing.publish import publish
 from keytide.table.read.why import Why
@@ -689,6 +691,19 @@ class Table:
     def snapshots(self) -> Snapshots:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""
         return Snapshots(self.metadata.snapshots())
+
+    @checked
+    def history(self, limit: int | None = None) -> History:
+        """What was done to the table: its commits, the newest first, as many as `limit` at most.
+
+        When, who and what (write, delete, update, merge, overwrite, compaction, restore ...), with
+        the rows and bytes that each wrote; see `HistoryEntry`. Reads metadata alone: of each commit
+        its own manifests. A notebook shows a table, `print` lines. Raises `InvalidError` for a
+        negative limit, `DataError` for torn metadata.
+        """
+        if limit is not None and limit < 0:
+            raise InvalidError(f"Table.history: limit is {limit}; expected 0 or more, or None")
+        return history_of(self.metadata, limit)
 
     # -- history --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from keytide.dml.appended import appended_connector
 from keytide.dml.attached import AttachedCatalog, target_of
@@ -84,7 +84,7 @@ def delete(
         query = row_query(statement.query, target.catalog, target.name)
         return _change(target, engine, query, DeleteRows())
 
-    return on_newest(catalog, statement.table, isolation, trace, once)
+    return on_newest(catalog, statement.table, isolation, trace, once, "DELETE")
 
 
 def update(
@@ -104,7 +104,7 @@ def update(
         query = update_query(target.catalog, statement, target)
         return _change(target, engine, query, UpdateRows(query.updated))
 
-    return on_newest(catalog, statement.table, isolation, trace, once)
+    return on_newest(catalog, statement.table, isolation, trace, once, "UPDATE")
 
 
 def merge(
@@ -133,7 +133,7 @@ def merge(
             host,
         )
 
-    return on_newest(catalog, statement.table, isolation, trace, once)
+    return on_newest(catalog, statement.table, isolation, trace, once, "MERGE")
 
 
 def update_query(catalog: AttachedCatalog, statement: Update, target: Target) -> RowQuery:
@@ -168,9 +168,10 @@ def on_newest(
     isolation: Isolation,
     trace: Trace | None,
     once: Callable[[Target], Changed],
+    operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None,
 ) -> Changed:
     """Carry a statement out on the newest rows, anew after each conflict."""
-    session = ConnectorSession(isolation=_isolation(catalog, name, isolation))
+    session = ConnectorSession(isolation=_isolation(catalog, name, isolation), operation=operation)
     tries: int | None = None
     while True:
         try:

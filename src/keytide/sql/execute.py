@@ -13,6 +13,7 @@ from keytide.dml.attached import AttachedCatalog
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.external.creation import NewExternalTable, create_external
 from keytide.plural import counted
+from keytide.record import rows_of
 from keytide.sql.assign import assign
 from keytide.sql.dialect import refusing_slips
 from keytide.sql.dml import delete, merge, update
@@ -40,6 +41,7 @@ from keytide.sql.statements import (
     Delete,
     Describe,
     DescribeDatabase,
+    DescribeHistory,
     DropDatabase,
     DropTable,
     DropVersionName,
@@ -61,6 +63,7 @@ from keytide.table.alter import alter_table
 from keytide.table.catalog import NewTable
 from keytide.table.commit.result import WriteResult, warn_of_errors
 from keytide.table.definition.evolution import ChangeComment
+from keytide.table.history.log import HistoryEntry, history_of
 from keytide.table.local_writes import truncate
 from keytide.table.state.stored import StoredTable
 from keytide.telemetry import span
@@ -391,6 +394,13 @@ def _describe_database(
     return LocalResult(describe_database(catalog, statement.database))
 
 
+def _describe_history(
+    catalog: AttachedCatalog, engine: Engine, statement: DescribeHistory
+) -> Result:
+    table = table_of(catalog.pinned(), statement.table)
+    return LocalResult(rows_of(HistoryEntry, history_of(table.metadata, statement.limit)))
+
+
 def _call(catalog: AttachedCatalog, engine: Engine, statement: Call) -> Result:
     return LocalResult(call(catalog, statement))
 
@@ -418,5 +428,6 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     Show: _show,
     Describe: _describe,
     DescribeDatabase: _describe_database,
+    DescribeHistory: _describe_history,
     Call: _call,
 }

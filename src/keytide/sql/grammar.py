@@ -28,6 +28,7 @@ from keytide.sql.statements import (
     CreateView,
     Describe,
     DescribeDatabase,
+    DescribeHistory,
     DropTable,
     DropView,
     Explain,
@@ -322,16 +323,28 @@ def _show(cursor: Cursor) -> Show:
     )
 
 
-def _describe(cursor: Cursor) -> Describe | DescribeDatabase:
+def _describe(cursor: Cursor) -> Statement:
     if not cursor.accept("DESC"):
         cursor.expect("DESCRIBE")
     if cursor.peek() in _DATABASE and cursor.peek(1) not in ("", "."):
         cursor.accept(cursor.peek())
         cursor.accept("EXTENDED")
         return DescribeDatabase(cursor.name("the name of a database"))
+    if cursor.peek() == "HISTORY" and cursor.peek(1) not in ("", "."):
+        cursor.accept("HISTORY")
+        return DescribeHistory(cursor.table(), _limit(cursor))
     cursor.accept("TABLE")
     extended = cursor.accept("EXTENDED") or cursor.accept("FORMATTED")
     return Describe(cursor.table(), extended)
+
+
+def _limit(cursor: Cursor) -> int | None:
+    if not cursor.accept("LIMIT"):
+        return None
+    start, found = cursor.start, cursor.until()
+    if not found.isdecimal():
+        raise cursor.error_at(start, "expected how many, a whole number")
+    return int(found)
 
 
 def _explain(cursor: Cursor) -> Explain:

@@ -27,6 +27,7 @@ __all__ = [
     "Delete",
     "Describe",
     "DescribeDatabase",
+    "DescribeHistory",
     "DropDatabase",
     "DropTable",
     "DropVersionName",
@@ -291,6 +292,14 @@ class Describe:
 
 
 @dataclass(frozen=True)
+class DescribeHistory:
+    """DESCRIBE HISTORY; the newest commits, `limit` of them at most."""
+
+    table: str
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
 class DescribeDatabase:
     """DESCRIBE DATABASE."""
 
@@ -318,5 +327,5 @@ Statement: TypeAlias = (
     "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
     "CreateVersionName | DropVersionName | CommentOn | RenameTable | DropTable | Truncate | "
     "CreateDatabase | DropDatabase | Use | CreateView | DropView | Show | Describe | "
-    "DescribeDatabase | Explain | Call"
+    "DescribeDatabase | DescribeHistory | Explain | Call"
 )

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from keytide.format.snapshot import Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
@@ -86,4 +87,5 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
     view = writable_view(table)
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     with writing(table, view) as transaction:
+        transaction.asked_for(Operation.TRUNCATE)
         return transaction.replace(fits)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.json_document import INTEGER
-from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot
 from keytide.table.state.metadata import TableMetadata
 
 __all__ = ["Author"]
@@ -23,6 +23,8 @@ class Author:
 
     user: str
     identifier: int = BATCH_COMMIT_IDENTIFIER
+    asked: Operation | None = field(default=None, compare=False)
+    """The statement that the commit is of; None: it is what its kind says."""
 
     @classmethod
     def given(cls, user: str | None, identifier: int | None) -> Author | None:

@@ -121,7 +121,8 @@ class Change:
     @property
     def operation(self) -> str | None:
         """What a snapshot says was asked for; nothing where the rows stay what they are."""
-        return _OPERATIONS.get(self.kind)
+        told = _OPERATIONS.get(self.kind)
+        return told if told is None or self.author.asked is None else self.author.asked.value
 
     def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
         """The entries with those that delete what is live in the partitions to replace."""

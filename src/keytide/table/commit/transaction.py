@@ -10,7 +10,7 @@ from types import TracebackType
 
 from keytide.errors import ConflictError, DataError
 from keytide.format.manifest import FileKind, ManifestEntry
-from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.format.snapshot import CommitKind, Operation, Snapshot
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict, Restored, made_files
 from keytide.table.commit.progress import Progress
@@ -80,6 +80,10 @@ class Transaction:
     def on(cls, table: StoredTable, state: TableState) -> Transaction:
         """A change by nobody in particular, of what was seen before, at whatever snapshot."""
         return cls(table, state, Author.fresh(), None)
+
+    def asked_for(self, operation: Operation | None) -> None:
+        """Have the snapshot tell of which statement it is."""
+        self.author = replace(self.author, asked=operation)
 
     @property
     def view(self) -> TableView:

@@ -1,0 +1,133 @@
+"""What was done to a table, commit by commit, as people ask for it.
+
+All is told from snapshots and manifests; no data is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+from keytide import html
+from keytide.errors import NotFoundError
+from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.moments import utc
+from keytide.record import Record
+from keytide.table.history.guards import restorer
+from keytide.table.state.metadata import TableMetadata
+
+__all__ = ["History", "HistoryEntry", "entries_of", "history_of"]
+
+
+@dataclass(frozen=True)
+class HistoryEntry(Record):
+    """One commit.
+
+    `operation` is 'write', 'delete', 'update', 'merge', 'overwrite', 'truncate', 'restore',
+    'compaction' and the like. Of the files that it added, `rows_written` counts the rows and
+    `rows_deleted` the tombstones, and the rows of files that went; a row that a deletion vector
+    marks is in neither. How many of the rows written were new and how many took the place of
+    others is not stored: `Table.changes(snapshot_id - 1, snapshot_id)` reads it.
+    """
+
+    snapshot_id: int
+    time: datetime
+    user: str
+    operation: str
+    rows_written: int
+    rows_deleted: int
+    rows_stored: int
+    """All rows of the snapshot with their versions and tombstones."""
+    files_added: int
+    files_removed: int
+    bytes_added: int
+    bytes_removed: int
+    schema_id: int
+
+
+class History(list[HistoryEntry]):
+    """Commits, the newest first, which a notebook shows as a table, and `print` as lines."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(_line, self)) or "no commit yet"
+
+    def _repr_html_(self) -> str:
+        head = ("snapshot", "time", "user", "operation", "written", "deleted", "bytes")
+        return html.table(head, map(_cells, self))
+
+
+def history_of(metadata: TableMetadata, limit: int | None = None) -> History:
+    """The commits of the snapshots that are there, the newest first, as many as `limit` at most.
+
+    Raises `DataError` for torn metadata.
+    """
+    return History(islice(entries_of(metadata), limit))
+
+
+def entries_of(metadata: TableMetadata) -> Iterator[HistoryEntry]:
+    """The same one by one, so that who stops reads no further. Raises as `history_of`."""
+    for number in reversed(metadata.snapshot_ids()):
+        with suppress(NotFoundError):  # it expired meanwhile
+            snapshot = metadata.snapshot(number)
+            yield _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
+
+
+def _entry(snapshot: Snapshot, changed: list[ManifestEntry]) -> HistoryEntry:
+    added = [e.file for e in changed if e.kind is FileKind.ADD]
+    removed = [e.file for e in changed if e.kind is FileKind.DELETE]
+    keeps_rows = snapshot.commit_kind is CommitKind.COMPACT
+    tombstones = sum(file.delete_row_count or 0 for file in added)
+    written = sum(file.row_count for file in added) - tombstones
+    gone = tombstones + sum(file.row_count - (file.delete_row_count or 0) for file in removed)
+    return HistoryEntry(
+        snapshot_id=snapshot.id,
+        time=utc(snapshot.time_millis),
+        user=snapshot.commit_user,
+        operation=_operation(snapshot),
+        rows_written=0 if keeps_rows else written,
+        rows_deleted=0 if keeps_rows else gone,
+        rows_stored=snapshot.total_record_count,
+        files_added=len(added),
+        files_removed=len(removed),
+        bytes_added=sum(file.file_size for file in added),
+        bytes_removed=sum(file.file_size for file in removed),
+        schema_id=snapshot.schema_id,
+    )
+
+
+def _operation(snapshot: Snapshot) -> str:
+    if snapshot.commit_kind is CommitKind.COMPACT:
+        return "compaction"
+    if snapshot.commit_kind is CommitKind.OVERWRITE and snapshot.commit_user.startswith(_RESTORER):
+        return "restore"
+    if snapshot.operation is not None:
+        return snapshot.operation.lower().replace("_", " ")
+    is_append = snapshot.commit_kind is CommitKind.APPEND
+    return "write" if is_append else snapshot.commit_kind.value.lower()
+
+
+_RESTORER = restorer("")
+
+
+def _cells(entry: HistoryEntry) -> tuple[object, ...]:
+    return (
+        entry.snapshot_id,
+        f"{entry.time:%Y-%m-%d %H:%M:%S}Z",
+        entry.user,
+        entry.operation,
+        f"{entry.rows_written:,}",
+        f"{entry.rows_deleted:,}",
+        f"{entry.bytes_added:,}",
+    )
+
+
+def _line(entry: HistoryEntry) -> str:
+    number, time, user, operation, written, deleted, size = _cells(entry)
+    return (
+        f"{number}  {time}  {operation}: {written} rows written, {deleted} deleted, {size} bytes, "
+        f"by {user}"
+    )
