@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+from pathlib import Path
 from typing import Any
 
+import fastavro
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -15,10 +17,11 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.arrow import polars_schema
-from keytide.format.data_file import WRITABLE, FileReader, physical_schema
-from keytide.format.data_file.formats import FORMATS, format_name
+from keytide.format.data_file import FORMATS, FileReader, physical_schema
+from keytide.format.data_file.formats import format_name
 from keytide.format.schema import TableSchema
 from keytide.store import Store, open_store
+from keytide.table.definition.evolution import SetOption
 from keytide.types import Field
 from type_values import ALL, column_of, cycled, kind_of
 
@@ -67,10 +70,15 @@ def schema_of(fields: tuple[Field, ...]) -> TableSchema:
 def file_bytes(file_format: str, fields: tuple[Field, ...]) -> bytes:
     if file_format == "avro":
         return avro_bytes(fields, COLUMNS, block_bytes=300)
+    return own_bytes(file_format, fields)
+
+
+def own_bytes(file_format: str, fields: tuple[Field, ...]) -> bytes:
+    """A file as it is written here."""
     arrays = [column_of(COLUMNS[f.name], f.type) for f in fields]
     rows = pa.Table.from_arrays(arrays, schema=physical_schema(schema_of(fields)))
     buffer = io.BytesIO()
-    WRITABLE[file_format].write(buffer, rows, "zstd", 1, {})
+    FORMATS[file_format].write(buffer, rows, "zstd", 1, {})
     data: bytes = buffer.getvalue()
     return data
 
@@ -111,18 +119,77 @@ def test_every_type_reads_as_it_was_written(store: Store, file_format: str) -> N
     assert reader(store, file_format, fields).read().equals(expected(fields), null_equal=True)
 
 
-@pytest.mark.parametrize("file_format", WRITABLE)
+@pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("offset", [1, 2, 9])
 def test_rows_cut_out_of_others_are_written_as_they_are(file_format: str, offset: int) -> None:
     store, fields = open_store("memory://cut"), fields_in(file_format)
     arrays = [column_of(COLUMNS[f.name], f.type) for f in fields]
     rows = pa.Table.from_arrays(arrays, schema=physical_schema(schema_of(fields)))
     buffer = io.BytesIO()
-    WRITABLE[file_format].write(buffer, rows.slice(offset, 20), "zstd", 1, {})
+    FORMATS[file_format].write(buffer, rows.slice(offset, 20), "zstd", 1, {})
     store.put(f"data.{file_format}", buffer.getvalue())
     found, wanted = reader(store, file_format, fields).read(), expected(fields).slice(offset, 20)
     for name in wanted.columns:
         assert found[name].equals(wanted[name], null_equal=True), (name, TEXTS.get(name))
+
+
+def test_avro_files_have_the_types_and_values_of_those_of_java() -> None:
+    fields = fields_in("avro")
+    own, other = (
+        fastavro.reader(io.BytesIO(data))
+        for data in (own_bytes("avro", fields), avro_bytes(fields, COLUMNS))
+    )
+    for one, two in zip(own.writer_schema["fields"], other.writer_schema["fields"], strict=True):
+        assert unnamed(one) == unnamed(two), TEXTS.get(one["name"])
+        assert isinstance(one["type"], list) == isinstance(two["type"], list)
+        assert not isinstance(one["type"], list) or one["type"][0] == "null"
+    for row, wanted in zip(own, other, strict=True):
+        assert str(row) == str(wanted)
+
+
+def unnamed(node: Any) -> Any:
+    """A type without the names of records, and without telling what in it may be NULL."""
+    if isinstance(node, list):
+        known = [unnamed(one) for one in node if one != "null"]
+        return known[0] if "null" in node else known
+    if not isinstance(node, dict):
+        return node
+    is_record = node.get("type") == "record"
+    return {k: unnamed(v) for k, v in node.items() if not (is_record and k == "name")}
+
+
+def test_table_in_avro_is_changed_compacted_and_followed_into_parquet(warehouse: str) -> None:
+    schema = pa.schema({"k": pa.int64(), "v": pa.map_(pa.string(), pa.int32())})
+    options = {"bucket": "1", "file.format": "avro", "changelog-producer": "lookup"}
+    table = kt.connect(warehouse).create_table("t", schema, ["k"], options=options)
+    for n in range(3):
+        table.write([{"k": k, "v": {"n": n}} for k in range(n, n + 4)])
+    table.delete("k = 1")
+    model = {0: 0, 2: 2, 3: 2, 4: 2, 5: 2}
+    rows = [{"k": k, "v": [("n", n)]} for k, n in model.items()]
+    assert sorted(table.scan().to_pylist(), key=str) == sorted(rows, key=str)
+    entries = table.scan().live.entries
+    assert {entry.file.file_name.rsplit(".", 1)[-1] for entry in entries} == {"avro"}
+    assert [*Path(table.uri).glob("bucket-0/changelog-*.avro")]
+    kinds = table.changes(3, mode="changelog").to_arrow()["_row_kind"].to_pylist()
+    assert kinds.count("-D") == 1
+    table.alter(SetOption("file.format", "parquet"))
+    table.compact(full=True)
+    assert sorted(table.scan().to_pylist(), key=str) == sorted(rows, key=str)
+    assert table.scan().live.entries[0].file.file_name.endswith(".parquet")
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "name", "message"),
+    [("TIMESTAMP(9)", "v", "no nanoseconds"), ("INT", "a b", "no name 'a b'"),
+     ("ROW<é INT>", "v", "no name 'é'")],
+)  # fmt: skip
+def test_avro_files_refuse_columns_that_they_have_not(
+    warehouse: str, sql_type: str, name: str, message: str
+) -> None:
+    fields = [Field(-1, "k", kind_of("INT")), Field(-1, name, kind_of(sql_type))]
+    with pytest.raises(kt.InvalidError, match=rf"'{name}'.*{message}.*'parquet'"):
+        kt.connect(warehouse).create_table("t", fields, ["k"], options={"file.format": "avro"})
 
 
 @pytest.mark.parametrize("file_format", FORMATS)

@@ -77,9 +77,12 @@ def test_interop_files_of_judge_read_as_written(
     assert_reads_alike(judge, table, columns=["f", "k"])
 
 
-def test_interop_orc_of_keytide_reads_alike_beside_parquet(judge: Judge, lake: kt.Lake) -> None:
+@pytest.mark.parametrize("file_format", ["orc", "avro"])
+def test_interop_files_of_keytide_read_alike_beside_parquet(
+    judge: Judge, lake: kt.Lake, file_format: str
+) -> None:
     columns = [field(name, sql_type) for name, sql_type in COLUMNS.items()]
-    table = lake.create_table("db.t", columns, ["k"], options={"file.format": "orc"})
+    table = lake.create_table("db.t", columns, ["k"], options={"file.format": file_format})
     table.write(rows_of(table, 12))
     table.write(rows_of(table, 12, start=6))
     assert_reads_alike(judge, table)

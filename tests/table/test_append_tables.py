@@ -262,7 +262,6 @@ def test_deletes_that_the_table_ignores_are_left_out() -> None:
             {"deletion-vectors.enabled": "true", "index-file-in-data-file-dir": "true"},
             "beside the data",
         ),
-        ({"file.format": "avro"}, "use 'parquet' or 'orc'"),
     ],
 )
 def test_option_without_meaning_or_support_is_refused(

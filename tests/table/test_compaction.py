@@ -19,7 +19,7 @@ from overtaking import overtaken
 from stops import stops_of
 
 import keytide as kt
-from keytide.format.data_file import WRITABLE
+from keytide.format.data_file import FORMATS
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store, open_store
@@ -377,7 +377,7 @@ def test_delete_outlives_full_compactions_so_that_a_late_row_stays_out() -> None
     assert shown(table) == ["0 1 8 back", "0 2 5 a"]
 
 
-@pytest.mark.parametrize("form", sorted(WRITABLE))
+@pytest.mark.parametrize("form", sorted(FORMATS))
 def test_delete_is_forgotten_once_compactions_have_known_it_for_as_long_as_is_told(
     form: str,
 ) -> None:
@@ -448,7 +448,7 @@ def test_noted_ages_are_few_and_never_too_high(
     assert kept.horizon(now + retention, retention) == highest
 
 
-@pytest.mark.parametrize("form", sorted(WRITABLE))
+@pytest.mark.parametrize("form", sorted(FORMATS))
 def test_notes_are_kept_in_the_file_that_a_compaction_writes(form: str, tmp_path: Path) -> None:
     table = kt.connect(tmp_path).create_table(
         "t", columns(k="INT NOT NULL", s="INT"), ["k"],

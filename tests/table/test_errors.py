@@ -627,7 +627,7 @@ def set_version(path: Path, version: int) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("file.format", "avro", "only 'parquet' and 'orc'"),
+        ("sequence.auto-padding", "row-kind-flag", "without a 'sequence.field'"),
     ],
 )
 def test_table_of_another_engine_that_must_not_be_written_to_is_refused(

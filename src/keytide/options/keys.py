@@ -125,6 +125,7 @@ USER = _key("user.<name>")
 
 # -- files and commits -----------------------------------------------------------------------------
 
+FILE_COMPRESSION = _key("file.compression")
 FILE_FORMAT = _key("file.format")
 FILE_INDEX_BLOOM_FILTER_COLUMNS = _key("file-index.bloom-filter.columns")
 FILE_INDEX_BLOOM_FILTER_FPP = _key("file-index.bloom-filter.<column>.fpp")
@@ -154,6 +155,7 @@ INCREMENTAL_BETWEEN_SCAN_MODE = _key("incremental-between-scan-mode")
 # -- changes and compaction ------------------------------------------------------------------------
 
 CHANGELOG_PRODUCER = _key("changelog-producer")
+CHANGELOG_FILE_COMPRESSION = _key("changelog-file.compression")
 CHANGELOG_FILE_FORMAT = _key("changelog-file.format")
 STREAMING_READ_OVERWRITE = _key("streaming-read-overwrite")
 FULL_COMPACTION_DELTA_COMMITS = _key("full-compaction.delta-commits")

@@ -270,8 +270,9 @@ _COLUMNS = (
 # -- writing ---------------------------------------------------------------------------------------
 
 _WRITING = (
-    Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; all "
-           "of them are read, `avro` is not written.", "parquet"),
+    Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; "
+           "files of all of them may lie in one table. `avro` is written row by row, which takes "
+           "many times as long, and read whole.", "parquet"),
     Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "The codec of data "
            "files. Left out it is `lz4` for small files at level 0, for a frequent upsert is "
            "written faster then, and is written again by the next compaction anyway, and with "
@@ -446,8 +447,7 @@ _CHANGES = (
            "The codec of changelog files; left out, that of data files, and `lz4` for small ones "
            "of `changelog-producer` = `lookup`, for each write waits for them."),
     Option("changelog-file.format", choice("parquet", "orc", "avro"),
-           "The format of changelog files; left out, that of data files.",
-           uses={"avro": Refused("Avro files are read and not written", "use 'parquet' or 'orc'")}),
+           "The format of changelog files; left out, that of data files."),
     Option("changelog-file.prefix", FILE_NAME, "How names of changelog files begin.", "changelog-"),
     Option("changelog-file.stats-mode", STATS_MODE,
            "Which statistics are kept of changelog files; left out, those of data files."),

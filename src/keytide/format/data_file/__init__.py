@@ -9,7 +9,7 @@ a Polars frame in the shape of the table's *current* schema, pairing columns by 
 """
 
 from keytide.format.data_file.filters import ColumnFilter, FileFilters
-from keytide.format.data_file.formats import WRITABLE
+from keytide.format.data_file.formats import FORMATS
 from keytide.format.data_file.kept_rows import read_few
 from keytide.format.data_file.key_spans import Key, key_spans
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
@@ -28,12 +28,12 @@ from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
 
 __all__ = [
+    "FORMATS",
     "IS_DEAD",
     "POSITION",
     "SEQUENCE_NUMBER",
     "VALUE_KIND",
     "WHOLE_FILE",
-    "WRITABLE",
     "ColumnFilter",
     "FileFilters",
     "FileReader",

@@ -1,4 +1,4 @@
-"""Avro data files, read with Polars.
+"""Avro data files, written row by row and read with Polars.
 
 Polars decodes columns, but knows neither maps nor zstandard. A map of Avro has the bytes of an
 array of key and value, so that a file's blocks are given to Polars unpacked, behind a header that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -20,17 +20,22 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import from_arrow, to_arrow
+from keytide.format.data_file.avro_rows import record_type, records
 from keytide.format.data_file.layout import physical_schema
 from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
+from keytide.format.encoding import densest
 from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
 from keytide.store import Store
 
-__all__ = ["group_ends", "group_rows", "stored_file"]
+__all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "write"]
 
 _SYNC_BYTES = 16
 _SYNC = bytes(_SYNC_BYTES)
 _BATCH_BYTES = 64 << 20
+_BLOCK_BYTES = 256 << 10
+# No reader in Java has lz4 for files of Avro.
+_CODECS = {"zstd": "zstandard", "lz4": "zstandard", "gzip": "deflate", "none": "null"}
 
 
 def stored_file(
@@ -63,6 +68,31 @@ def group_rows(store: Store, path: str, size: int | None, kept_bytes_max: int) -
     """The rows of the blocks."""
     with store.open_input(path) as source:
         return [block.rows for block in _Container.of(source).blocks]
+
+
+def note(store: Store, path: str, key: str) -> str | None:
+    """What is noted in the header."""
+    with store.open_input(path) as source, _decoding():
+        reader: Any = fastavro.reader(source)
+    found: str | None = reader.metadata.get(key)
+    return found
+
+
+def check_columns(columns: pa.Schema) -> None:
+    """Refuse names and types that no record of Avro has. Raises `InvalidError`."""
+    record_type(columns)
+
+
+def write(
+    output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
+) -> None:
+    """Write rows, one after the other. Raises `InvalidError` for columns that Avro has not."""
+    schema = fastavro.parse_schema(record_type(rows.schema))
+    codec = _CODECS.get(densest(codec), codec)
+    fastavro.writer(
+        output, schema, records(rows), codec, _BLOCK_BYTES, dict(notes),
+        codec_compression_level=zstd_level if codec == "zstandard" else None,
+    )  # fmt: skip
 
 
 @contextmanager

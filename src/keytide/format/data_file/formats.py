@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from keytide.errors import UnsupportedError
 from keytide.format.data_file import avro, orc, parquet
-from keytide.format.data_file.stored_file import FileFormat, WritableFormat
+from keytide.format.data_file.stored_file import FileFormat
 from keytide.options.keys import FILE_FORMAT
 
-__all__ = ["FORMATS", "WRITABLE", "format_name", "format_of"]
+__all__ = ["FORMATS", "format_name", "format_of"]
 
-WRITABLE: Mapping[str, WritableFormat] = {"parquet": parquet, "orc": orc}
-FORMATS: Mapping[str, FileFormat] = {**WRITABLE, "avro": avro}
+FORMATS: Mapping[str, FileFormat] = {"parquet": parquet, "orc": orc, "avro": avro}
 
 
 def format_of(path: str) -> FileFormat:

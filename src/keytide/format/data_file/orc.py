@@ -28,7 +28,7 @@ from keytide.lazily import cached_property
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 
-__all__ = ["group_ends", "group_rows", "note", "stored_file", "write"]
+__all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "write"]
 
 _STRIPE_BYTES = 64 << 20
 _CODECS = {"gzip": "zlib", "none": "uncompressed"}
@@ -68,6 +68,10 @@ def note(store: Store, path: str, key: str) -> str | None:
     with store.open_input(path) as source:
         found = (po.ORCFile(source).schema.field(0).metadata or {}).get(key.encode())
     return None if found is None else found.decode()
+
+
+def check_columns(columns: pa.Schema) -> None:
+    """All of them may be."""
 
 
 def write(

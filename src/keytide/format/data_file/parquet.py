@@ -48,7 +48,7 @@ from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
 from keytide.store import Store
 
-__all__ = ["group_ends", "group_rows", "note", "stored_file", "write"]
+__all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "write"]
 
 # Planning a lazy read of a smaller file takes longer than reading all of it.
 _LAZY_FILE_BYTES_MIN = 128 << 10
@@ -145,6 +145,10 @@ def note(store: Store, path: str, key: str) -> str | None:
         check_footer(file)
         found = (pq.read_metadata(file).metadata or {}).get(key.encode())
     return None if found is None else found.decode()
+
+
+def check_columns(columns: pa.Schema) -> None:
+    """All of them may be."""
 
 
 def write(

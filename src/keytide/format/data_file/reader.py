@@ -16,7 +16,7 @@ from keytide.errors import DataError, KeytideError
 from keytide.format.arrow import polars_schema
 from keytide.format.cache import version_of
 from keytide.format.data_file.evolved import evolved_column
-from keytide.format.data_file.formats import WRITABLE, format_name, format_of
+from keytide.format.data_file.formats import FORMATS, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.deletion_vector import VectorPlace, dead_positions
@@ -252,7 +252,7 @@ def version_in(store: Store, path: str) -> tuple[Hashable, ...]:
 def read_note(store: Store, path: str, key: str) -> str | None:
     """What was noted under a key when a file was written. Raises like `FileReader.read`."""
     with _naming_file(store, path):
-        file_format = WRITABLE.get(format_name(path))
+        file_format = FORMATS.get(format_name(path))
         return None if file_format is None else file_format.note(store, path, key)
 
 

@@ -18,7 +18,6 @@ __all__ = [
     "FileFormat",
     "Rows",
     "StoredFile",
-    "WritableFormat",
     "numbered_rows",
 ]
 
@@ -52,7 +51,7 @@ class StoredFile(Protocol):
 
 
 class FileFormat(Protocol):
-    """Reads the files of one format; errors are those of the library behind it."""
+    """Reads and writes the files of one format; errors are those of the library behind it."""
 
     def stored_file(
         self,
@@ -83,9 +82,8 @@ class FileFormat(Protocol):
         Only of types whose values compare as those of Python do. `kept_bytes_max` as above.
         """
 
-
-class WritableFormat(FileFormat, Protocol):
-    """Writes such files too."""
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raise `InvalidError` for columns that files of the format cannot have."""
 
     def write(
         self, output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]

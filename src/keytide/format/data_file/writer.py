@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.format.data_file.filters import FileFilters
-from keytide.format.data_file.formats import WRITABLE
+from keytide.format.data_file.formats import FORMATS
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.encoding import BALANCED
 from keytide.format.manifest import DataFileMeta, FileSource
@@ -154,7 +154,7 @@ class RunWriter:
 
     def _encoding(self, physical: pa.Table, level: int) -> Callable[[Any], None]:
         """What writes the rows of a file to an output."""
-        write, codec = WRITABLE[self.file_format].write, self._codec(physical, level)
+        write, codec = FORMATS[self.file_format].write, self._codec(physical, level)
         return lambda output: write(output, physical, codec, self.zstd_level, self.notes)
 
     def _codec(self, rows: pa.Table, level: int) -> str:

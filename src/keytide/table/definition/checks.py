@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format import paths
 from keytide.format.bloom_filter import has_hash
-from keytide.format.data_file import WRITABLE
+from keytide.format.data_file import FORMATS, physical_schema
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class, engine_of, engines_with
 from keytide.merge.functions.registry import (
@@ -85,7 +85,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema).check(schema, options)
     check_post_merge(schema, options)
-    _check_file_format(options)
+    _check_file_formats(schema, options)
     _check_bloom_filters(schema, options)
     _check_defaults(schema, options)
     check_counted(schema, options)
@@ -144,12 +144,23 @@ def check_types(schema: TableSchema) -> None:
             )
 
 
-def _check_file_format(options: TableOptions) -> None:
-    if options.file_format not in WRITABLE:
-        raise UnsupportedError(
-            f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written; use "
-            f"{' or '.join(map(repr, WRITABLE))}"
-        )
+def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
+    """Refuse columns and a codec that a format has not; files of changelogs may have their own."""
+    formats = {options.file_format, options.changelog_file_format or options.file_format}
+    for file_format in formats:
+        FORMATS[file_format].check_columns(physical_schema(schema))
+    codecs = {
+        keys.FILE_COMPRESSION: (options.file_format, options.file_compression),
+        keys.CHANGELOG_FILE_COMPRESSION: (
+            options.changelog_file_format or options.file_format,
+            options.changelog_file_compression,
+        ),
+    }
+    for key, (file_format, codec) in codecs.items():
+        if (file_format, codec) == ("avro", "lz4"):
+            raise UnsupportedError(
+                f"'{key}' = 'lz4': other readers know no such Avro files; use 'zstd' or 'snappy'"
+            )
 
 
 def _check_bloom_filters(schema: TableSchema, options: TableOptions) -> None:

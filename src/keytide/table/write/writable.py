@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from keytide.errors import UnsupportedError
-from keytide.format.data_file import WRITABLE
-from keytide.options import TableOptions, keys
+from keytide.options import keys
 from keytide.table.definition.kind import why_in_both_partitions
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -28,27 +27,11 @@ def check_writable(view: TableView) -> None:
     reason = (
         view.files.why_not_writable
         or view.kind.why_not_writable(view.options)
-        or _why_not_stored(view.options)
         or _why_keys_would_move(view)
         or _why_hidden(view)
     )
     if reason is not None:
         raise UnsupportedError(f"table {view.name}: this release cannot write to it: {reason}")
-
-
-def _why_not_stored(options: TableOptions) -> str | None:
-    formats = {keys.FILE_FORMAT: options.file_format}
-    if options.changelog_producer != "none":
-        changelog_format = options.changelog_file_format or options.file_format
-        formats[keys.CHANGELOG_FILE_FORMAT] = changelog_format
-    for key, file_format in formats.items():
-        if file_format not in WRITABLE:
-            return (
-                f"'{key}' = {file_format!r} cannot be written, only "
-                f"{' and '.join(map(repr, WRITABLE))}; set it to one of them: files of several "
-                f"formats may lie in one table"
-            )
-    return None
 
 
 def _why_hidden(view: TableView) -> str | None:
