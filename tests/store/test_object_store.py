@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from keytide.errors import DataError, InvalidError
+from keytide.errors import DataError, InvalidError, SetupError
 from keytide.store import Store, open_store
 
 # The secret of conftest's S3 options.
@@ -22,13 +22,18 @@ SECRET = "wJalrXUtnFEMI"
 
 
 class FlakyServer(ThreadingHTTPServer):
-    """Just enough of S3 to do what it is told and then answer 503."""
+    """Just enough of S3 to do what it is told and then answer 503, or to refuse to do it.
+
+    With `ignores_conditions` it is one of those that know no conditional put.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), FlakyRequest)
         self.objects: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.losses = 0
+        self.refusals: list[int] = []
+        self.ignores_conditions = False
 
 
 class FlakyRequest(BaseHTTPRequestHandler):
@@ -36,13 +41,22 @@ class FlakyRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_PUT(self) -> None:
-        self.server.requests.append("PUT")
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers["If-None-Match"] == "*" and self.path in self.server.objects:
+        if not self.path.endswith(".tmp"):
+            self.server.requests.append("PUT")
+            if self.server.refusals:
+                self.answer(self.server.refusals.pop(0))
+                return
+        has_condition = self.headers["If-None-Match"] == "*" and not self.server.ignores_conditions
+        if has_condition and self.path in self.server.objects:
             self.answer(412)
             return
         self.server.objects[self.path] = data
         self.answer(200)
+
+    def do_DELETE(self) -> None:
+        self.server.objects.pop(self.path, None)
+        self.answer(204)
 
     def do_GET(self) -> None:
         self.server.requests.append("GET")
@@ -50,7 +64,7 @@ class FlakyRequest(BaseHTTPRequestHandler):
         self.answer(200 if known else 404, self.server.objects.get(self.path, b""))
 
     def answer(self, status: int, body: bytes = b"") -> None:
-        if self.server.losses:
+        if self.server.losses and not self.path.endswith(".tmp"):
             self.server.losses -= 1
             status, body = 503, b""
         self.send_response(status)
@@ -81,14 +95,50 @@ def flaky_store(flaky_server: FlakyServer) -> Store:
     return open_store("s3://flaky", {"endpoint": endpoint, "skip_signature": "true"})
 
 
-def test_create_with_a_lost_response_is_an_error_and_not_a_lost_race(
+def test_create_with_a_lost_response_knows_its_own_object(
     flaky_server: FlakyServer, flaky_store: Store
 ) -> None:
     flaky_server.losses = 1
+    assert flaky_store.create("snapshot-1", b"mine")
+    assert flaky_server.requests == ["PUT", "PUT", "GET"]
+    assert not flaky_store.create("snapshot-1", b"mine")
+
+
+def test_create_that_was_throttled_does_not_take_the_object_of_another_for_its_own(
+    flaky_server: FlakyServer, flaky_store: Store
+) -> None:
+    flaky_store.create("snapshot-1", b"theirs")
+    flaky_server.refusals = [503, 429]
+    assert not flaky_store.create("snapshot-1", b"mine")
+    assert flaky_store.read("snapshot-1") == b"theirs"
+
+
+def test_create_that_met_another_one_under_way_is_tried_again(
+    flaky_server: FlakyServer, flaky_store: Store
+) -> None:
+    """S3 answers 409 there, and nobody may have the name in the end."""
+    flaky_server.refusals = [409]
+    assert flaky_store.create("snapshot-1", b"mine")
+
+
+def test_create_gives_up_after_as_many_tries_as_its_options_say(flaky_server: FlakyServer) -> None:
+    endpoint = f"http://127.0.0.1:{flaky_server.server_port}"
+    given = {"endpoint": endpoint, "skip_signature": "true", "max_retries": "1"}
+    store = open_store("s3://flaky", given)
+    flaky_server.refusals = [503, 503, 503]
     with pytest.raises(DataError, match=r"Cannot create s3://flaky/snapshot-1: .*503"):
-        flaky_store.create("snapshot-1", b"mine")
-    assert flaky_server.requests == ["PUT"]
-    assert flaky_store.read("snapshot-1") == b"mine"
+        store.create("snapshot-1", b"mine")
+    assert flaky_server.requests == ["PUT", "PUT"]
+    assert "max_retries" not in dict(store.polars_options() or {})
+
+
+def test_service_that_ignores_conditions_is_refused_before_anything_is_made(
+    flaky_server: FlakyServer, flaky_store: Store
+) -> None:
+    flaky_server.ignores_conditions = True
+    with pytest.raises(SetupError, match="does not carry out conditional writes"):
+        flaky_store.create("t/schema/schema-0", b"{}")
+    assert flaky_server.objects == {}
 
 
 def test_read_and_put_try_again_after_a_server_error(
@@ -170,7 +220,7 @@ def test_memory_stores_of_one_name_share_their_files() -> None:
 
 
 def test_secrets_are_in_no_text(s3_options: dict[str, str]) -> None:
-    options = {**s3_options, "endpoint": "http://127.0.0.1:1"}
+    options = {**s3_options, "endpoint": "http://127.0.0.1:1", "max_retries": "0"}
     store = open_store("s3://bucket/warehouse", options)
     with pytest.raises(DataError) as caught:
         store.create("a", b"")
@@ -184,16 +234,17 @@ def test_secret_in_an_answer_of_the_service_is_masked() -> None:
         "endpoint": "http://127.0.0.1:1",
         "session_token": "127.0.0.1:1",
         "skip_signature": "true",
+        "max_retries": "0",
     }
     with pytest.raises(DataError) as caught:
         open_store("s3://masked", options).create("a", b"")
     text = "".join(traceback.format_exception(caught.value))
-    assert "http://***/masked/a" in text
+    assert "http://***/masked/" in text
     assert "127.0.0.1:1" not in text
 
 
 def test_failing_service_is_a_data_error_with_its_cause() -> None:
-    options = {"endpoint": "http://127.0.0.1:1", "skip_signature": "true"}
+    options = {"endpoint": "http://127.0.0.1:1", "skip_signature": "true", "max_retries": "0"}
     store = open_store("s3://nowhere/warehouse", options)
     with pytest.raises(DataError, match="Cannot create s3://nowhere/warehouse/a: ") as caught:
         store.create("a", b"")
@@ -207,7 +258,7 @@ def test_output_to_a_missing_bucket_is_a_data_error(
 ) -> None:
     store = open_store("s3://no-such-bucket", s3_options)
     with (
-        pytest.raises(DataError, match="Cannot write s3://no-such-bucket/data"),
+        pytest.raises(DataError, match="no bucket or container s3://no-such-bucket"),
         store.open_output("data") as file,
     ):
         file.write(bytes(size_bytes))
@@ -239,7 +290,12 @@ def test_environment_variables_serve_in_place_of_options(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"no_such_option": SECRET}, "no_such_option"), ({"timeout": "soon"}, "soon")],
+    [
+        ({"no_such_option": SECRET}, "no_such_option"),
+        ({"timeout": "soon"}, "soon"),
+        ({"max_retries": "-1"}, "max_retries is '-1', expected a whole number"),
+        ({"retry_timeout": "soon"}, "retry_timeout is 'soon', expected a time such as 60s"),
+    ],
 )
 def test_options_that_do_not_fit_are_invalid(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidError, match=message) as caught:

@@ -28,6 +28,7 @@ from service import connect_by_service
 
 SERVICE = "service"
 FAR = "far"
+CLOUD = "cloud"
 
 TABLES: dict[str, dict[str, str]] = {
     "last": {"bucket": "2", "num-sorted-run.compaction-trigger": "3"},
@@ -52,7 +53,10 @@ Model = dict[int, Row]
 
 
 def connect(warehouse: str) -> kt.Lake:
-    """A lake in a folder, one that a table service keeps there, or one behind a small cache."""
+    """A lake in a folder, one that a table service keeps there, or one behind a small cache.
+
+    Of one in a cloud the folder has the address, and the processes' notes.
+    """
     kind, folder = ["", *warehouse.split(":", 1)][-2:]
     if kind == SERVICE:
         return connect_by_service(Path(folder))
@@ -60,6 +64,8 @@ def connect(warehouse: str) -> kt.Lake:
         return kt.connect(
             "", store=FarFolder(folder), cache=f"{folder}-cache", cache_bytes=_CACHE_BYTES
         )
+    if kind == CLOUD:
+        return kt.connect((Path(folder) / "address").read_text())
     return kt.connect(folder)
 
 

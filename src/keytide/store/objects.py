@@ -3,7 +3,7 @@
 The requests are obstore's work. An object appears whole when its upload ends, so every write is
 atomic, and `create` is a conditional put. Options and environment variables are obstore's own:
 `endpoint`, `region`, `access_key_id`, `account_name` and so on; client options such as `timeout`
-and `allow_http` may stand among them.
+and `allow_http` may stand among them, and `max_retries` and `retry_timeout`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from __future__ import annotations
 import builtins
 import os
 import re
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
-from keytide.errors import DataError, InvalidError, KeytideError
+from keytide.errors import DataError, InvalidError, KeytideError, SetupError
 from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
+from keytide.store.claim import claim, honours_claims
+from keytide.store.retries import RETRY_OPTIONS, Retries
 from keytide.store.seekable import SeekableReader
 from keytide.store.uploads import Uploads
 from keytide.threads import begin, side_by_side
@@ -136,16 +139,52 @@ class ObjectStore(Store):
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole object if the name is free, by a conditional put.
 
-        It is tried once: a second try after a lost response would find the first one's object
-        and take it for somebody else's.
+        Where the answer of a try is lost, the next one tells whether the object is this one's, by
+        its content: of racers that write the same several may be told that it is theirs. Raises
+        `SetupError` for a service that speaks the protocol of S3 and ignores the condition.
         """
+        self._check_conditions(path)
+        retries = Retries.of(dict(self.options))
         with self._errors("create", path):
-            once = _handle(self.bucket, self.options, 0)
+            put = self._putting_anew(self._key(path), data)
+            return claim(put, partial(self._found, path), data, retries.pauses(), time.sleep)
+
+    def _putting_anew(self, key: str, data: bytes) -> Callable[[], object]:
+        # Tried once, because only `claim` knows what the answer to a second try means.
+        once = _handle(self.bucket, self.options, 0)
+        return lambda: obstore.put(once, key, data, mode="create")
+
+    def _found(self, path: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return bytes(obstore.get(self._handle, self._key(path)).bytes())
+        return None
+
+    def _check_conditions(self, path: str) -> None:
+        """Refuse a service that would let two writers make the same object.
+
+        Once a process, and not where the service is known to do better: beside `path` an object
+        with a name of its own is made twice, and deleted.
+        """
+        known = (self.bucket, self.options)
+        if known in _CHECKED or not _is_compatible(self.bucket, dict(self.options)):
+            return
+        folder = path.rpartition("/")[0]
+        probe = self._key(f"{folder}/.{uuid4().hex}.tmp".lstrip("/"))
+        with self._errors("create", path):
             try:
-                obstore.put(once, self._key(path), data, mode="create")
-            except (AlreadyExistsError, FileExistsError):
-                return False
-        return True
+                put = partial(obstore.put, self._handle, probe, b"", mode="create")
+                is_sound = honours_claims(put)
+            finally:
+                with suppress(BaseError, OSError):
+                    obstore.delete(self._handle, probe)
+        if not is_sound:
+            raise SetupError(
+                f"{self.bucket} at {_endpoint(dict(self.options))} does not carry out conditional "
+                f"writes (the header If-None-Match: * of a PUT), so of two writers at once one "
+                f"would lose its commit without a word. Use a release of the service that does, "
+                f"or another store"
+            )
+        _CHECKED.add(known)
 
     def hint(self, path: str, data: bytes) -> None:
         """Replace an object; a failing storage is ignored."""
@@ -169,17 +208,36 @@ class ObjectStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All objects below `prefix`."""
         with self._errors("list", prefix):
-            for batch in obstore.list(self._handle, self._directory(prefix), chunk_size=1000):
-                for meta in batch:
-                    modified_ms = round(meta["last_modified"].timestamp() * 1000)
-                    yield ObjectInfo(self._relative(meta["path"]), meta["size"], modified_ms)
+            pauses, last = Retries.of(dict(self.options)).pauses(), None
+            while True:
+                try:
+                    for meta in self._metas(prefix, last):
+                        modified_ms = round(meta["last_modified"].timestamp() * 1000)
+                        last = meta["path"]
+                        yield ObjectInfo(self._relative(last), meta["size"], modified_ms)
+                    return
+                except BaseError as error:
+                    pause = _pause_after(error, pauses)
+                time.sleep(pause)
+
+    def _metas(self, prefix: str, after: str | None) -> Iterator[obstore.ObjectMeta]:
+        """What the service tells of the objects below `prefix`, those that come after a key."""
+        directory = self._directory(prefix)
+        for batch in obstore.list(self._handle, directory, offset=after, chunk_size=1000):
+            yield from batch
 
     def list_names(self, directory: str = "") -> builtins.list[str]:
         """Sorted names of the objects and directories directly below `directory`."""
         with self._errors("list", directory):
-            found = obstore.list_with_delimiter(self._handle, self._directory(directory))
-            keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
-            return sorted(key.rpartition("/")[2] for key in keys)
+            pauses = Retries.of(dict(self.options)).pauses()
+            while True:
+                try:
+                    found = obstore.list_with_delimiter(self._handle, self._directory(directory))
+                    keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+                    return sorted(key.rpartition("/")[2] for key in keys)
+                except BaseError as error:
+                    pause = _pause_after(error, pauses)
+                time.sleep(pause)
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove objects. One that is already gone is no error."""
@@ -204,7 +262,9 @@ class ObjectStore(Store):
 
     def polars_options(self) -> Mapping[str, str] | None:
         """The options of the service, whose names Polars shares; None for objects in memory."""
-        return None if self.bucket.startswith(_MEMORY) else dict(self.options)
+        if self.bucket.startswith(_MEMORY):
+            return None
+        return {k: v for k, v in self.options if k.lower() not in RETRY_OPTIONS}
 
     def sub(self, prefix: str) -> ObjectStore:
         """The same bucket, rooted at `prefix`."""
@@ -212,7 +272,7 @@ class ObjectStore(Store):
 
     @property
     def _handle(self) -> Handle:
-        return _handle(self.bucket, self.options, _RETRIES)
+        return _handle(self.bucket, self.options)
 
     def _key(self, path: str) -> str:
         check_path(path)
@@ -234,6 +294,11 @@ class ObjectStore(Store):
         except KeytideError:
             raise
         except FileNotFoundError as error:
+            if action in _MAKING:
+                raise DataError(
+                    f"Cannot {action} {uri}: there is no bucket or container {self.bucket}. Make "
+                    f"it, or check its name and the endpoint ({_reason(error, self.options)})"
+                ) from _without_secrets(OSError(str(error)), self.options)
             raise storage_error(action, uri, error) from error
         except ValueError as error:
             raise InvalidError(
@@ -286,12 +351,13 @@ def open_object_store(bucket: str, prefix: str, options: Mapping[str, str]) -> O
     """The objects below `prefix`. Raises `InvalidError` for options that do not fit `bucket`."""
     store = ObjectStore(bucket, prefix, tuple(sorted(options.items())))
     try:
-        _handle(bucket, store.options, _RETRIES)
+        _handle(bucket, store.options)
     except (BaseError, OSError, ValueError, TypeError) as error:
         raise InvalidError(
             f"Cannot open {store.uri} with the options {sorted(options)}: "
             f"{_reason(error, store.options)}. Options are obstore's, such as endpoint, region, "
-            "access_key_id, account_name, and client options such as timeout"
+            "access_key_id, account_name, client options such as timeout, and max_retries and "
+            "retry_timeout"
         ) from _without_secrets(error, store.options)
     return store
 
@@ -322,7 +388,10 @@ class _RangeReader(SeekableReader):
         return self._piece[start : start + length]
 
 
-def _handle(bucket: str, options: tuple[tuple[str, str], ...], retries: int) -> Handle:
+def _handle(
+    bucket: str, options: tuple[tuple[str, str], ...], retries: int | None = None
+) -> Handle:
+    """The client of a bucket, with as many retries as the options say, or with so many."""
     refuse_forked_child()
     # Two first callers must not make two in-memory stores.
     with _CONNECTING:
@@ -337,12 +406,17 @@ def _memory(bucket: str) -> Handle:
 
 
 @cache
-def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int) -> Handle:
+def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int | None) -> Handle:
     client: dict[str, Any] = {k: v for k, v in options if k.lower() in _CLIENT_OPTIONS}
-    config: dict[str, Any] = {k: v for k, v in options if k.lower() not in _CLIENT_OPTIONS}
+    ours = _CLIENT_OPTIONS | RETRY_OPTIONS
+    config: dict[str, Any] = {k: v for k, v in options if k.lower() not in ours}
+    wanted = Retries.of(dict(options))
     if _endpoint(config).startswith("http://"):
         client.setdefault("allow_http", "true")
-    retry_config: Any = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
+    retry_config: Any = {
+        "max_retries": wanted.count if retries is None else retries,
+        "retry_timeout": wanted.within,
+    }
     connect: Any = from_url
     try:
         handle: Handle = connect(
@@ -359,10 +433,29 @@ def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int) ->
     return handle
 
 
+def _pause_after(error: BaseError, pauses: Iterator[float]) -> float:
+    """How long to wait before an answer that was cut off is read anew; all else raises.
+
+    obstore makes a request anew that has no answer, and not one whose answer ends in its midst.
+    """
+    pause = next(pauses, None) if _CUT_OFF in str(error) else None
+    if pause is None:
+        raise error
+    return pause
+
+
 def _endpoint(config: Mapping[str, str]) -> str:
     given = (value for key, value in config.items() if "endpoint" in key.lower())
     inherited = (os.environ.get(name, "") for name in _ENDPOINT_VARIABLES)
     return next((value for value in (*given, *inherited) if value), "")
+
+
+def _is_compatible(bucket: str, config: Mapping[str, str]) -> bool:
+    """Whether a service speaks the protocol of S3 and is not Amazon's."""
+    if not bucket.startswith("s3"):
+        return False
+    host = urlsplit(_endpoint(config)).hostname or ""
+    return bool(host) and not host.endswith(_AMAZON)
 
 
 def _reason(error: Exception, options: tuple[tuple[str, str], ...]) -> str:
@@ -394,14 +487,23 @@ _WHOLE_READ_BYTES = 8 << 20
 # A footer with the metadata of many column chunks fits.
 _READ_AHEAD_BYTES = 1 << 18
 _PARALLEL_REQUESTS = 32
-_RETRIES = 5
-_RETRY_TIMEOUT = timedelta(seconds=60)
 _CONNECTING = Lock()
+_CHECKED: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+"""The buckets, with their options, of which this process knows that conditions count there."""
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_MAKING = ("write", "create")
+_CUT_OFF = "response body error"
 _CREDENTIALS_OF = ("AWS_", "AZURE_", "GOOGLE_")
 # Shorter texts keep nothing secret, and occur in other words.
 _SECRET_LENGTH_MIN = 6
 _SECRET_OPTION = re.compile("key|secret|token|sas|password|credential", re.IGNORECASE)
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT")
+_ENDPOINT_VARIABLES = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_ENDPOINT",
+)
 
 # obstore keeps these apart from the options of a service.
 _CLIENT_OPTIONS = frozenset(
