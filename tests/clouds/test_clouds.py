@@ -186,11 +186,14 @@ def test_writes_outlive_connections_that_end(cloud: clouds.Cloud, store: Store, 
 def test_reads_outlive_connections_that_end(cloud: clouds.Cloud, store: Store, act: str) -> None:
     data = random.Random(0).randbytes(9 << 20)
     store.put("data", data)
+    store.put("small", data[:50])
     for read, wanted in (
         (lambda: store.read("data"), data),
+        (lambda: store.read("small"), data[:50]),
+        (lambda: store.open_input("small").read(), data[:50]),
         (lambda: store.read_ranges("data", [(5, 1 << 20)]), [data[5 : 1 << 20]]),
-        (store.list_names, ["data"]),
-        (lambda: [info.path for info in store.list()], ["data"]),
+        (store.list_names, ["data", "small"]),
+        (lambda: [info.path for info in store.list()], ["data", "small"]),
     ):
         cloud.proxy.troubles.append(Trouble("GET", "", act))  # type: ignore[arg-type]
         assert read() == wanted  # type: ignore[operator]

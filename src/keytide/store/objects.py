@@ -69,7 +69,7 @@ class ObjectStore(Store):
     def read(self, path: str) -> bytes:
         """The whole object."""
         with self._errors("read", path):
-            return bytes(obstore.get(self._handle, self._key(path)).bytes())
+            return self._whole(path)
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
         """A call that is under way in a thread of its own."""
@@ -82,17 +82,17 @@ class ObjectStore(Store):
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file: in memory when small, else one ranged request for each read."""
         with self._errors("read", path):
-            found = obstore.get(self._handle, self._key(path))
-            size_bytes = found.meta["size"]
-            if size_bytes <= _WHOLE_READ_BYTES:
-                return pa.BufferReader(pa.py_buffer(bytes(found.bytes())))
+            size_bytes, whole = self._persistently(partial(self._small, path))
+            if whole is not None:
+                return pa.BufferReader(pa.py_buffer(whole))
         return pa.PythonFile(_RangeReader(self, path, size_bytes), mode="r")
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """`length` bytes from `start` on; fewer where the object ends."""
         with self._errors("read", path):
             key = self._key(path)
-            return bytes(obstore.get_range(self._handle, key, start=start, length=length))
+            get = partial(obstore.get_range, self._handle, key, start=start, length=length)
+            return bytes(self._persistently(get))
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         """Bytes of an object, fetched side by side; ranges that lie close come as one."""
@@ -100,8 +100,9 @@ class ObjectStore(Store):
             return []
         with self._errors("read", path):
             starts, ends = zip(*ranges, strict=True)
-            found = obstore.get_ranges(self._handle, self._key(path), starts=starts, ends=ends)
-            return [bytes(piece) for piece in found]
+            key = self._key(path)
+            get = partial(obstore.get_ranges, self._handle, key, starts=starts, ends=ends)
+            return [bytes(piece) for piece in self._persistently(get)]
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
@@ -156,7 +157,7 @@ class ObjectStore(Store):
 
     def _found(self, path: str) -> bytes | None:
         with suppress(FileNotFoundError):
-            return bytes(obstore.get(self._handle, self._key(path)).bytes())
+            return self._whole(path)
         return None
 
     def _check_conditions(self, path: str) -> None:
@@ -229,15 +230,10 @@ class ObjectStore(Store):
     def list_names(self, directory: str = "") -> builtins.list[str]:
         """Sorted names of the objects and directories directly below `directory`."""
         with self._errors("list", directory):
-            pauses = Retries.of(dict(self.options)).pauses()
-            while True:
-                try:
-                    found = obstore.list_with_delimiter(self._handle, self._directory(directory))
-                    keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
-                    return sorted(key.rpartition("/")[2] for key in keys)
-                except BaseError as error:
-                    pause = _pause_after(error, pauses)
-                time.sleep(pause)
+            below = self._directory(directory)
+            found = self._persistently(lambda: obstore.list_with_delimiter(self._handle, below))
+            keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+            return sorted(key.rpartition("/")[2] for key in keys)
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove objects. One that is already gone is no error."""
@@ -273,6 +269,26 @@ class ObjectStore(Store):
     @property
     def _handle(self) -> Handle:
         return _handle(self.bucket, self.options)
+
+    def _whole(self, path: str) -> bytes:
+        key = self._key(path)
+        return self._persistently(lambda: bytes(obstore.get(self._handle, key).bytes()))
+
+    def _small(self, path: str) -> tuple[int, bytes | None]:
+        """The size of an object, and its content where one request for all of it is best."""
+        found = obstore.get(self._handle, self._key(path))
+        size_bytes: int = found.meta["size"]
+        return size_bytes, bytes(found.bytes()) if size_bytes <= _WHOLE_READ_BYTES else None
+
+    def _persistently(self, call: Callable[[], T]) -> T:
+        """What a call gives that reads; it is made anew where its answer is cut off."""
+        pauses = Retries.of(dict(self.options)).pauses()
+        while True:
+            try:
+                return call()
+            except BaseError as error:
+                pause = _pause_after(error, pauses)
+            time.sleep(pause)
 
     def _key(self, path: str) -> str:
         check_path(path)
