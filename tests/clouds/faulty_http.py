@@ -25,7 +25,9 @@ _LATE_S = 0.7
 
 @dataclass
 class Trouble:
-    """What goes wrong with the next `times` requests of a method whose path matches a pattern.
+    """What goes wrong with `times` requests of a method whose path matches a pattern.
+
+    It strikes the next ones, or of those that match one in `every`.
 
     - `status`: nothing is done, and the answer is `code`;
     - `lost-answer`: it is done, and the connection ends without an answer;
@@ -40,6 +42,8 @@ class Trouble:
     act: Act
     code: int = 503
     times: int = 1
+    every: int = 1
+    seen: int = 0
     struck: int = 0
 
 
@@ -183,8 +187,10 @@ class FaultyProxy:
         """What strikes a request."""
         with self._lock:
             for trouble in self.troubles:
-                hits = trouble.method == method and re.search(trouble.match, path)
-                if hits and trouble.struck < trouble.times:
+                if trouble.method != method or not re.search(trouble.match, path):
+                    continue
+                trouble.seen += 1
+                if trouble.struck < trouble.times and trouble.seen % trouble.every == 0:
                     trouble.struck += 1
                     return trouble
         return None

@@ -219,10 +219,10 @@ def test_writers_that_are_killed_lose_and_repeat_nothing(cloud: clouds.Cloud, ki
     print(f"KEYTIDE_SEED={seed}")
     chance = random.Random(seed)
     cloud.proxy.troubles += [
-        Trouble("PUT", "snapshot-[0-9]*[05]$", "lost-answer", times=10),
-        Trouble("PUT", "snapshot-[0-9]*[7]$", "late", times=10),
-        Trouble("PUT", "snapshot-[0-9]*[3]$", "status", 503, times=10),
-        Trouble("GET", "manifest", "cut-answer", times=10),
+        Trouble("PUT", "snapshot-[0-9]+$", "lost-answer", times=50, every=5),
+        Trouble("PUT", "snapshot-[0-9]+$", "late", times=50, every=7),
+        Trouble("PUT", "snapshot-[0-9]+$", "status", 503, times=50, every=3),
+        Trouble("GET", "manifest", "cut-answer", times=50, every=4),
     ]
     killed = Killed(make_table(cloud.address(), kind), kind, chance)
     killed.kill(2, int(os.environ.get("KEYTIDE_KILLS", "3")))
