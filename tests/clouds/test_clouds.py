@@ -215,6 +215,8 @@ def test_commit_whose_answer_is_lost_is_told_of_as_one_commit(cloud: clouds.Clou
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["last", "placed"])
 def test_writers_that_are_killed_lose_and_repeat_nothing(cloud: clouds.Cloud, kind: str) -> None:
+    if cloud.kind == "gs" and "KEYTIDE_KILLS" not in os.environ:
+        pytest.skip("with the XML interface in front writers may starve each other for minutes")
     seed = int(os.environ.get("KEYTIDE_SEED", time.time_ns() % 1_000_000))
     print(f"KEYTIDE_SEED={seed}")
     chance = random.Random(seed)
@@ -225,9 +227,7 @@ def test_writers_that_are_killed_lose_and_repeat_nothing(cloud: clouds.Cloud, ki
         Trouble("GET", "manifest", "cut-answer", times=50, every=4),
     ]
     killed = Killed(make_table(cloud.address(), kind), kind, chance)
-    # The XML interface in front of it makes this one so slow that writers starve each other.
-    kills = "1" if cloud.kind == "gs" else "2"
-    killed.kill(2, int(os.environ.get("KEYTIDE_KILLS", kills)))
+    killed.kill(2, int(os.environ.get("KEYTIDE_KILLS", "2")))
 
 
 @pytest.mark.timeout(3600)
