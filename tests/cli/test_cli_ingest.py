@@ -140,6 +140,10 @@ def test_every_option_reaches_the_ingestion(run: Run, ingested: list[FeedRequest
         (("--option", "bucket"), 2, "expected KEY=VALUE"),
         (("--schema", "id BIGGINT"), 2, "BIGGINT"),
         (("--format", "xml"), 2, "xml"),
+        (("--consumer-property", "secret"), 2, "expected NAME=VALUE"),
+        (("--if-lost", "earliest"), 1, "are for topics"),
+        (("--from", "kafka://localhost"), 1, "names no topic"),
+        (("--from", "kafka://localhost/t", "--spark", "local"), 2, "this process reads topics"),
     ],
 )
 def test_option_that_does_not_parse_is_refused_before_anything_runs(

@@ -113,8 +113,8 @@ StartingOffsets = Annotated[
 ConsumerProperty = Annotated[
     list[str] | None,
     typer.Option(
-        help="Property of Kafka's client, such as security.protocol=SSL; may be repeated. Those of "
-        "librdkafka, with --spark those of Kafka's own.",
+        help="Property of Kafka's client, librdkafka, such as security.protocol=SSL; may be "
+        "repeated.",
         metavar="NAME=VALUE",
     ),
 ]
@@ -182,9 +182,9 @@ def ingest(
     A table that does not exist is made. Standard error tells of each batch, standard output what
     was done in all.
 
-    Topics of Kafka are read by this process (pip install 'keytide[kafka]'), or with --spark by
-    Spark. Each batch is one commit with the offsets that it reaches, and the next run goes on
-    there: every message is applied exactly once. keytide lag tells what is still to come.
+    Topics of Kafka are read by this process (pip install 'keytide[kafka]'). Each batch is one
+    commit with the offsets that it reaches, and the next run goes on there: every message is
+    applied exactly once. keytide lag tells what is still to come.
 
     Files are read by Spark (pip install 'keytide[spark]'). Each is applied exactly once, however
     often the command is repeated with the same checkpoint.
@@ -231,8 +231,9 @@ def ingest(
         None if if_lost is None else if_lost.value,
     )
     if is_kafka(source):
-        asked = KafkaRequest.of(request, of_topics)
-        report = _run_topics(asked) if spark is None else _run_topics_on_spark(asked, spark)
+        if spark is not None:
+            raise typer.BadParameter(f"--spark {spark}: this process reads topics; leave it out")
+        report = _run_topics(KafkaRequest.of(request, of_topics))
     else:
         of_topics.check_unused(source)
         report = _run_files(request, spark)
@@ -277,13 +278,6 @@ def _run_topics(request: KafkaRequest) -> IngestReport:
     told = _Told()
     with heartbeat(lambda: told.progress((0, 0))):
         return run_feed(request, told.batch)
-
-
-def _run_topics_on_spark(request: KafkaRequest, master: str) -> IngestReport:
-    with _on_spark(master) as (spark, told):
-        from keytide.spark.topics import run_topics
-
-        return run_topics(request, spark, told.batch)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Feeds into tables of a lake: by its Spark session, or by this process."""
+"""Feeds into tables of a lake: of files by its Spark session, of topics by this process."""
 
 from __future__ import annotations
 
@@ -34,9 +34,4 @@ def feed(
         from keytide.spark.ingest import run_feed
 
         return run_feed(request, spark, on_batch, catalog)
-    of_topics = KafkaRequest.of(request, options)
-    if spark is None:
-        return topics.run_feed(of_topics, on_batch, catalog)
-    from keytide.spark.topics import run_topics
-
-    return run_topics(of_topics, spark, on_batch, catalog)
+    return topics.run_feed(KafkaRequest.of(request, options), on_batch, catalog)

@@ -698,18 +698,17 @@ class Lake:
 
         `source` is `kafka://host:port/topic`, with commas between several of either, or a folder,
         file or glob. `format` is 'debezium-json', 'maxwell-json', 'canal-json' or 'dms-json'. Files
-        are read by the Spark session of the lake; topics too, and without a session in this process
-        (`pip install 'keytide[kafka]'`). The table is opened, or made from `schema` and
-        `primary_key`, or from what the first messages and their keys show; `sequence_by` names the
-        members that order changes where the usual ones of the format will not do.
+        are read by the Spark session of the lake, topics by this process, whether there is a
+        session or not (`pip install 'keytide[kafka]'`). The table is opened, or made from `schema`
+        and `primary_key`, or from what the first messages and their keys show; `sequence_by` names
+        the members that order changes where the usual ones of the format will not do.
 
         Topics: each batch is one commit with the offsets that it reaches, so that a later run goes
         on there, whatever ended the one before. `starting_offsets` ('earliest', 'latest', or JSON
         such as `{"orders": {"0": 23}}`) is for partitions of which the table tells nothing.
         Messages that expired before they were read, and a topic that was made anew, are errors,
         unless `if_lost` says where to go on. A batch has `max_messages_per_batch` messages (100,000
-        if left out) and, without Spark, 64 MiB at most. `consumer_properties` are those of the
-        client: librdkafka's, on Spark those of Kafka's own.
+        if left out) and 64 MiB at most. `consumer_properties` are those of librdkafka.
 
         Files: progress lies in `checkpoint`, see `keytide.spark.ingest.ingest`.
 
