@@ -3,7 +3,7 @@
 Loading the libraries takes a second, most of what a small command does. Nothing has begun by then,
 so Ctrl-C ends the process at once, with the exit code of every stopped command, and without a
 traceback from inside of whatever was being loaded. This file stands beside the package, because
-importing anything within loads them.
+importing the commands loads them.
 """
 
 from __future__ import annotations
