@@ -22,8 +22,8 @@ LIBRARIES = {
 }
 LIBRARIES["opentelemetry"] = LIBRARIES.pop("opentelemetry_sdk")  # is what it is imported as
 
-# Both are loaded by what has looked for Spark before.
-BEHIND_A_DOOR = ("keytide/spark/", "keytide/cli/cluster.py")
+# They are loaded by what has looked for Spark before, the last one by Spark itself.
+BEHIND_A_DOOR = ("keytide/spark/", "keytide/cli/cluster.py", "pyspark_keytide.py")
 
 
 def imports(node: ast.AST) -> Iterator[str]:

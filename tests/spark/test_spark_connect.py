@@ -52,7 +52,7 @@ except kt.InvalidError as error:
 try:
     spark.read.format("keytide").option("colums", "id").load(table.uri).collect()
 except kt.InvalidError as error:
-    found["words"] = [str(error), "Traceback" in error.report]
+    found["words"] = [str(error), "PYTHON_DATA_SOURCE_ERROR" in error.report]
 
 on_spark = kt.connect(warehouse, spark=spark)
 query = "SELECT '{keytide_0}' AS text, count(*) AS n FROM t a JOIN t b ON a.id = b.id"

@@ -142,6 +142,8 @@ RECORD_LEVEL_EXPIRE_TIME = _key("record-level.expire-time")
 
 # -- reading ---------------------------------------------------------------------------------------
 
+CONSUMER_ID = _key("consumer-id")
+SCAN_MODE = _key("scan.mode")
 SCAN_SNAPSHOT_ID = _key("scan.snapshot-id")
 SCAN_TAG_NAME = _key("scan.tag-name")
 SCAN_TIMESTAMP = _key("scan.timestamp")
@@ -150,6 +152,7 @@ SCAN_VERSION = _key("scan.version")
 SCAN_SKIP_UPSERT = _key("scan.skip-upsert")
 SCAN_SKIP_UPSERT_DELETE = _key("scan.skip-upsert-delete")
 INCREMENTAL_BETWEEN = _key("incremental-between")
+INCREMENTAL_BETWEEN_TIMESTAMP = _key("incremental-between-timestamp")
 INCREMENTAL_BETWEEN_SCAN_MODE = _key("incremental-between-scan-mode")
 
 # -- changes and compaction ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from keytide.extras import library, require
 library("pyspark", "spark", "Spark")
 require("pandas", "spark", "Spark")  # pyspark loads it when rows come to Python
 
-from keytide.spark.session import register, session  # noqa: E402  # pyspark is there
+from keytide.spark.lake_views import register_lake  # noqa: E402  # pyspark is there
+from keytide.spark.session import register, session  # noqa: E402
 
-__all__ = ["register", "session"]
+__all__ = ["register", "register_lake", "session"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keytide.spark.internals import mark_streams
@@ -63,10 +64,19 @@ def register(spark: SparkSession) -> None:
     check_python(spark)
     # Makes the session the active one, in which Spark looks whether the name is taken.
     spark.createDataFrame([], "nothing int")
-    spark.dataSource.register(KeytideSource)
+    _take_in(spark)
     mark_streams(FORMAT, STREAM)
     keep_views_new(FORMAT)
     speak_plainly()
+
+
+def _take_in(spark: SparkSession) -> None:
+    try:
+        spark.dataSource.register(KeytideSource)
+    except PySparkException as error:
+        # Spark has found the module `pyspark_keytide`, and lets nobody take its place.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _defaults(given: Mapping[str, str]) -> dict[str, str]:

@@ -27,15 +27,19 @@ from pyspark.sql.types import StructType
 from keytide.errors import UnsupportedError
 from keytide.options import keys
 from keytide.spark.buffered import BufferedTask
+from keytide.spark.change_scan import bins_of
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.growing import grow
+from keytide.spark.option_names import GivenOptions
+from keytide.spark.option_table import MERGE_SCHEMA, Use
 from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack
+from keytide.spark.replacing import replacing
 from keytide.spark.runner import attempted_here, rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.stream import StreamBatch, batch_of_task
 from keytide.spark.stream_source import ChangeStreamReader, change_stream_schema
 from keytide.spark.types import spark_schema
-from keytide.spark.worker import pass_over_broken_pipes
+from keytide.spark.worker import in_few_words, pass_over_broken_pipes
 from keytide.spark.write import check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import warn_of_errors
@@ -48,7 +52,6 @@ from keytide.table.state.view import TableView
 from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.padded_rows import padded
-from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.tasks import task_anew, task_on
 from keytide.table.write.writable import writable_view
@@ -58,23 +61,20 @@ __all__ = ["FORMAT", "KeytideSource"]
 FORMAT = "keytide"
 
 
+@in_few_words
 class KeytideSource(DataSource):
     """A table by its path.
 
-    Options for reading: `snapshot-id`, `tag` or `as-of` travel in time, `columns` is a comma list,
-    `where` a SQL condition, `skip-upsert` and `skip-upsert-delete` show more rows of a table with
-    an index of keys, as in `Table.scan`; other options go to the object store, where there is one.
-    Copies of its files lie in the folder `cache` of each executor, `cache-bytes` at most, as for
-    `keytide.connect`. A DataFrame stays with the snapshot that was newest when it was made; when
-    that has expired, reading it is a `DataError` that says so. A temporary view made in SQL shows
-    the newest snapshot to each `spark.sql` and `spark.table`. Rows are appended as upserts and
-    deletes, or take the place of all that there are with mode `overwrite`, in every partition as
-    Spark means it; a stream commits each batch exactly once, with no option set. With `mergeSchema`
-    the table first grows to take the rows, as `Table.write` says.
+    Its options are the rows of `option_table`; others go to the object store, where there is one.
+    A DataFrame stays with the snapshot that was newest when it was made; when that has expired,
+    reading it is a `DataError` that says so. A temporary view made in SQL shows the newest snapshot
+    to each `spark.sql` and `spark.table`. Rows are appended as upserts and deletes, or take the
+    place of all that there are with mode `overwrite`, in every partition as Spark means it; a
+    stream commits each batch exactly once, with no option set. With `mergeSchema` the table first
+    grows to take the rows, as `Table.write` says.
 
-    A stream reads changes with `_row_kind`. Options: `start` (`full`, `latest` or a snapshot) or
-    `as-of` say where it begins, `mode` (`diff`, `delta`, `changelog`) what it tells,
-    `max-rows-per-trigger` about how much at a time; a `consumer` keeps snapshots from expiring.
+    With `readChangeFeed` rows are changes, with their `_row_kind`; so they are in a stream where
+    `register` told Spark to say so. Others tell of new rows, and stop at a change.
     """
 
     # No filters of queries are taken (pushFilters): Spark keeps what a reader planned with one
@@ -92,16 +92,20 @@ class KeytideSource(DataSource):
     def schema(self) -> StructType:
         """The columns that are read. The newest snapshot is settled here."""
         options = SourceOptions.parse(self.options)
-        if options.is_stream:
-            return change_stream_schema(options.columns_of_changes())
-        scan = options.scan()
-        self.settled = options.settled_at(scan)
-        return spark_schema(scan.schema)
+        if options.tells_kinds:
+            rows = options.columns_of_changes()
+            self.settled = options.settled_at(rows)
+            return change_stream_schema(rows.schema)
+        rows = options.columns_of_rows()
+        self.settled = options.settled_at(rows)
+        return spark_schema(rows.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in `schema`."""
         # Spark does not ask for the schema where the user gave one.
         options = getattr(self, "settled", None) or SourceOptions.parse(self.options)
+        if options.tells_kinds:
+            return ChangesReader(options, tuple(schema.names))
         return ScanReader(options, tuple(schema.names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
@@ -109,27 +113,29 @@ class KeytideSource(DataSource):
         return ChangeStreamReader(SourceOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A writer of one batch. Mode overwrite replaces all rows of the table."""
+        """A writer of one batch. Mode overwrite replaces rows, all if options do not say which."""
         options = SourceOptions.parse(self.options)
+        table = options.table_to_write(Use.OVERWRITE if overwrite else Use.APPEND)
         write = SourceOverwrite if overwrite else SourceWrite
-        return TableWriter(write(options.table_to_write(), schema, options.merge_schema))
+        return TableWriter(write(table, schema, options.given), options.author)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's name
         """A writer of micro-batches. Raises `UnsupportedError` for output mode complete."""
         options = SourceOptions.parse(self.options)
-        table = options.table_to_write()
+        table = options.table_to_write(Use.SINK)
         if overwrite:
             raise UnsupportedError(
                 f"table {table.name}: output mode 'complete' would replace the table with every "
                 f"batch; use 'append', which replaces rows of the same key, or "
                 f"foreachBatch with Table.write"
             )
-        return TableStreamWriter(SourceWrite(table, schema, options.merge_schema))
+        return TableStreamWriter(SourceWrite(table, schema, options.given))
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
+@in_few_words
 class ScanReader(DataSourceReader):
     """Reads one snapshot, a bin of tasks per partition. Planned on the driver."""
 
@@ -149,9 +155,33 @@ class ScanReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
-        # Where there are no partitions, Spark hands over None (4.1) or one without a value.
-        if partition is not None and partition.value is not None:
-            yield from rows_here(partition.value)
+        yield from _rows_of(partition)
+
+
+@in_few_words
+class ChangesReader(DataSourceReader):
+    """Reads the changes between two snapshots, all of a key in one partition, in their order."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self.options = options
+        self.columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """The bins, pickled with what they need."""
+        changes = self.options.changes()
+        columns = pa.schema([changes.schema.field(name) for name in self.columns])
+        bins = bins_of(changes, CORES_UNKNOWN * BINS_PER_CORE, columns)
+        return [InputPartition(pickle.dumps(task)) for task in bins]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Find the changes of one bin. Runs on executors."""
+        yield from _rows_of(partition)
+
+
+def _rows_of(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    # Where there are no partitions, Spark hands over None (4.1) or one without a value.
+    if partition is not None and partition.value is not None:
+        yield from rows_here(partition.value)
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -168,16 +198,14 @@ class TaskMessage(WriterCommitMessage):
 class SourceWrite:
     """A write that Spark itself runs. Planned on the driver, pickled to the tasks."""
 
-    def __init__(
-        self, table: StoredTable, schema: StructType, merges_schema: bool | None = None
-    ) -> None:
+    def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
         """Raises what `Table.write` raises for columns that do not fit.
 
         The table grows first where the write merges schemas.
         """
         self.table, seen = table, table.pinned()
         _refuse_dynamic_buckets(writable_view(seen))
-        self.merges_schema = bool(merges_schema)
+        self.merges_schema = bool(options.value(MERGE_SCHEMA))
         if self.merges_schema:
             seen = grow(seen, schema)
         self.view = writable_view(seen)
@@ -216,13 +244,18 @@ class SourceWrite:
 
 
 class SourceOverwrite(SourceWrite):
-    """The same of rows that take the place of all that are live when they are committed."""
+    """The same of rows that take the place of those that are live when they are committed."""
+
+    def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
+        """Raises as an append, and as `replacing`."""
+        super().__init__(table, schema, options)
+        self.replaces = replacing(options, self.view)
 
     def _task(self, state: TableState) -> WriteTask:
         return task_anew(state)
 
     def _publish(self, transaction: Transaction) -> None:
-        warn_of_errors(self.view.name, transaction.replace(every_partition))
+        warn_of_errors(self.view.name, transaction.replace(self.replaces(transaction)))
 
 
 def _refuse_dynamic_buckets(view: TableView) -> None:
@@ -239,11 +272,13 @@ def _told(messages: Sequence[Any]) -> list[TaskMessage]:
     return [message for message in messages if message is not None]
 
 
+@in_few_words
 class TableWriter(DataSourceArrowWriter):
     """Writes one DataFrame in one commit."""
 
-    def __init__(self, write: SourceWrite) -> None:
+    def __init__(self, write: SourceWrite, author: Author | None) -> None:
         self._write = write
+        self._author = author
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Runs on executors."""
@@ -251,13 +286,14 @@ class TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit all tasks' files."""
-        self._write.commit(_told(messages), None)
+        self._write.commit(_told(messages), self._author)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Delete the files of the tasks that did finish."""
         self._write.abort(_told(messages))
 
 
+@in_few_words
 class TableStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once.
 

@@ -1,20 +1,36 @@
-"""The options of the data source, parsed."""
+"""The options of the data source, parsed, and what they ask for."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import pyarrow as pa
-
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
-from keytide.store import CacheFolder, takes_options
+from keytide.spark.option_names import GivenOptions
+from keytide.spark.option_table import (
+    BETWEEN_TIMES,
+    COLUMNS_READ,
+    COMMIT_IDENTIFIER,
+    COMMIT_USER,
+    NEW_SCHEMA,
+    SCAN_MODE,
+    STREAM,
+    Use,
+)
+from keytide.spark.span import (
+    NAME_A_SNAPSHOT,
+    end_of_changes,
+    mode_of,
+    snapshot_named,
+    start_of_changes,
+)
+from keytide.store import CacheFolder
 from keytide.table.caching import cache_folder
 from keytide.table.catalog import open_stored
+from keytide.table.changes.change_scan import Changes, changes_of
+from keytide.table.commit.author import Author
 from keytide.table.conditions.condition import predicate_of
 from keytide.table.read.scan import Scan
 from keytide.table.scans import narrowed_scan, scan_table, which_rows, whole_scan
@@ -23,13 +39,15 @@ from keytide.table.state.stored import StoredTable
 
 __all__ = ["STREAM", "SourceOptions"]
 
-STREAM = "keytide-stream"
-"""The option that tells a stream; `register` has Spark set it."""
+_CACHE_NAMES = "cache", "cache-bytes"
 
-MERGE_SCHEMA = "merge-schema"
-CACHE, CACHE_BYTES = _CACHE_NAMES = "cache", "cache-bytes"
+_OF_A_CATALOG = {"owner", "provider"}
+"""What Spark adds to the options of CREATE TABLE."""
 
-_SPARK_OPTIONS = ("path", "checkpointlocation", "queryname", "outputmode")
+_VIEW_INSTEAD = (
+    "CREATE TEMPORARY VIEW name USING keytide OPTIONS (path '...'), or make views of all tables of "
+    "a lake by kt.spark.register_lake(spark, lake)"
+)
 
 
 @dataclass(frozen=True)
@@ -45,20 +63,9 @@ class SourceOptions:
     """The options of one load, save or stream, parsed."""
 
     path: str
-    columns: tuple[str, ...] | None = None
-    where: str | None = None
-    snapshot_id: int | None = None
-    tag: str | None = None
-    as_of: str | int | None = None
-    skip_upsert: bool | None = None
-    skip_upsert_delete: bool | None = None
+    given: GivenOptions
     is_stream: bool = False
-    start: str | int | None = None
-    mode: str | None = None
-    rows_max: int | None = None
-    consumer: str | None = None
-    branch: str | None = None
-    merge_schema: bool | None = None
+    """Whether Spark was told so; where nobody registered the format, it is not."""
     cache: CacheFolder | None = None
     store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     settled: Settled | None = None
@@ -66,72 +73,61 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Parse Spark's options. Raises `InvalidError` for a missing path or a wrong number."""
-        rest = {_NAMED_AS_ELSEWHERE.get(n.lower(), n.lower()): v for n, v in options.items()}
+        """Parse Spark's options.
+
+        Raises `InvalidError` for a missing path or a wrong option, and `UnsupportedError` for a
+        table of Spark's catalog.
+        """
+        rest = {key.lower(): value for key, value in options.items()}
+        if rest.keys() >= _OF_A_CATALOG:
+            raise UnsupportedError(
+                f"CREATE TABLE ... USING keytide: Spark's catalog hands the options of a table to "
+                f"nobody who reads or writes it, not even its path; {_VIEW_INSTEAD}"
+            )
         path = rest.get("path")
         if path is None:
             raise InvalidError(
-                "format 'keytide' needs the path of a table: load(path), save(path) or start(path)"
+                f"format 'keytide' needs the path of a table: load(path), save(path) or "
+                f"start(path). A table that was made by CREATE TABLE or saveAsTable has none, as "
+                f"Spark's catalog hands options on to nobody: drop it, and {_VIEW_INSTEAD}"
             )
-        for key in _SPARK_OPTIONS:
-            rest.pop(key, None)
-        columns, snapshot_id = rest.pop("columns", None), rest.pop("snapshot-id", None)
-        as_of, start = rest.pop("as-of", None), rest.pop("start", None)
-        rows_max = rest.pop("max-rows-per-trigger", None)
-        return cls(
-            path=path,
-            columns=None if columns is None else tuple(c.strip() for c in columns.split(",")),
-            where=rest.pop("where", None),
-            snapshot_id=None if snapshot_id is None else _whole("snapshot-id", snapshot_id),
-            tag=rest.pop("tag", None),
-            as_of=int(as_of) if as_of is not None and as_of.isdecimal() else as_of,
-            skip_upsert=_said("skip-upsert", rest),
-            skip_upsert_delete=_said("skip-upsert-delete", rest),
-            is_stream=rest.pop(STREAM, None) is not None,
-            start=int(start) if start is not None and start.isdecimal() else start,
-            mode=rest.pop("mode", None),
-            rows_max=None if rows_max is None else _whole("max-rows-per-trigger", rows_max),
-            consumer=rest.pop("consumer", None),
-            branch=rest.pop(keys.BRANCH, None),
-            merge_schema=_said(MERGE_SCHEMA, rest),
-            cache=cache_folder(rest.pop(CACHE, None), rest.pop(CACHE_BYTES, None), _CACHE_NAMES),
-            store=_store_options(path, rest),
-        )
+        is_stream = rest.pop(STREAM, None) is not None
+        given, store = GivenOptions.parse(path, rest)
+        cache = cache_folder(given.value("cache"), given.value("cache-bytes"), _CACHE_NAMES)
+        return cls(path, given, is_stream, cache, tuple(store.items()))
 
     def table(self) -> StoredTable:
         """Open the table, in its branch. Raises `NotFoundError` when there is none at the path."""
-        return open_stored(self.path, dict(self.store), self.branch, self.cache)
+        return open_stored(self.path, dict(self.store), self.given.value(keys.BRANCH), self.cache)
 
-    def table_to_write(self) -> StoredTable:
-        """Open the table to write. Raises `InvalidError` for options that only reads have."""
-        return self._table_for(
-            "say what is read, and this is a write", {**self._of_scans, **self._of_streams}
-        )
+    def table_for(self, *uses: Use) -> StoredTable:
+        """Open the table for some uses. Raises `InvalidError` for options that fit none of them."""
+        table = self.table()
+        self.given.check(table.name, *uses)
+        return table
 
-    def table_to_follow(self) -> StoredTable:
-        """Open the table. Raises `InvalidError` for options of reads of one snapshot."""
-        self._refuse_those_of_writes()
-        given = {**self._of_scans, "columns": None, "as-of": None}
-        return self._table_for("are for reads of one snapshot, and this is a stream", given)
-
-    def columns_of_changes(self) -> pa.Schema:
-        """The columns of the rows that a stream tells of. Raises `NotFoundError` as a scan."""
-        return scan_table(self.table(), self.columns).schema
+    # -- rows of a snapshot ----------------------------------------------------------------------
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
         """The scan that the options describe, of other columns if given. Raises as `Table.scan`."""
-        self._refuse_those_of_writes()
-        table = self._table_for("are for streams, and this reads one snapshot", self._of_streams)
+        return self._scan(self.table_for(Use.SCAN), columns)
+
+    def columns_of_rows(self) -> Scan:
+        """The same, to be asked for its columns: a stream may be going to tell of such rows."""
+        return self._scan(self.table_for(Use.SCAN, Use.STREAM), None)
+
+    def _scan(self, table: StoredTable, columns: Sequence[str] | None) -> Scan:
         wanted = self.columns if columns is None else columns
+        where, skipped = self.given.value("where"), self._skipped
         if self.settled is None or self.travels:
             return scan_table(
-                table, wanted, self.where, self.snapshot_id, self.tag, self.as_of, *self._skipped
-            )
+                table, wanted, where, skip_upsert=skipped[0], skip_upsert_delete=skipped[1],
+                **snapshot_named(self.given, table),
+            )  # fmt: skip
         schema = table.metadata.schema(self.settled.schema_id)
         state = table.state(schema, self._settled(table, self.settled))
-        fields, where = schema.fields, self.where
-        predicate = None if where is None else predicate_of(where, fields, table.name)
-        which = which_rows(schema, table.name, *self._skipped)
+        predicate = None if where is None else predicate_of(where, schema.fields, table.name)
+        which = which_rows(schema, table.name, *skipped)
         return narrowed_scan(replace(whole_scan(state), which=which), wanted, predicate)
 
     def _settled(self, table: StoredTable, seen: Settled) -> Snapshot | None:
@@ -143,97 +139,73 @@ class SourceOptions:
             raise expired_error(table.name, [seen.snapshot_id], str(error)) from error
 
     def settled_at(self, scan: Scan) -> SourceOptions:
-        """The same options for later scans, which will see the schema and the snapshot of one."""
+        """The same options for later reads, which will see the schema and the snapshot of one."""
         snapshot = scan.snapshot
         seen = Settled(scan.view.schema.id, None if snapshot is None else snapshot.id)
         return replace(self, settled=seen)
 
     @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that are asked for; None for all."""
+        columns: tuple[str, ...] | None = self.given.value(COLUMNS_READ)
+        return columns
+
+    @property
     def _skipped(self) -> tuple[bool, bool]:
-        return bool(self.skip_upsert), bool(self.skip_upsert_delete)
-
-    @property
-    def _of_scans(self) -> dict[str, Any]:
-        return {
-            "columns": self.columns, "where": self.where, "snapshot-id": self.snapshot_id,
-            "tag": self.tag, "as-of": self.as_of, "skip-upsert": self.skip_upsert,
-            "skip-upsert-delete": self.skip_upsert_delete,
-        }  # fmt: skip
-
-    @property
-    def _of_streams(self) -> dict[str, Any]:
-        return {
-            "start": self.start, "mode": self.mode, "max-rows-per-trigger": self.rows_max,
-            "consumer": self.consumer,
-        }  # fmt: skip
-
-    def _refuse_those_of_writes(self) -> None:
-        if self.merge_schema is not None:
-            self._table_for("says what is written, and this is a read", {MERGE_SCHEMA: True})
-
-    def _table_for(self, purpose: str, others: Mapping[str, Any]) -> StoredTable:
-        table = self.table()
-        found = [name for name, value in others.items() if value is not None]
-        if found:
-            raise InvalidError(
-                f"table {table.name}: {', '.join(map(repr, found))} {purpose}; leave them out"
-            )
-        return table
+        return bool(self.given.value("skip-upsert")), bool(self.given.value("skip-upsert-delete"))
 
     @property
     def travels(self) -> bool:
         """Whether they name the snapshot to read."""
-        return any(given is not None for given in (self.snapshot_id, self.tag, self.as_of))
+        return any(name in self.given for name in NAME_A_SNAPSHOT)
 
+    # -- changes ---------------------------------------------------------------------------------
 
-def _store_options(path: str, rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What goes to the store. Raises `InvalidError` for a name that is not meant for it."""
-    goes_to_store = takes_options(path)
-    for name in rest:
-        meant = _near(name, 0.8 if goes_to_store else 0.6)
-        if goes_to_store and not meant:
-            continue
-        way = f"did you mean {' or '.join(map(repr, meant))}?" if meant else ""
-        raise InvalidError(
-            f"format 'keytide' has no option {name!r}; {way or f'it has {_SHOWN}'} Storage options "
-            f"are for tables in an object store"
-        )
-    return tuple(rest.items())
+    @property
+    def tells_kinds(self) -> bool:
+        """Whether rows have the column of their kind."""
+        asked = self.given.value("readChangeFeed")
+        return self._is_between if asked is None else bool(asked)
 
+    @property
+    def _is_between(self) -> bool:
+        between = keys.INCREMENTAL_BETWEEN in self.given or BETWEEN_TIMES in self.given
+        return self.is_stream or between or self.given.value(SCAN_MODE) == "incremental"
 
-def _near(name: str, cutoff: float) -> list[str]:
-    """The options that a name may have been meant for, by its spelling or by other formats."""
-    meant = _NAMED_ELSEWHERE.get(name)
-    if meant is not None:
-        return [meant]
-    return difflib.get_close_matches(name.replace("_", "-"), _KNOWN, cutoff=cutoff)
+    def columns_of_changes(self) -> Scan:
+        """A scan of all rows that has the columns of changes. Raises `NotFoundError` as a scan."""
+        uses = (Use.STREAM,) if self.is_stream else (Use.CHANGES, Use.STREAM)
+        return scan_table(self.table_for(*uses), self.columns)
 
+    def changes(self) -> Changes:
+        """The changes between two snapshots. Raises as `Table.changes`."""
+        table = self.table_for(Use.CHANGES).pinned()
+        start = start_of_changes(self.given, table)
+        if start is None or start.is_full:
+            raise InvalidError(
+                f"table {table.name}: say where changes begin: 'startingVersion', "
+                f"'startingTimestamp', 'start' or '{keys.INCREMENTAL_BETWEEN}'"
+            )
+        schema, end = None, end_of_changes(self.given, table)
+        if self.settled is not None:
+            schema = table.metadata.schema(self.settled.schema_id)
+            end = (self.settled.snapshot_id or 0) if end is None else end
+        return changes_of(table, start.told, end, mode_of(self.given, table), schema, self.columns)
 
-_KNOWN = (
-    "snapshot-id", "tag", "as-of", "columns", "where", "skip-upsert", "skip-upsert-delete",
-    "start", "mode", "max-rows-per-trigger", "consumer", keys.BRANCH, MERGE_SCHEMA, CACHE,
-    CACHE_BYTES,
-)  # fmt: skip
-_SHOWN = f"{', '.join(map(repr, _KNOWN))}."
-_NAMED_AS_ELSEWHERE = {"mergeschema": MERGE_SCHEMA}
-_NAMED_ELSEWHERE = {
-    "versionasof": "snapshot-id", "version": "snapshot-id", "timestampasof": "as-of",
-    "timestamp": "as-of", "startingversion": "start", "startingoffsets": "start",
-    "startingtimestamp": "as-of", "select": "columns", "filter": "where",
-}  # fmt: skip
+    # -- writes ----------------------------------------------------------------------------------
 
+    @property
+    def author(self) -> Author | None:
+        """The author of a write that may be repeated. Raises `InvalidError` for half of one."""
+        return Author.given(self.given.value(COMMIT_USER), self.given.value(COMMIT_IDENTIFIER))
 
-def _said(option: str, rest: dict[str, str]) -> bool | None:
-    value = rest.pop(option, None)
-    if value is None:
-        return None
-    if value.lower() not in ("true", "false"):
-        raise InvalidError(f"option {option!r} is {value!r}; expected true or false")
-    return value.lower() == "true"
-
-
-def _whole(option: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise InvalidError(f"option {option!r} is {value!r}; expected a whole number") from None
+    def table_to_write(self, use: Use) -> StoredTable:
+        """Open the table for a write. Raises as `table_for`, and for a schema to be replaced."""
+        table = self.table_for(use)
+        if self.given.value(NEW_SCHEMA):
+            raise UnsupportedError(
+                f"table {table.name}: '{NEW_SCHEMA}' would replace its columns, which a write does "
+                f"not do; alter the table by lake.sql('ALTER TABLE ...'), or drop it and create it "
+                f"again"
+            )
+        return table

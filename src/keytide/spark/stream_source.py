@@ -20,16 +20,20 @@ from keytide.errors import ConflictError, InvalidError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
 from keytide.lazily import cached_property
-from keytide.moments import epoch_ms
 from keytide.row_kind import ROW_KIND
 from keytide.spark.change_scan import bins_of
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.internals import HAS_READ_LIMITS, ReadMaxRows, SupportsTriggerAvailableNow
+from keytide.spark.new_rows import NewRowsTask
+from keytide.spark.option_names import GivenOptions
+from keytide.spark.option_table import Use
 from keytide.spark.read import BINS_PER_CORE
-from keytide.spark.runner import rows_here
+from keytide.spark.runner import RowsTask, rows_here
 from keytide.spark.source_options import SourceOptions
+from keytide.spark.span import mode_of, start_of_changes
 from keytide.spark.types import spark_schema
-from keytide.table.changes.change_scan import Changes, changes_of, check_mode, full_rows
+from keytide.spark.worker import in_few_words
+from keytide.table.changes.change_scan import Changes, changes_of, full_rows
 from keytide.table.changes.follow import KeptPlace, Start, start_of
 from keytide.table.state.stored import StoredTable
 from keytide.types import arrow_schema
@@ -44,35 +48,24 @@ class ChangeStream:
     """What a stream reads of a table: from where, in which mode, and how much at a time."""
 
     table: StoredTable
-    start: int | str | None = None
-    moment_ms: int | None = None
-    mode: str = "diff"
-    consumer: str | None = None
+    given: GivenOptions
+    mode: str
 
     @classmethod
-    def of(cls, options: SourceOptions, columns: StructType) -> ChangeStream:
+    def of(cls, options: SourceOptions) -> ChangeStream:
         """What options ask for. Raises `InvalidError` for those that do not fit a stream."""
-        table = options.table_to_follow()
-        mode = options.mode or "diff"
-        check_mode(table, mode)
-        if ROW_KIND not in columns.names:
+        table = options.table_for(Use.STREAM)
+        rows_max = options.given.value("max-rows-per-trigger")
+        if rows_max is not None and not HAS_READ_LIMITS:
             raise InvalidError(
-                f"table {table.name}: the columns of the stream lack {ROW_KIND!r}; begin with "
-                f"readStream.format('keytide') after kt.spark.register(spark), or name it in "
-                f"schema(...)"
+                f"table {table.name}: option 'max-rows-per-trigger' is {rows_max}, which needs "
+                f"Spark 4.2 or newer; leave it out"
             )
-        if options.rows_max is not None and (options.rows_max < 1 or not HAS_READ_LIMITS):
-            raise InvalidError(
-                f"table {table.name}: option 'max-rows-per-trigger' is {options.rows_max}; give a "
-                f"number from 1, on Spark 4.2 or newer"
-            )
-        as_of = options.as_of
-        moment = None if as_of is None else epoch_ms(as_of, table.name, "as-of")
-        return cls(table, options.start, moment, mode, options.consumer)
+        return cls(table, options.given, mode_of(options.given, table))
 
     def begin(self) -> Start:
         """Where a new query begins. Raises what `Table.follow` raises."""
-        return start_of(self.table, self.start, self.moment_ms)
+        return start_of_changes(self.given, self.table) or start_of(self.table)
 
     def newest(self) -> int:
         """The newest snapshot, 0 for none."""
@@ -102,7 +95,7 @@ class ChangeStream:
 
     def changes(self, start: Start, end: int, columns: StructType) -> Changes:
         """What is told between two offsets, by the schema that has the columns."""
-        table, names = self.table.pinned(), columns.names
+        table, names = self.table.pinned(), {*columns.names, ROW_KIND}
         schema = self._schema_with(columns, table)
         if start.is_full:
             return full_rows(table, end, self.mode, schema, names)
@@ -110,8 +103,9 @@ class ChangeStream:
 
     def keep(self, told: int) -> None:
         """Keep the place of the consumer, where there is one."""
-        if self.consumer is not None:
-            KeptPlace(self.table.metadata, self.consumer, self.mode).keep(told)
+        consumer = self.given.value("consumer")
+        if consumer is not None:
+            KeptPlace(self.table.metadata, consumer, self.mode).keep(told)
 
     def _schema_with(self, columns: StructType, table: StoredTable) -> TableSchema:
         """The newest schema of the table in which a query's columns are as they were."""
@@ -137,6 +131,7 @@ def _columns(schema: TableSchema) -> StructType:
     return spark_schema(arrow_schema(schema.fields))
 
 
+@in_few_words
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads changes batch by batch. Planned on the driver, in a process of its own.
 
@@ -152,7 +147,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def stream(self) -> ChangeStream:
         """The table and what is read of it."""
-        return ChangeStream.of(self.options, self.columns)
+        return ChangeStream.of(self.options)
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Where a new query begins."""
@@ -175,9 +170,8 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
         """How much a batch may have, as the options say."""
-        if self.options.rows_max is None:
-            return super().getDefaultReadLimit()
-        return ReadMaxRows(self.options.rows_max)
+        rows_max = self.options.given.value("max-rows-per-trigger")
+        return super().getDefaultReadLimit() if rows_max is None else ReadMaxRows(rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Read nothing that is committed later."""
@@ -188,9 +182,12 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         changes = self.stream.changes(_start(start), _start(end).told, self.columns)
-        shown = pa.schema([changes.schema.field(name) for name in self.columns.names])
-        bins = bins_of(changes, CORES_UNKNOWN * BINS_PER_CORE, shown)
-        return [InputPartition(pickle.dumps(task)) for task in bins]
+        names, tells_kinds = self.columns.names, ROW_KIND in self.columns.names
+        shown = names if tells_kinds else [ROW_KIND, *names]
+        columns = pa.schema([changes.schema.field(name) for name in shown])
+        bins = bins_of(changes, CORES_UNKNOWN * BINS_PER_CORE, columns)
+        tasks: Sequence[RowsTask] = bins if tells_kinds else [*map(NewRowsTask, bins)]
+        return [InputPartition(pickle.dumps(task)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one bin. Runs on executors."""

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from functools import cache, wraps
+from inspect import isgeneratorfunction
+from typing import Any, TypeVar
 from zipimport import zipimporter
 
-__all__ = ["pass_over_broken_pipes", "settle"]
+from keytide.errors import KeytideError
+
+__all__ = ["in_few_words", "pass_over_broken_pipes", "settle"]
+
+C = TypeVar("C", bound=type)
 
 
 @cache
@@ -34,8 +41,7 @@ def pass_over_broken_pipes() -> None:
     Spark does so where a task has given enough rows, for a LIMIT, and where one has failed. The
     worker would print a traceback, of nothing that is wrong. All other errors are printed.
     """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    if main is None or main.name != "pyspark.daemon":
+    if _main() != "pyspark.daemon":
         return
     original = traceback.print_exc
 
@@ -44,6 +50,36 @@ def pass_over_broken_pipes() -> None:
             original(*arguments, **named)
 
     traceback.print_exc = print_exc
+
+
+def in_few_words(methods_of: C) -> C:
+    """Have Spark report a Keytide error that a method of a class raises without a traceback.
+
+    A worker of Spark's that has raised an error writes a report and ends. One that was made of
+    another error keeps its traceback, which tells of that. Methods that give rows are left alone.
+    """
+    for name, method in list(vars(methods_of).items()):
+        if callable(method) and not name.startswith("_") and not isgeneratorfunction(method):
+            setattr(methods_of, name, _in_few_words(method))
+    return methods_of
+
+
+def _in_few_words(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def told(*arguments: Any, **named: Any) -> Any:
+        try:
+            return method(*arguments, **named)
+        except KeytideError as error:
+            if error.__cause__ is None and _main().startswith("pyspark."):
+                os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return told
+
+
+def _main() -> str:
+    """The module that this process runs, which tells Spark's workers."""
+    return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
 
 
 def _list_once(packages: set[str]) -> None:

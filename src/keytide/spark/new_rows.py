@@ -1,0 +1,38 @@
+"""Changes without a column for their kind: new rows alone, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.errors import UnsupportedError
+from keytide.row_kind import ROW_KIND
+from keytide.spark.read import BinTask
+
+__all__ = ["NewRowsTask"]
+
+
+@dataclass(frozen=True)
+class NewRowsTask:
+    """Reads a bin of changes with their kinds, and gives their rows without them."""
+
+    changes: BinTask
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows. Runs on executors.
+
+        Raises as `changes`, and `UnsupportedError` for a change that is no new row.
+        """
+        for batch in self.changes.batches():
+            kinds = batch.column(ROW_KIND)
+            other = pc.filter(kinds, pc.not_equal(kinds, "+I"))
+            if len(other):
+                raise UnsupportedError(
+                    f"table {self.changes.table}: a row was changed or deleted ({other[0]}), and "
+                    f"the stream, which has no column {ROW_KIND!r}, tells of new rows alone. Begin "
+                    f"another one with it, by option('readChangeFeed', 'true')"
+                )
+            yield batch.drop_columns([ROW_KIND])

@@ -1,0 +1,77 @@
+"""What an overwrite by the data source replaces: all, partitions that it touches, or some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from keytide.errors import InvalidError
+from keytide.format.binary_row import decode_rows
+from keytide.spark.option_names import GivenOptions
+from keytide.spark.option_table import PARTITIONS, WHERE_REPLACED
+from keytide.table.commit.transaction import Transaction
+from keytide.table.state.view import TableView
+from keytide.table.write.partition_spec import every_partition, fitting, partition_condition
+
+__all__ = ["Replacing", "replacing"]
+
+
+class Replacing(Protocol):
+    """Says which partitions are replaced, once the rows are written."""
+
+    def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
+        """What fits those partitions. Raises `InvalidError` for rows that lie elsewhere."""
+        ...
+
+
+def replacing(options: GivenOptions, view: TableView) -> Replacing:
+    """What options say. Raises `InvalidError` for a condition on what is no partition column.
+
+    REQUIRES: keys stay in their partitions; where they move, tables have dynamic buckets.
+    """
+    where = options.value(WHERE_REPLACED)
+    if where is None and options.value(PARTITIONS) != "dynamic":
+        return _everything
+    return _touched if where is None else _Where(where, view)
+
+
+def _everything(transaction: Transaction) -> Callable[[bytes], bool]:
+    return every_partition
+
+
+def _touched(transaction: Transaction) -> Callable[[bytes], bool]:
+    has_partitions = transaction.view.schema.partition_keys
+    return transaction.touched() if has_partitions else every_partition
+
+
+@dataclass(frozen=True)
+class _Where:
+    """The partitions that meet a condition; rows of others are refused."""
+
+    where: str
+    view: TableView
+
+    def __post_init__(self) -> None:
+        self._fits()
+
+    def _fits(self) -> Callable[[bytes], bool]:
+        schema, name = self.view.schema, self.view.name
+        predicate = partition_condition(self.where, schema, name)
+        return fitting([predicate], schema, name, self.view.options.partition_default_name)
+
+    def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
+        fits = self._fits()
+        outside = [each for each in transaction.touched().partitions if not fits(each)]
+        if outside:
+            fields = self.view.schema.partition_fields()
+            columns = decode_rows(outside[:1], [field.type for field in fields])
+            found = ", ".join(
+                f"{field.name} = {column[0].as_py()!r}"
+                for field, column in zip(fields, columns, strict=True)
+            )
+            raise InvalidError(
+                f"table {self.view.name}: there are rows with {found}, and '{WHERE_REPLACED}' is "
+                f"{self.where!r}, which that does not meet; leave them out"
+            )
+        return fits

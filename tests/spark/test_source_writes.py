@@ -1,0 +1,94 @@
+"""Options of writes: what an overwrite replaces, and writes that are repeated.
+
+A task of Spark's is carried out here without Spark, as it is on executors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.spark.source import KeytideSource, TaskMessage
+from keytide.spark.types import spark_schema
+from keytide.table.runner import attempted
+
+SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string()})
+BEFORE = [{"id": 1, "day": "mon"}, {"id": 2, "day": "tue"}, {"id": 3, "day": "wed"}]
+
+
+@pytest.fixture
+def table(warehouse: str) -> kt.Table:
+    lake = kt.connect(warehouse)
+    made = lake.create_table("t", SCHEMA, ["id", "day"], partition_by=["day"])
+    made.write(BEFORE)
+    return made
+
+
+def write(table: kt.Table, rows: list[dict[str, Any]], *, overwrite: bool, **options: str) -> None:
+    """What Spark does for `df.write.format("keytide").options(...)`, with one task."""
+    given = pa.Table.from_pylist(rows, SCHEMA)
+    writer = KeytideSource({"path": table.uri, **options}).writer(spark_schema(SCHEMA), overwrite)
+    outcome = attempted(writer._write.task, [given], 0)
+    writer.commit([TaskMessage(outcome)])
+
+
+def shown(table: kt.Table) -> str:
+    return " ".join(sorted(f"{row['id']}{row['day']}" for row in table.scan().to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "7mon"),
+        ({"partitionOverwriteMode": "static"}, "7mon"),
+        ({"partitionOverwriteMode": "DYNAMIC"}, "2tue 3wed 7mon"),
+        ({"replaceWhere": "day = 'mon'"}, "2tue 3wed 7mon"),
+        ({"replaceWhere": "day IN ('mon', 'tue')"}, "3wed 7mon"),
+        ({"replaceWhere": "day < 'tue'", "overwriteSchema": "false"}, "2tue 3wed 7mon"),
+    ],
+)
+def test_overwrite_replaces_what_options_say(
+    table: kt.Table, options: dict[str, str], expected: str
+) -> None:
+    write(table, [{"id": 7, "day": "mon"}], overwrite=True, **options)
+    assert shown(table) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replaceWhere": "day = 'tue'"}, "rows with day = 'mon', and 'replaceWhere' is"),
+        ({"replaceWhere": "id = 1"}, "no column 'id'"),
+        ({"replaceWhere": "day ="}, "does not parse"),
+        ({"replaceWhere": "day = 'mon'", "partitionOverwriteMode": "dynamic"},
+         "'replaceWhere' and 'partitionOverwriteMode' each say what is replaced"),
+        ({"partitionOverwriteMode": "some"}, "expected one of static, dynamic"),
+        ({"overwriteSchema": "true"}, "alter the table by lake.sql"),
+        ({"snapshot-id": "1"}, "this overwrites, which takes no 'snapshot-id'"),
+        ({"txnAppId": "job"}, "this overwrites, which takes no 'txnAppId'"),
+    ],
+)  # fmt: skip
+def test_overwrite_that_is_wrong_changes_nothing(
+    table: kt.Table, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(kt.KeytideError, match=message):
+        write(table, [{"id": 7, "day": "mon"}], overwrite=True, **options)
+    assert shown(table) == "1mon 2tue 3wed"
+    assert len(list(Path(table.uri).rglob("*.parquet"))) == 3
+
+
+def test_append_takes_no_option_of_an_overwrite(table: kt.Table) -> None:
+    with pytest.raises(kt.InvalidError, match="this appends, which takes no 'replaceWhere'"):
+        write(table, [{"id": 7, "day": "mon"}], overwrite=False, replaceWhere="day = 'mon'")
+
+
+def test_append_that_is_repeated_under_its_number_is_made_once(table: kt.Table) -> None:
+    for day in ("mon", "tue"):
+        rows = [{"id": 7, "day": day}]
+        write(table, rows, overwrite=False, txnAppId="job", txnVersion="7")
+    assert len(table.snapshots()) == 2
+    assert shown(table) == "1mon 2tue 3wed 7mon"
