@@ -102,6 +102,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
         "snapshots history tags branches branch consumers plot verify kafka_lag": LOOKS,
         "close": "waits for what this process does, and is of no use to SQL or a command",
         "alter": "takes any number of changes",
+        "add_constraint drop_constraint": "are ALTER TABLE in SQL, as alter is",
         "compact rescale rewrite_file_index restore": f"{PLACES}, and {ENGINE}",
     },
     "sql": {

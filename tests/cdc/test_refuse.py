@@ -30,6 +30,7 @@ FEED = (CREATED, MOVED, DELETED, UPDATED)
         ({"merge-engine": "first-row", "ignore-delete": "true"}, []),
         ({"merge-engine": "partial-update"}, [1, 2]),
         (MAX, [1, 2]),
+        ({"constraint.small": "v < 6"}, [3]),
         ({**MAX, "aggregation.remove-record-on-delete": "true"}, []),
     ],
 )

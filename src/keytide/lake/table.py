@@ -34,6 +34,7 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.compaction.compact import CompactionResult
 from keytide.table.conditions.condition import Condition
+from keytide.table.constraints import add_constraint, drop_constraint
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.expiry import snapshot_expiry
 from keytide.table.growing import grown_for
@@ -515,6 +516,25 @@ class Table:
         while a conversion is under way or was cut short; `DataError` when the store fails.
         """
         return alter_table(self.metadata, changes)
+
+    @checked
+    def add_constraint(self, name: str, condition: str) -> None:
+        """Have writes refuse rows for which a condition is false, as CHECK in SQL does.
+
+        `condition` is a text in the grammar of `scan`: columns against literals. Where it is NULL a
+        row passes. Rows that are there are looked at first; a writer that is under way meanwhile
+        may still know nothing of it. See docs/semantics.md#check-constraints.
+
+        Raises `InvalidError` for a condition that does not parse or fit, and for rows that break
+        it, naming how many and the first; `AlreadyExistsError` where the name is taken, and as
+        `alter`; nothing is changed then.
+        """
+        add_constraint(self._stored, name, condition)
+
+    @checked
+    def drop_constraint(self, name: str, *, missing_ok: bool = False) -> None:
+        """Take a constraint away. Raises `NotFoundError` unless `missing_ok`, and as `alter`."""
+        drop_constraint(self._stored, name, missing_ok=missing_ok)
 
     # -- reading --------------------------------------------------------------------------------
 

@@ -121,6 +121,7 @@ COUNT_LIMIT = _key("fields.<column>.count-limit")
 MERGE_MAP_TS_FIELD = _key("fields.<column>.merge-map-with-keytime.ts-field")
 TS_FIELD = _key("fields.<column>.ts-field")
 DEFAULT_VALUE = _key("fields.<columns>.default-value")
+CONSTRAINT = _key("constraint.<name>")
 USER = _key("user.<name>")
 
 # -- files and commits -----------------------------------------------------------------------------

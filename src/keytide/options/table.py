@@ -270,6 +270,8 @@ _COLUMNS = (
 # -- writing ---------------------------------------------------------------------------------------
 
 _WRITING = (
+    Option("constraint.<name>", TEXT, "A condition that no row may fail which is written: "
+           "`CONSTRAINT name CHECK (...)`."),
     Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; "
            "files of all of them may lie in one table. `avro` is written row by row, which takes "
            "many times as long, and read whole.", "parquet"),

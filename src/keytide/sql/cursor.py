@@ -150,6 +150,18 @@ class Cursor:
             self._position += 1
         return self.text[start:end]
 
+    def bracketed(self) -> str:
+        """The text inside of brackets that come next, other brackets in it included."""
+        self.expect("(")
+        start, depth = self.start, 1
+        while not self.at_end:
+            token = self._tokens[self._position]
+            depth += _ROUND.get(token.token_type, 0)
+            self._position += 1
+            if not depth:
+                return self.text[start : int(token.start)].strip()
+        raise self.error("expected )")
+
     def value(self) -> exp.Expr:
         """An expression up to a comma or bracket outside of all brackets."""
         start = self.start
@@ -180,6 +192,7 @@ class Cursor:
         return self.text[int(token.start) : int(token.end) + 1]
 
 
+_ROUND = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 _DEPTH = {TokenType.L_PAREN: 1, TokenType.LT: 1, TokenType.R_PAREN: -1, TokenType.GT: -1}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from keytide.errors import InvalidError
 from keytide.options import keys
+from keytide.options.keys import key_of
 from keytide.sql.cursor import Cursor
 from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
 from keytide.table.definition.evolution import (
@@ -28,7 +29,7 @@ from keytide.table.definition.evolution import (
 from keytide.table.definition.external import refuse_secret, refuse_secret_options
 from keytide.types import DataType, Field, parse_sql_type
 
-__all__ = ["alter_table", "create_external_table", "create_table", "options"]
+__all__ = ["alter_table", "check", "create_external_table", "create_table", "options"]
 
 Path = tuple[str, ...]
 
@@ -111,16 +112,31 @@ def _external_clause(cursor: Cursor, parts: _Parts) -> bool:
 
 
 def _element(cursor: Cursor, parts: _Parts) -> None:
-    is_constraint = cursor.accept("CONSTRAINT") and cursor.name("a constraint's name")
+    constraint = cursor.accept("CONSTRAINT") and cursor.name("a constraint's name")
+    if constraint and cursor.peek() == "CHECK":
+        start, key = cursor.start, key_of(keys.CONSTRAINT, constraint)
+        if key in parts.options:
+            raise cursor.error_at(start, f"the constraint {constraint!r} is given twice")
+        parts.options[key] = check(cursor)
+        return
     if not cursor.accept("PRIMARY", "KEY"):
-        if is_constraint:
-            raise cursor.error("expected PRIMARY KEY")
+        if constraint:
+            raise cursor.error("expected PRIMARY KEY or CHECK")
         parts.columns.append(_column(cursor, parts.primary_key))
         return
     if parts.primary_key:
         raise cursor.error("the primary key is given twice")
     parts.primary_key += cursor.listed(lambda: cursor.name("a column"))
     cursor.accept("NOT", "ENFORCED")
+
+
+def check(cursor: Cursor) -> str:
+    """The condition of CHECK."""
+    cursor.expect("CHECK")
+    start, condition = cursor.start, cursor.bracketed()
+    if not condition:
+        raise cursor.error_at(start, "expected a condition in brackets")
+    return condition
 
 
 def _clause(cursor: Cursor, parts: _Parts) -> bool:

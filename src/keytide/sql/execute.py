@@ -30,6 +30,7 @@ from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import LocalResult, Result, changed
 from keytide.sql.show import describe, describe_database, explain, show
 from keytide.sql.statements import (
+    AddConstraint,
     AlterTable,
     Call,
     CommentOn,
@@ -42,6 +43,7 @@ from keytide.sql.statements import (
     Describe,
     DescribeDatabase,
     DescribeHistory,
+    DropConstraint,
     DropDatabase,
     DropTable,
     DropVersionName,
@@ -62,6 +64,7 @@ from keytide.sql.version_names import create_version_name, drop_version_name
 from keytide.table.alter import alter_table
 from keytide.table.catalog import NewTable
 from keytide.table.commit.result import WriteResult, warn_of_errors
+from keytide.table.constraints import add_constraint, drop_constraint
 from keytide.table.definition.evolution import ChangeComment
 from keytide.table.history.log import HistoryEntry, history_of
 from keytide.table.local_writes import truncate
@@ -234,6 +237,17 @@ def _create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView
 
 def _drop_view(catalog: AttachedCatalog, engine: Engine, statement: DropView) -> Result:
     catalog.drop_view(statement.name, missing_ok=statement.missing_ok)
+    return changed()
+
+
+def _add_constraint(catalog: AttachedCatalog, engine: Engine, statement: AddConstraint) -> Result:
+    add_constraint(table_of(catalog, statement.table), statement.name, statement.condition)
+    return changed()
+
+
+def _drop_constraint(catalog: AttachedCatalog, engine: Engine, statement: DropConstraint) -> Result:
+    table = table_of(catalog, statement.table)
+    drop_constraint(table, statement.name, missing_ok=statement.missing_ok)
     return changed()
 
 
@@ -416,6 +430,8 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     CommentOn: _comment,
     CreateView: _create_view,
     DropView: _drop_view,
+    AddConstraint: _add_constraint,
+    DropConstraint: _drop_constraint,
     RenameTable: _rename,
     DropTable: _drop,
     CreateDatabase: _create_database,

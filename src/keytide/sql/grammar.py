@@ -18,17 +18,25 @@ from sqlglot import Token, TokenType, exp
 from keytide.errors import InvalidError
 from keytide.sql.cursor import Cursor
 from keytide.sql.database_grammar import create_database, drop_database
-from keytide.sql.definition_grammar import alter_table, create_external_table, create_table, options
+from keytide.sql.definition_grammar import (
+    alter_table,
+    check,
+    create_external_table,
+    create_table,
+    options,
+)
 from keytide.sql.dialect import error_at, tokenize
 from keytide.sql.dml_grammar import change
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
+    AddConstraint,
     Call,
     CommentOn,
     CreateView,
     Describe,
     DescribeDatabase,
     DescribeHistory,
+    DropConstraint,
     DropTable,
     DropView,
     Explain,
@@ -273,6 +281,11 @@ def _alter(cursor: Cursor) -> Statement:
     table = cursor.table()
     if cursor.accept("RENAME", "TO"):
         return RenameTable(table, cursor.table())
+    if cursor.accept("ADD", "CONSTRAINT"):
+        return AddConstraint(table, cursor.name("a constraint's name"), check(cursor))
+    if cursor.accept("DROP", "CONSTRAINT"):
+        missing_ok = cursor.accept("IF", "EXISTS")
+        return DropConstraint(table, cursor.name("a constraint's name"), missing_ok)
     about_versions = version_name_of(cursor, table)
     if about_versions is not None:
         return about_versions

@@ -16,6 +16,7 @@ from keytide.types import Field
 
 __all__ = [
     "GIVEN",
+    "AddConstraint",
     "AlterTable",
     "Call",
     "CommentOn",
@@ -28,6 +29,7 @@ __all__ = [
     "Describe",
     "DescribeDatabase",
     "DescribeHistory",
+    "DropConstraint",
     "DropDatabase",
     "DropTable",
     "DropVersionName",
@@ -205,6 +207,24 @@ class CommentOn:
 
 
 @dataclass(frozen=True)
+class AddConstraint:
+    """ALTER TABLE ... ADD CONSTRAINT ... CHECK."""
+
+    table: str
+    name: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class DropConstraint:
+    """ALTER TABLE ... DROP CONSTRAINT."""
+
+    table: str
+    name: str
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True)
 class RenameTable:
     """ALTER TABLE ... RENAME TO."""
 
@@ -325,7 +345,7 @@ class Call:
 
 Statement: TypeAlias = (
     "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
-    "CreateVersionName | DropVersionName | CommentOn | RenameTable | DropTable | Truncate | "
-    "CreateDatabase | DropDatabase | Use | CreateView | DropView | Show | Describe | "
-    "DescribeDatabase | DescribeHistory | Explain | Call"
+    "CreateVersionName | DropVersionName | CommentOn | AddConstraint | DropConstraint | "
+    "RenameTable | DropTable | Truncate | CreateDatabase | DropDatabase | Use | CreateView | "
+    "DropView | Show | Describe | DescribeDatabase | DescribeHistory | Explain | Call"
 )

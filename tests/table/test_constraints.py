@@ -1,0 +1,129 @@
+"""CHECK constraints: no row that fails one is written, whichever way it comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+TABLE = """
+CREATE TABLE t (k INT, qty INT, status STRING, PRIMARY KEY (k) NOT ENFORCED,
+  CONSTRAINT positive CHECK (qty > 0), CONSTRAINT known CHECK (status IN ('new', 'paid')))
+"""
+GOOD = {"k": 1, "qty": 5, "status": "new"}
+
+
+@pytest.fixture
+def lake(warehouse: str) -> kt.Lake:
+    lake = kt.connect(warehouse)
+    lake.sql(f"{TABLE}; INSERT INTO t VALUES (1, 5, 'new')")
+    return lake
+
+
+def rows(lake: kt.Lake) -> Any:
+    return lake.sql("SELECT * FROM t ORDER BY k").to_pylist()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO t VALUES (2, 3, 'new'), (3, 0, 'new')",
+        "INSERT OVERWRITE t VALUES (3, 0, 'new')",
+        "UPDATE t SET qty = qty - 5",
+        "MERGE INTO t USING (SELECT 1 AS k) s ON t.k = s.k WHEN MATCHED THEN UPDATE SET qty = -1",
+        "MERGE INTO t USING (SELECT 4 AS k) s ON t.k = s.k "
+        "WHEN NOT MATCHED THEN INSERT (k, qty, status) VALUES (s.k, 0, 'new')",
+    ],
+)
+def test_statement_that_breaks_a_constraint_changes_nothing(lake: kt.Lake, text: str) -> None:
+    with pytest.raises(kt.InvalidError, match=r"1 of . rows? .*'positive', CHECK \(qty > 0\)"):
+        lake.sql(text)
+    assert rows(lake) == [GOOD]
+
+
+def test_write_names_how_many_rows_and_the_first(lake: kt.Lake) -> None:
+    table = lake.table("t")
+    assert isinstance(table, kt.Table)
+    bad = [{"k": k, "qty": 1, "status": "odd" if k > 7 else "paid"} for k in range(5, 10)]
+    with pytest.raises(kt.InvalidError, match=r"2 of 5 rows .* k = 8: .*'known'"):
+        table.write(bad)
+    assert rows(lake) == [GOOD]
+
+
+def test_null_and_deletes_pass(lake: kt.Lake) -> None:
+    table = lake.table("t")
+    assert isinstance(table, kt.Table)
+    table.write([{"k": 2, "qty": None, "status": None}])
+    table.write([{"k": 1, "qty": -9, "status": "gone", "_row_kind": "-D"}])
+    assert rows(lake) == [{"k": 2, "qty": None, "status": None}]
+
+
+def test_partial_rows_are_checked_by_what_they_bring(warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql(TABLE + "WITH ('merge-engine' = 'partial-update')")
+    lake.sql("INSERT INTO t (k, qty) VALUES (1, 5); INSERT INTO t (k, status) VALUES (1, 'new')")
+    with pytest.raises(kt.InvalidError, match="'known'"):
+        lake.sql("INSERT INTO t (k, status) VALUES (1, 'odd')")
+    assert rows(lake) == [GOOD]
+
+
+@pytest.mark.parametrize("options", [{}, {"upsert.mode": "FULL"}], ids=["merged", "indexed"])
+def test_constraints_come_and_go(warehouse: str, options: dict[str, str]) -> None:
+    schema = pa.schema({"k": pa.int64(), "qty": pa.int64()})
+    table = kt.connect(warehouse).create_table("t", schema, ["k"], options=options)
+    table.write([{"k": 1, "qty": 0}, {"k": 2, "qty": 2}])
+    with pytest.raises(kt.InvalidError, match=r"1 rows break .* k = 1"):
+        table.add_constraint("positive", "qty > 0")
+    table.delete("k = 1")
+    table.add_constraint("positive", "qty > 0")
+    with pytest.raises(kt.AlreadyExistsError, match="'positive'"):
+        table.add_constraint("positive", "qty > 1")
+    with pytest.raises(kt.InvalidError, match="'positive'"):
+        table.write([{"k": 3, "qty": 0}])
+    table.drop_constraint("positive")
+    with pytest.raises(kt.NotFoundError, match="it has: none"):
+        table.drop_constraint("positive")
+    table.write([{"k": 3, "qty": 0}])
+    assert table.get(3) == {"k": 3, "qty": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (nobody > 0)", "nobody"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (qty > 5)", "1 rows break the constraint 'c'"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK ()", "expected a condition in brackets"),
+        ("ALTER TABLE t DROP COLUMN qty", "positive"),
+        ("ALTER TABLE t DROP CONSTRAINT c", "it has: positive, known"),
+        ("CREATE TABLE u (k INT PRIMARY KEY, CONSTRAINT c CHECK (k LIKE 'a'))", "constraint 'c'"),
+    ],
+)
+def test_constraint_that_cannot_be_is_refused(lake: kt.Lake, text: str, message: str) -> None:
+    before = lake.table("t").table_schema
+    with pytest.raises(kt.KeytideError) as caught:
+        lake.sql(text)
+    assert message in str(caught.value)
+    assert lake.table("t").table_schema == before
+    assert lake.tables() == ["default.t"]
+
+
+def test_sql_alters_constraints(lake: kt.Lake) -> None:
+    lake.sql("ALTER TABLE t DROP CONSTRAINT known; ALTER TABLE t DROP CONSTRAINT IF EXISTS known")
+    lake.sql("ALTER TABLE t ADD CONSTRAINT small CHECK (qty < 10 AND NOT status = 'x')")
+    with pytest.raises(kt.InvalidError, match="'small'"):
+        lake.sql("INSERT INTO t VALUES (2, 11, 'any')")
+    [shown] = lake.sql("SHOW CREATE TABLE t").to_pylist()
+    assert "'constraint.small' = 'qty < 10 AND NOT status = ''x'''" in shown["create_table"]
+
+
+@pytest.mark.spark
+def test_rows_of_spark_are_checked(lake: kt.Lake, spark: Any) -> None:
+    frame = spark.createDataFrame([(7, 0, "new")], "k int, qty int, status string")
+    table = lake.table("t")
+    assert isinstance(table, kt.Table)
+    with pytest.raises(kt.InvalidError, match="'positive'"):
+        table.write(frame)
+    assert rows(lake) == [GOOD]
