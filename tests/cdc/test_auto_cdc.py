@@ -116,7 +116,7 @@ def a_lake() -> kt.Lake:
     return kt.connect(f"memory://{tempfile.mktemp(dir='')}")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(feed=feeds(), tracked=st.sampled_from(["", "a", "b", "ab"]), ignores=st.booleans())
 def test_a_history_is_that_of_the_sorted_events_whatever_their_order(
     feed: tuple[list[Event], list[list[Event]]], tracked: str, ignores: bool
@@ -135,7 +135,7 @@ def test_a_history_is_that_of_the_sorted_events_whatever_their_order(
     assert apply(lake, events, 2, **more).snapshot_id is None  # nothing is new
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(feed=feeds())
 def test_the_newest_rows_are_those_of_the_sorted_events_whatever_their_order(
     feed: tuple[list[Event], list[list[Event]]],
@@ -147,6 +147,31 @@ def test_the_newest_rows_are_those_of_the_sorted_events_whatever_their_order(
         lake.table("t").compact(full=True)
     rows = lake.table("t").scan(["k", "a", "b", "s"]).to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == newest(events)
+
+
+def newest_values(events: Sequence[Event]) -> list[Row]:
+    """Per key the newest value of each column since the last delete, and the newest place."""
+    rows = intervals(events, EVERY, ignores_nulls=True)
+    places = {
+        e.k: max(o.s for o in events if o.k == e.k and o.op != "d") for e in events if e.op != "d"
+    }
+    return [(k, a, b, places[k]) for k, a, b, _, end in rows if end is None]
+
+
+@settings(max_examples=12, deadline=None)
+@given(feed=feeds())
+def test_values_that_are_null_leave_the_newest_ones_whatever_the_order(
+    feed: tuple[list[Event], list[list[Event]]],
+) -> None:
+    events, batches = feed
+    lake = a_lake()
+    for number, batch in enumerate(batches):
+        apply(lake, batch, 1, ignore_null_updates=True)
+        if number == 1:
+            lake.table("t").compact(full=True)
+    rows = lake.table("t").scan(["k", "a", "b", "s"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == newest_values(events)
+    assert apply(lake, events, 1, ignore_null_updates=True).snapshot_id is None
 
 
 EVENTS = [
@@ -172,6 +197,15 @@ def test_an_interval_stays_closed_where_its_delete_is_forgotten(lake: kt.Lake) -
     table.compact(full=True)
     apply(lake, EVENTS[3:], 2)
     assert history_of(lake) == HISTORY
+
+
+def test_what_somebody_deletes_of_a_history_does_not_come_back(lake: kt.Lake) -> None:
+    same = [Event(1, 1, "a", 1), Event(1, 2, "a", 2), Event(1, 3, "a", 3), Event(1, 8, "b", 1)]
+    apply(lake, [*same, Event(2, 2, "a", 1)], 2, track_history_column_list=["a"])
+    assert history_of(lake) == [(1, "a", 3, 1, 8), (1, "b", 1, 8, None), (2, "a", 1, 2, None)]
+    lake.table("t").delete("k = 1")
+    apply(lake, [Event(1, 9, "c", 1)], 2, track_history_column_list=["a"])
+    assert history_of(lake) == [(1, "c", 1, 9, None), (2, "a", 1, 2, None)]
 
 
 def test_several_columns_order_events_as_one(lake: kt.Lake) -> None:
@@ -305,6 +339,10 @@ ROW = {"k": 1, "v": 1, "s": 1}
         (ROW, {"column_list": ["k"], "except_column_list": ["v"]}, "exclude each other"),
         (ROW, {"track_history_column_list": ["v"]}, "SCD type 1 keeps none"),
         (ROW, {"stored_as_scd_type": 3}, "expected 1 or 2"),
+        (ROW, {"apply_as_truncates": "v = 1"}, "Table.truncate"),
+        (ROW, {"apply_as_truncates": "v = 1", "stored_as_scd_type": 2}, "SCD type 1 alone"),
+        (ROW, {"sequence_by": ["s", "v"], "ignore_null_updates": True}, "sequence_by has 2"),
+        (ROW, {"merge_schema": True, "ignore_null_updates": True}, "does not grow"),
         (ROW, {"checkpoint": "/tmp/x"}, "checkpoint is for a streaming DataFrame"),
         (ROW, {"apply_as_deletes": "gone = 1"}, "gone"),
         (ROW | {"__END_AT": 1}, {}, "which the target has; rename it"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 from keytide.cdc.flow import Flow, FlowRequest
 from keytide.cdc.flow_rows import rows_of_events
 from keytide.cdc.flow_target import flow_target
-from keytide.cdc.flow_writer import write_history
+from keytide.cdc.flow_writer import write_events
 from keytide.format.schema import TableSchema
 from keytide.table import local_writes
 from keytide.table.catalog import Catalog
@@ -42,11 +42,11 @@ def apply_rows(
     table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None = None
 ) -> WriteResult:
     """The same of rows as `rows_of_events` makes them, into a table that is open."""
-    if not flow.keeps_history:
+    if not flow.reads_first:
         if flow.request.merge_schema:
             table, rows = grown_for(table, rows, author)
         return local_writes.append(table, rows, author)
     if flow.request.merge_schema:
         needed = partial(growth, columns=rows.schema, table=table.name)
         table = grown(table.pinned(), needed, author=author)
-    return write_history(table, flow, rows, author)
+    return write_events(table, flow, rows, author)

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from keytide.arguments import shown
 from keytide.cdc.history import IGNORED_NULLS, History
+from keytide.cdc.latest import DELETED_AT, SEQUENCES, Latest
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.lazily import cached_property
 from keytide.row_kind import ROW_KIND
-from keytide.types import STRING, ArrayType, Field, type_from_arrow
+from keytide.types import STRING, ArrayType, Field, RowType, type_from_arrow
 
 __all__ = ["Flow", "FlowRequest", "names_of", "refuse_stream_settings"]
 
@@ -53,14 +54,15 @@ _COLUMN = re.compile(r"Column<'(.+)'>")
 class FlowRequest:
     """What `Lake.auto_cdc` was asked for; made once, at the edge.
 
-    Raises `InvalidError` for parts that do not go together, `UnsupportedError` for NULLs that are
-    to be ignored without a history.
+    Raises `InvalidError` for parts that do not go together, `UnsupportedError` for such as are not
+    done together yet.
     """
 
     target: str
     keys: tuple[str, ...]
     sequence_by: tuple[str, ...]
     deletes: Any = None
+    truncates: Any = None
     columns: tuple[str, ...] | None = None
     except_columns: tuple[str, ...] | None = None
     ignores_nulls: bool = False
@@ -83,18 +85,37 @@ class FlowRequest:
         tracks = self.tracked is not None or self.except_tracked is not None
         if tracks and self.scd_type == 1:
             raise _wrong("track_history_* say what history is kept, and SCD type 1 keeps none")
+        if self.truncates is not None:
+            self._refuse_truncates()
         if self.ignores_nulls and self.scd_type == 1:
-            raise UnsupportedError(
-                "Lake.auto_cdc: ignore_null_updates needs the order of the values of each column, "
-                "which a row of SCD type 1 does not tell; take stored_as_scd_type=2, whose rows "
-                "with __END_AT IS NULL are the newest, or write to a table of "
-                "partial updates with a sequence group for each column"
-            )
+            self._check_latest()
         both = set(self.keys) & set(self.sequence_by)
         if both:
             raise _wrong(
                 f"column {min(both)!r} is among keys and in sequence_by; what orders the events of "
                 f"a key cannot be part of it"
+            )
+
+    def _refuse_truncates(self) -> None:
+        if self.scd_type == 2:
+            raise _wrong("apply_as_truncates is for SCD type 1 alone, for a history is not emptied")
+        raise UnsupportedError(
+            "Lake.auto_cdc: apply_as_truncates is not done: an event that comes late would have to "
+            "be told from one that comes after the truncate. Call Table.truncate when one is seen, "
+            "and apply the events that are newer"
+        )
+
+    def _check_latest(self) -> None:
+        if len(self.sequence_by) > 1:
+            raise UnsupportedError(
+                f"Lake.auto_cdc: with ignore_null_updates a row of SCD type 1 tells the place of "
+                f"each of its values by one column, and sequence_by has {len(self.sequence_by)}; "
+                f"compute one that orders events alike, or take stored_as_scd_type=2"
+            )
+        if self.merge_schema:
+            raise UnsupportedError(
+                "Lake.auto_cdc: with ignore_null_updates a table of SCD type 1 does not grow with "
+                "merge_schema; make another target, or take stored_as_scd_type=2"
             )
 
     @property
@@ -143,6 +164,11 @@ class Flow:
         """Whether the target has a row for each interval."""
         return self.request.scd_type == 2
 
+    @property
+    def reads_first(self) -> bool:
+        """Whether what is written depends on what is stored."""
+        return self.keeps_history or self.request.ignores_nulls
+
     @cached_property
     def starts(self) -> tuple[str, ...]:
         """The columns that say when an interval begins, as many as order events."""
@@ -157,9 +183,13 @@ class Flow:
         by = self.request.sequence_by
         return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
 
-    def history(self, columns: Iterable[str]) -> History:
-        """How a target with these columns keeps the history of keys."""
+    def kernel(self, columns: Iterable[str]) -> History | Latest:
+        """What makes rows of events, for a target with these columns. REQUIRES: `reads_first`."""
         request = self.request
+        if not self.keeps_history:
+            (sequence,) = request.sequence_by
+            others = {*request.keys, sequence, SEQUENCES}
+            return Latest(request.keys, sequence, tuple(n for n in columns if n not in others))
         own = {*request.keys, *self.starts, *self.ends, IGNORED_NULLS}
         values = tuple(name for name in columns if name not in own)
         default = set(values) - set(request.sequence_by) - set(request.except_tracked or ())
@@ -173,13 +203,20 @@ class Flow:
         """The columns of a target that is made for the flow."""
         rows = [self._field(name) for name in (*self.request.keys, *self.names)]
         if not self.keeps_history:
-            return rows
+            return [*rows, *self._sequences] if self.request.ignores_nulls else rows
         at = [self._field(name).type.with_nullable(True) for name in self.request.sequence_by]
         rows += [Field(-1, name, type_) for name, type_ in zip(self.starts, at, strict=True)]
         rows += [Field(-1, name, type_) for name, type_ in zip(self.ends, at, strict=True)]
         if self.request.ignores_nulls:
             rows.append(Field(-1, IGNORED_NULLS, ArrayType(STRING)))
         return rows
+
+    @property
+    def _sequences(self) -> list[Field]:
+        (sequence,) = self.request.sequence_by
+        at = self._field(sequence).type.with_nullable(True)
+        values = (*(n for n in self.names if n != sequence), DELETED_AT)
+        return [Field(-1, SEQUENCES, RowType(tuple(Field(-1, n, at) for n in values)))]
 
     def _field(self, name: str) -> Field:
         try:
@@ -212,7 +249,7 @@ def _check_unique(known: Sequence[str]) -> None:
     for name in known:
         if known.count(name) > 1:
             raise _wrong(f"the source has two columns named {name!r}; rename or drop one")
-        if name in (START, END, IGNORED_NULLS):
+        if name in (START, END, IGNORED_NULLS, SEQUENCES):
             raise _wrong(f"the source has a column {name!r}, which the target has; rename it")
 
 

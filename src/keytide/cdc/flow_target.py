@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from keytide.cdc.flow import Flow
 from keytide.cdc.history import IGNORED_NULLS
+from keytide.cdc.latest import SEQUENCES
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys, stored_names
@@ -36,7 +37,7 @@ def flow_target(catalog: Catalog, flow: Flow) -> StoredTable:
             f"table {table.name} cannot be the target of the flow: {problem}. Choose another "
             f"target, which is then made, or name a table that is so"
         )
-    if flow.keeps_history and MARKS not in table.schema.options:
+    if flow.reads_first and MARKS not in table.schema.options:
         alter_table(table.metadata, [SetOption(MARKS, flow.request.marks)])
     return table
 
@@ -79,6 +80,10 @@ def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
         yield f"it is the target of the flow {known}, and this one is {flow.request.marks}"
     if flow.keeps_history:
         yield from _problems_of_history(schema, options, flow)
+    elif flow.reads_first and SEQUENCES not in schema.by_name:
+        yield f"it lacks the column {SEQUENCES}, which tells when each value came"
+    elif flow.reads_first and not set(schema.partition_keys) <= set(flow.request.keys):
+        yield "a key may be in any of its partitions, whose columns have to be among the keys"
 
 
 def _problems_of_history(schema: TableSchema, options: TableOptions, flow: Flow) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""Events of a flow on their way into a table that keeps the history of keys.
+"""Events of a flow on their way into a table whose rows are made of what is stored.
 
-A `HistoryWriter` is a picklable value: executors use it on the events of the buckets that came to
+An `EventWriter` is a picklable value: executors use it on the events of the buckets that came to
 them. What it writes was made of what was stored, so it is committed only where nobody came to one
 of its buckets meanwhile; else it is made anew.
 """
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from keytide.cdc.flow import Flow
 from keytide.cdc.history import DELETES, History
+from keytide.cdc.latest import Latest
 from keytide.errors import ConflictError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import VALUE_KIND
@@ -36,29 +37,29 @@ from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema
 
-__all__ = ["HistoryWriter", "write_history", "write_history_of"]
+__all__ = ["EventWriter", "write_events", "write_on_read"]
 
 
 @dataclass(frozen=True)
-class HistoryWriter:
+class EventWriter:
     """Writes events into one table; `tasks` read what each bucket has of their keys."""
 
     task: WriteTask
-    history: History
+    kernel: History | Latest
     tasks: Mapping[BucketId, ReadTask]
     pads: bool = False
     """Whether columns that events lack are NULL in them, and not missing."""
 
     @classmethod
-    def on(cls, transaction: Transaction, flow: Flow) -> HistoryWriter:
+    def on(cls, transaction: Transaction, flow: Flow) -> EventWriter:
         """Events to be written on top of what a transaction began with."""
         state, view = transaction.state, transaction.view
-        history = flow.history(view.schema.names)
-        scan = Scan(state.merging, tuple(history.columns))
+        kernel = flow.kernel(view.schema.names)
+        scan = Scan(state.merging, tuple(kernel.columns))
         plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
         tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
         pads = flow.request.merge_schema or flow.request.ignores_nulls
-        return cls(replace(transaction.task(), stored=None), history, tasks, pads)
+        return cls(replace(transaction.task(), stored=None), kernel, tasks, pads)
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
         """Write events as `rows_of_events` gives them, in the order of arrival.
@@ -80,35 +81,35 @@ class HistoryWriter:
 
     def _complete(self, events: pa.Table) -> pa.Table:
         """The events with the columns that only rows have."""
-        schema, history = self.task.view.schema, self.history
+        schema = self.task.view.schema
         if self.pads:
             events = padded(events, schema, self.task.view.options)
-        own = set(history.columns) - {*history.keys, *history.starts, *history.values}
-        for name in sorted(own - set(events.column_names)):
+        own = set(self.kernel.columns) - {*self.kernel.given, *events.column_names}
+        for name in sorted(own):
             type_ = schema.field(name).type.to_arrow()
             events = events.append_column(name, pa.nulls(events.num_rows, type_))
         return events
 
     def _changed(self, bucket: BucketId, events: pl.DataFrame) -> pl.DataFrame:
         is_delete = pl.col(VALUE_KIND).is_in([int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)])
-        columns = list(self.history.columns)
+        columns = list(self.kernel.columns)
         task, found = self.tasks.get(bucket), [events.select(*columns, VALUE_KIND).clear()]
         if task is not None:
-            asked = events.select(self.history.keys).unique()
+            asked = events.select(self.kernel.keys).unique()
             versions = newest_versions(task, asked, columns)
             found += [frame.select(*columns, VALUE_KIND) for frame in versions]
         stored = pl.concat(found)
-        return self.history.changed(stored, events.with_columns(is_delete.alias(DELETES)))
+        return self.kernel.changed(stored, events.with_columns(is_delete.alias(DELETES)))
 
     def _as_rows(self, changed: pl.DataFrame) -> pa.Table:
         view = self.task.view
-        rows = to_arrow(changed, arrow_schema(view.schema.select(self.history.columns)))
+        rows = to_arrow(changed, arrow_schema(view.schema.select(self.kernel.columns)))
         is_row = changed[VALUE_KIND] == int(RowKind.INSERT)
         kinds = pl.select(pl.when(is_row).then(pl.lit("+I")).otherwise(pl.lit("-D"))).to_series()
         return rows.append_column(ROW_KIND, kinds.to_arrow().cast(pa.string()))
 
 
-def write_history(
+def write_events(
     table: StoredTable, flow: Flow, events: pa.Table, author: Author | None = None
 ) -> WriteResult:
     """Make events, as `rows_of_events` gives them, part of a table, in one atomic commit.
@@ -117,14 +118,14 @@ def write_history(
     """
 
     def write(transaction: Transaction) -> None:
-        writer = HistoryWriter.on(transaction, flow)
+        writer = EventWriter.on(transaction, flow)
         here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
         transaction.take(replace(writer, task=here).feed([events], 0))
 
-    return write_history_of(table, write, author)
+    return write_on_read(table, write, author)
 
 
-def write_history_of(
+def write_on_read(
     table: StoredTable,
     write: Callable[[Transaction], None],
     author: Author | None = None,

@@ -34,7 +34,7 @@ DELETES = scratch("deletes")
 IGNORED_NULLS = "__IGNORED_NULLS"
 """The column of a table that ignores NULLs: the columns of which the last event brought none."""
 
-_OPENS, _BEGINS, _STORED = map(scratch, ("opens", "begins", "stored"))
+_OPENS, _HIDDEN, _BEGINS, _STORED = map(scratch, ("opens", "hidden", "begins", "stored"))
 _DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
 
 
@@ -54,10 +54,14 @@ class History:
     ignores_nulls: bool = False
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """The columns that events bring."""
+        return (*self.keys, *self.starts, *self.values)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """All columns of stored rows, in any order."""
-        more = (IGNORED_NULLS,) if self.ignores_nulls else ()
-        return (*self.keys, *self.starts, *self.values, *self.ends, *more)
+        return (*self.given, *self.ends, *((IGNORED_NULLS,) if self.ignores_nulls else ()))
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         """The rows to write so that events are part of the history of their keys.
@@ -81,9 +85,15 @@ class History:
             for start, end in zip(self.starts, self.ends, strict=True)
         )
         deletes = is_dead & pl.col(self.ends[0]).is_null()
-        # A row that was deleted otherwise is no event any more.
-        rows = stored.filter(~is_dead | ends_at_once | deletes).sort(*self.keys, *self.starts)
-        rows = rows.with_columns(~is_dead.alias(_OPENS), deletes.alias(DELETES))
+        marks = [
+            ~is_dead.alias(_OPENS),
+            deletes.alias(DELETES),
+            (is_dead & ends_at_once).alias(_HIDDEN),
+        ]
+        rows = stored.with_columns(marks).sort(*self.keys, *self.starts)
+        # A row that somebody deleted otherwise is no event any more, nor is what it stood for.
+        before = pl.when(~pl.col(_HIDDEN) | self._is_new_key).then(_OPENS).forward_fill()
+        rows = rows.filter(_OPENS | pl.col(DELETES) | (pl.col(_HIDDEN) & before))
         events = self._with_own_values(rows).select(*self._of_events)
         return pl.concat([events, self._closing_deletes(rows)])
 

@@ -585,6 +585,7 @@ class Lake:
         sequence_by: Any,
         *,
         apply_as_deletes: Any = None,
+        apply_as_truncates: Any = None,
         column_list: Any = None,
         except_column_list: Any = None,
         ignore_null_updates: bool = False,
@@ -615,19 +616,19 @@ class Lake:
         `__START_AT_<column>` and so on. A change of a column in `track_history_column_list`, or of
         one not in `track_history_except_column_list`, begins an interval; others replace the value
         in it. By default that is all but the keys and `sequence_by`. With `ignore_null_updates` a
-        NULL leaves a value as it is (type 2).
+        NULL leaves a value as it is. `apply_as_truncates` is refused.
 
         The result depends on the set of events alone: late ones, and such as come twice, change
         what they would have changed in time. Of events with one key and one place in the order the
         last one counts. Deletes are kept as `tombstone.retention` says. One atomic commit; with
-        type 2 it is made anew where another writer came to one of its buckets. `name`, `checkpoint`
-        and `trigger` (such as `{"availableNow": True}`) are those of the query of a stream, each
-        batch of which is one commit; `commit_user` and `commit_identifier`, `merge_schema` as in
-        `Table.write`.
+        type 2, and where NULLs are ignored, it is made anew where another writer came to one of its
+        buckets. `name`, `checkpoint` and `trigger` (such as `{"availableNow": True}`) are those of
+        the query of a stream, each batch of which is one commit; `commit_user`,
+        `commit_identifier` and `merge_schema` as in `Table.write`.
 
         Raises `InvalidError` for arguments that do not go together, a table that is no target of
         the flow, and an event without a place in the order (type 2), `NotFoundError` for columns
-        that the source lacks, and what `Table.write` raises.
+        that the source lacks, `UnsupportedError` for truncates, and what `Table.write` raises.
         """
         from keytide.cdc.auto_cdc import apply_events
         from keytide.cdc.flow import FlowRequest, names_of, refuse_stream_settings
@@ -640,6 +641,7 @@ class Lake:
             keys=names_of(keys, "keys"),
             sequence_by=names_of(sequence_by, "sequence_by"),
             deletes=apply_as_deletes,
+            truncates=apply_as_truncates,
             columns=named(column_list, "column_list"),
             except_columns=named(except_column_list, "except_column_list"),
             ignores_nulls=ignore_null_updates,

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from keytide.cdc.flow import Flow, FlowRequest, refuse_stream_settings
 from keytide.cdc.flow_rows import delete_predicate, fields_to_judge
 from keytide.cdc.flow_target import flow_target
-from keytide.cdc.flow_writer import HistoryWriter, write_history_of
+from keytide.cdc.flow_writer import EventWriter, write_on_read
 from keytide.errors import InvalidError
 from keytide.row_kind import ROW_KIND
 from keytide.spark.buffered import in_order
@@ -99,7 +99,7 @@ class _Events:
     def write(self, events: DataFrame, author: Author | None) -> WriteResult:
         """Write events in one atomic commit."""
         rows = _rows(events, self.flow)
-        if not self.flow.keeps_history:
+        if not self.flow.reads_first:
             table = self.table
             if self.flow.request.merge_schema:
                 table, rows = grown_for(table, rows, author)
@@ -107,11 +107,11 @@ class _Events:
         author = author or author_in_stream(events, self.table.uri)
         if self.flow.request.merge_schema:
             grow(self.table.pinned(), rows.schema, author)
-        return self._write_history(rows, author)
+        return self._write_events(rows, author)
 
-    def _write_history(self, rows: DataFrame, author: Author | None) -> WriteResult:
+    def _write_events(self, rows: DataFrame, author: Author | None) -> WriteResult:
         def write(transaction: Transaction) -> None:
-            writer = HistoryWriter.on(transaction, self.flow)
+            writer = EventWriter.on(transaction, self.flow)
             limit = transaction.view.options.driver_work_bytes_max
             if place_of(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
                 with on_driver():
@@ -124,17 +124,17 @@ class _Events:
                 shuffled = by_bucket(rows, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)
 
-        return write_history_of(self.table, write, author, SizedRunner(rows.sparkSession))
+        return write_on_read(self.table, write, author, SizedRunner(rows.sparkSession))
 
 
 @dataclass(frozen=True)
 class _Ordered:
     """A writer of events that a shuffle has brought together: they come in their order again."""
 
-    writer: HistoryWriter
+    writer: EventWriter
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
-        """See `HistoryWriter`."""
+        """See `EventWriter`."""
         pieces = list(rows)
         return self.writer.feed([in_order(pa.concat_tables(pieces))] if pieces else [], number)
 
