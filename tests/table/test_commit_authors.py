@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.spark.source import TableStreamWriter, TaskMessage
+from keytide.spark.option_names import GivenOptions
+from keytide.spark.source import SourceWrite, TableStreamWriter, TaskMessage
 from keytide.spark.stream import StreamBatch
 from keytide.spark.types import spark_schema
 from keytide.store import Store, open_store
@@ -163,7 +164,8 @@ def test_writer_that_was_overtaken_by_its_own_name_leaves_no_file_behind(
 
 def stream_batch(table: kt.Table, value: str) -> Callable[[], None]:
     """The commit of batch 7 of a query, whose tasks have written their files."""
-    writer = TableStreamWriter(table.stored, spark_schema(SCHEMA))
+    write = SourceWrite(table.stored, spark_schema(SCHEMA), GivenOptions({}))
+    writer = TableStreamWriter(write)
     view = writable_view(table.stored)
     rows = pa.Table.from_pylist(as_dicts([(1, value)]), SCHEMA)
     written = Outcome(
