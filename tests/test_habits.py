@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyspark import pipelines
 
 import keytide as kt
 
@@ -34,6 +38,7 @@ def names(warehouse: str) -> dict[str, Any]:
     found: dict[str, Any] = {"path": warehouse}
     exec(BEFORE, found)
     found["moment"] = datetime.now(timezone.utc) + timedelta(seconds=1)
+    found["dp"] = pipelines
     found |= {"dated": dated, "of_a_day": [{"id": 1, "day": "2026-01-01"}]}
     return found
 
@@ -44,14 +49,41 @@ def test_every_row_of_the_page_has_a_line_that_is_run() -> None:
     assert len(LINES) >= 45
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_line(names: dict[str, Any], line: str) -> None:
-    *first, last = ast.parse(line).body
-    assert isinstance(last, ast.Expr)
-    exec(compile(ast.Module(first, []), "docs/habits.md", "exec"), names)
-    given = eval(compile(ast.Expression(last.value), "docs/habits.md", "eval"), names)
+def marked(line: str) -> Any:
+    return pytest.param(
+        line, marks=[pytest.mark.spark] if re.search(r"\bspark\b|\bdays\b", line) else []
+    )
+
+
+@pytest.mark.parametrize("line", [*map(marked, LINES)])
+def test_line(names: dict[str, Any], line: str, request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("spark"):
+        names["spark"] = spark = request.getfixturevalue("spark")
+        names["days"] = spark.sql("SELECT 7L AS id, '2026-01-01' AS day")
+    outputs: list[Any] = []
+    with in_a_pipeline(outputs) if line.startswith("dp.") else nullcontext():
+        given = run(line, names)
+    if outputs:
+        [given] = outputs
     assert given is not None
     if isinstance(given, kt.Scan | kt.Changes):
         assert given.to_arrow().num_rows
     elif isinstance(given, pa.Table | pl.DataFrame | list):
         assert len(given)
+
+
+def run(line: str, names: dict[str, Any]) -> Any:
+    """Run a line; gives what its last statement does."""
+    *first, last = ast.parse(line).body
+    assert isinstance(last, ast.Expr)
+    exec(compile(ast.Module(first, []), "docs/habits.md", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "docs/habits.md", "eval"), names)
+
+
+@contextmanager
+def in_a_pipeline(outputs: list[Any]) -> Iterator[None]:
+    """What is defined goes into a list, as into the graph of a pipeline."""
+    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+
+    with graph_element_registration_context(SimpleNamespace(register_output=outputs.append)):  # type: ignore[arg-type]
+        yield
