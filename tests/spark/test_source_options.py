@@ -5,6 +5,7 @@ What they ask for is looked at here without Spark, which hands them on as they a
 
 from __future__ import annotations
 
+import pickle
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 import keytide as kt
 from keytide.spark.option_table import SECTIONS, page
 from keytide.spark.source_options import SourceOptions
-from keytide.spark.stream_source import ChangeStream
+from keytide.spark.stream_source import ChangeStream, ChangeStreamReader
+from keytide.spark.types import spark_schema
 from keytide.table.changes.follow import Start
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -177,6 +179,16 @@ def test_changes_that_are_not_said_are_refused(
 ) -> None:
     with pytest.raises(kt.InvalidError, match=message):
         changes(table, options)
+
+
+def test_stream_without_kinds_gives_new_rows_and_stops_at_a_change(table: kt.Table) -> None:
+    new = ChangeStreamReader(parsed(table, {"start": "1"}), spark_schema(SCHEMA))
+    (task,) = (pickle.loads(each.value) for each in new.partitions({"told": 1}, {"told": 2}))
+    rows = pa.Table.from_batches(task.batches())
+    assert rows.to_pylist() == [{"id": 2, "v": "b"}]
+    (task,) = (pickle.loads(each.value) for each in new.partitions({"told": 2}, {"told": 3}))
+    with pytest.raises(kt.UnsupportedError, match=r"option\('readChangeFeed', 'true'\)"):
+        list(task.batches())
 
 
 def test_table_of_sparks_catalog_is_refused_with_the_way_that_works(table: kt.Table) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 import keytide as kt
 
-pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
+# Every other test of Spark has the format found like this, too, in a session that knows of it.
+pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow, pytest.mark.soak]
 
 SESSION = """
 import json, sys
