@@ -43,8 +43,6 @@ def constraints_of(
 def broken_constraints(rows: pl.DataFrame, view: TableView) -> Iterator[Refusal]:
     """Which rows fail which constraint. `rows` have the table's columns and `_VALUE_KIND`."""
     texts = constraint_texts(view.options)
-    if not texts:
-        return
     kept = retracts_of(rows)
     for name, condition in constraints_of(view.schema, view.options, view.name).items():
         holds = rows.select(row_filter(condition, view.schema.fields).alias("holds")).to_series()

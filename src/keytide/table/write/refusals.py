@@ -19,7 +19,7 @@ from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, reasons
 from keytide.row_kind import RowKind
 from keytide.table.state.view import TableView
-from keytide.table.write.constraints import broken_constraints
+from keytide.table.write.constraints import broken_constraints, constraint_texts
 from keytide.table.write.input_rows import Rows, forbidden_nulls, ignored_kinds
 from keytide.table.write.row_merging import as_deletes, row_merger
 
@@ -91,7 +91,8 @@ def _refusals(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False)
         found = view.engine.refusals(rows)
     if view.kind.has_key_index and view.comparison.has_producers:
         found = itertools.chain(found, _of_no_producer(rows, view, states_rows=states_rows))
-    found = itertools.chain(found, broken_constraints(rows, view))
+    if constraint_texts(view.options):
+        found = itertools.chain(found, broken_constraints(rows, view))
     return [refusal for refusal in found if refusal.rows.any()]
 
 
