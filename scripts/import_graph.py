@@ -55,6 +55,7 @@ ROOMS = [
     ["table.upkeep"],
     ["table.verify"],
     ["table"],
+    ["rest"],
     ["dml"],
     ["external"],
     ["testing"],

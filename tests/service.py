@@ -122,6 +122,10 @@ class ServiceWarehouse:
         return f"service:{self.database}"
 
     @property
+    def folder(self) -> str:
+        return self.store.uri
+
+    @property
     def exists(self) -> bool:
         return True
 

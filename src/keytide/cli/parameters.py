@@ -37,8 +37,9 @@ Warehouse = Annotated[
         "--warehouse",
         "-w",
         envvar="KEYTIDE_WAREHOUSE",
-        help="Folder or address (s3://, gs://, az://) that names are looked up in. Credentials "
-        "come from the environment.",
+        help="Folder or address (s3://, gs://, az://) that names are looked up in, or a REST "
+        "catalog of Paimon (http://host:port?warehouse=name). Credentials come from the "
+        "environment.",
         show_default=False,
     ),
 ]

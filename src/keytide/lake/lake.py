@@ -24,8 +24,9 @@ from keytide.lake.engines import engine_of
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.federated_table import FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
+from keytide.rest.warehouse import is_rest_address, open_rest_warehouse
 from keytide.sql.result import Result
-from keytide.store import Store, open_store
+from keytide.store import CacheFolder, Store, open_store
 from keytide.table.caching import cache_folder, near
 from keytide.table.catalog import (
     DEFAULT_DATABASE,
@@ -40,7 +41,7 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.external import is_external
 from keytide.table.local_writes import fill
 from keytide.table.upkeep.behind import BEHIND
-from keytide.table.warehouse import FolderWarehouse
+from keytide.table.warehouse import FolderWarehouse, Warehouse
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.types import Field
 
@@ -64,10 +65,13 @@ def connect(
     cache: str | Path | None = None,
     cache_bytes: int | str | None = None,
 ) -> Lake:
-    """Open a warehouse: a folder, or an `s3://`, `gs://` or `az://` address.
+    """Open a warehouse: a folder, an `s3://`, `gs://` or `az://` address, or a catalog service.
 
     Nothing is read or made yet. `options` go to the object store (obstore's names, such as
-    `aws_region`); what they leave out comes from the environment. With `spark`, bulk reads and
+    `aws_region`); what they leave out comes from the environment. The address of a service that
+    speaks Apache Paimon's REST protocol begins with `http://` or `https://`; its options have
+    Paimon's names, `warehouse`, `token.provider` ('bear') and `token`, and the others go to the
+    object store of the tables (docs/catalogs.md). With `spark`, bulk reads and
     writes of Spark DataFrames use that session. `store` replaces the store, in tests.
 
     SQL sees the tables of the warehouse and nothing else, unless `allow_external_files`: then
@@ -82,11 +86,23 @@ def connect(
 
     Raises `InvalidError` for an address that no store has, or an option that its store does not
     know; for a cache of a lake on local disk, one that is no folder, and `cache_bytes` that are no
-    size, less than 1 MiB, or without a cache.
+    size, less than 1 MiB, or without a cache; for a service without the name of a warehouse, and
+    `UnsupportedError` for another provider of tokens.
     """
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
-    opened = store if store is not None else open_store(str(warehouse), options)
-    return Lake(AttachedCatalog(FolderWarehouse(near(opened, copies)), allow_external_files), spark)
+    opened = _opened(str(warehouse), options, store, copies)
+    return Lake(AttachedCatalog(opened, allow_external_files), spark)
+
+
+def _opened(
+    address: str,
+    options: Mapping[str, str] | None,
+    store: Store | None,
+    copies: CacheFolder | None,
+) -> Warehouse:
+    if store is None and is_rest_address(address):
+        return open_rest_warehouse(address, options, copies)
+    return FolderWarehouse(near(open_store(address, options) if store is None else store, copies))
 
 
 @checked
@@ -124,7 +140,7 @@ class Lake:
 
         See `Table.close`. The lake can be used as before.
         """
-        BEHIND.wait_below(self.uri)
+        BEHIND.wait_below(self._catalog.warehouse.folder)
 
     def __enter__(self) -> Self:
         """The lake; the end of the block waits as `close`."""

@@ -423,12 +423,13 @@ def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
 
 
 def _default_checkpoint(catalog: Catalog, table: StoredTable) -> str:
-    if table.metadata.store.local_path("schema") is None:
+    folder = catalog.warehouse.folder
+    if not folder or table.metadata.store.local_path("schema") is None:
         raise InvalidError(
             f"{catalog.uri}: give a checkpoint folder that Spark can write; there is no default "
-            f"for an object store"
+            f"for an object store, nor for a catalog service"
         )
-    return f"{catalog.uri}/_checkpoints/{table.name}"
+    return f"{folder}/_checkpoints/{table.name}"
 
 
 def _commit_user(spark: SparkSession) -> str:

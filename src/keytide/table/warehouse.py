@@ -37,6 +37,11 @@ class Warehouse(Protocol):
         ...
 
     @property
+    def folder(self) -> str:
+        """What tables' own addresses lie below; an empty text where they may lie anywhere."""
+        ...
+
+    @property
     def exists(self) -> bool:
         """Whether it is there; true where the first table that is made makes it."""
         ...
@@ -113,6 +118,11 @@ class FolderWarehouse:
 
     @property
     def uri(self) -> str:
+        """See `Warehouse`."""
+        return self.store.uri
+
+    @property
+    def folder(self) -> str:
         """See `Warehouse`."""
         return self.store.uri
 

@@ -173,9 +173,9 @@ class Behind:
             self.wait(uri)
 
     def wait_below(self, folder: str) -> None:
-        """Wait for all tables in a folder, likewise."""
+        """Wait for all tables in a folder, likewise; of this process where it is an empty text."""
         for uri in self._known():
-            if uri.startswith(f"{folder.rstrip('/')}/"):
+            if not folder or uri.startswith(f"{folder.rstrip('/')}/"):
                 self.wait(uri)
 
     def is_busy(self, uri: str) -> bool:

@@ -1,0 +1,1 @@
+"""Tables that a catalog service keeps, one that speaks the REST protocol of Apache Paimon."""

@@ -1,0 +1,196 @@
+"""Commits of a table whose catalog says which snapshot is the newest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keytide.errors import ConflictError, DataError, NotFoundError, UnsupportedError
+from keytide.format import paths
+from keytide.format.branch import branch_of
+from keytide.format.checksum import SEAL_KEY
+from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
+from keytide.rest.client import MISSING, Answer, LostAnswerError, RestClient
+from keytide.store import Store
+from keytide.table.state.commits import FOLDER_COMMITS, Found, UnknownOutcomeError
+from keytide.table.state.lineage import known_newest
+
+__all__ = ["RestCommits"]
+
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class RestCommits:
+    """The catalog takes a snapshot whose base, told by its uuid, is the newest one: see `Commits`.
+
+    It stores each under the name of the format. Branches are read by their files, and not written.
+    """
+
+    client: RestClient
+    database: str
+    table: str
+    table_id: str
+
+    def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
+        """See `Commits`. One request, and one of the store where the table went on."""
+        if _is_branch(store):
+            return FOLDER_COMMITS.newest(store, known)
+        head = self._head(store)
+        if head is None or known is None or known.number > head.number:
+            return [] if head is None else [head]
+        there = head if known.number == head.number else _stored(store, known.number)
+        # Catalogs and engines write the same snapshot in other words.
+        if there is None or not _is_same(there, known):
+            return [head]
+        return [known] if there is head else [known, head]
+
+    def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
+        """See `Commits`. After a lost answer the snapshot is looked for, by its uuid.
+
+        Where it is not there it is sent again, which does no harm: of all that are sent on top of
+        one snapshot, the catalog takes one. Raises `ConflictError` where the table is no more.
+        """
+        if _is_branch(store):
+            raise UnsupportedError(
+                f"{self._name}: branches of tables of a REST catalog are read only; write to the "
+                f"table, or to the branch by an engine that knows such catalogs"
+            )
+        sent = _members(data)
+        body: dict[str, Any] = {
+            "tableId": self.table_id,
+            "baseSnapshotUuid": self._base_uuid(store, snapshot_id),
+            "snapshot": sent,
+            "statistics": [],
+        }
+        for _ in range(_TRIES):
+            is_made, lost = self._sent(body)
+            # An answer that was lost may have been to the very same snapshot.
+            if is_made or self._is_found(store, snapshot_id, str(sent["uuid"]), lost):
+                return True
+            if lost is None:
+                return False
+        raise UnknownOutcomeError(str(lost)) from lost
+
+    def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
+        """See `Commits`. Raises `UnsupportedError`: that is for the catalog to do."""
+        raise UnsupportedError(
+            f"{self._name}: snapshots of tables of a REST catalog are not taken back from here; "
+            f"roll back by an engine that knows such catalogs, or write the rows of the older "
+            f"snapshot as new ones: table.overwrite(table.scan(snapshot_id=...))"
+        )
+
+    def ids(self, store: Store) -> list[int]:
+        """See `Commits`."""
+        there = FOLDER_COMMITS.ids(store)
+        if _is_branch(store):
+            return there
+        head = self._head(store)
+        return [] if head is None else [number for number in there if number <= head.number]
+
+    @property
+    def _name(self) -> str:
+        return f"table {self.database}.{self.table}"
+
+    def _asked(self, *rest: str) -> Answer:
+        return self.client.get("databases", self.database, "tables", self.table, *rest)
+
+    def _sent(self, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
+        """Whether the catalog took a snapshot; or, where nobody can tell, what was lost."""
+        path = ("databases", self.database, "tables", self.table, "commit")
+        try:
+            return self._accepted(self.client.post(*path, body=body)), None
+        except LostAnswerError as lost:
+            return False, lost
+
+    def _accepted(self, answer: Answer) -> bool:
+        if answer.status == MISSING:
+            raise ConflictError(
+                f"{self._name} is not in the catalog {self.client.uri} any more: it was renamed or "
+                f"dropped while this was made, so nothing was committed; open the table by its new "
+                f"name, and do it again"
+            )
+        return answer.is_done and answer.document.get("success") is True
+
+    def _head(self, store: Store) -> Found | None:
+        """The newest snapshot, as Keytide writes it."""
+        answer = self._asked("snapshot")
+        if not answer.is_done:
+            self._check_table(answer)
+            return None
+        told = (answer.document.get("snapshot") or {}).get("snapshot")
+        where = f"the newest snapshot of {self._name} in {self.client.uri}"
+        if not isinstance(told, dict):
+            raise DataError(f"{where}: the answer names no snapshot; look at the service")
+        snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)
+        return Found(snapshot.id, snapshot.to_json())
+
+    def _check_table(self, answer: Answer) -> None:
+        """Raise `NotFoundError` unless it is a snapshot alone that is missing."""
+        if answer.about != "SNAPSHOT" and not self._asked().is_done:
+            raise NotFoundError(
+                f"{self._name} is not in the catalog {self.client.uri} any more: it was renamed or "
+                f"dropped; open it by its new name"
+            )
+
+    def _base_uuid(self, store: Store, snapshot_id: int) -> str | None:
+        """What tells the snapshot that another one is made on. Raises `UnsupportedError`."""
+        known = known_newest(store)
+        if known is None or known.number != snapshot_id - 1:
+            known = _stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None
+        if known is None:
+            return None
+        uuid = _members(known.data).get("uuid")
+        if not uuid:
+            raise UnsupportedError(
+                f"{self._name}: snapshot {known.number} has no uuid, by which the catalog tells "
+                f"what a commit is made on; commit once by a newer release of the engine that "
+                f"made it"
+            )
+        return str(uuid)
+
+    def _is_found(
+        self, store: Store, snapshot_id: int, uuid: str, lost: LostAnswerError | None
+    ) -> bool:
+        """Whether a snapshot is there that the catalog did not say it took."""
+        try:
+            return self._has(store, snapshot_id, uuid)
+        except DataError as error:
+            raise UnknownOutcomeError(
+                f"{lost or error}; whether {self._name} has the commit could not be seen"
+            ) from error
+
+    def _has(self, store: Store, snapshot_id: int, uuid: str) -> bool:
+        head = self._head(store)
+        if head is None or head.number < snapshot_id:
+            return False
+        there = head if head.number == snapshot_id else _stored(store, snapshot_id)
+        return there is not None and _members(there.data).get("uuid") == uuid
+
+
+def _is_branch(store: Store) -> bool:
+    return branch_of(store) != paths.MAIN_BRANCH
+
+
+def _stored(store: Store, number: int) -> Found | None:
+    (data,) = store.read_present([paths.snapshot_path(number)])
+    return None if data is None else Found(number, data)
+
+
+def _is_same(one: Found, other: Found) -> bool:
+    if one.data == other.data:
+        return True
+    first, second = (Snapshot.from_json(each.data, "snapshot") for each in (one, other))
+    return first == second
+
+
+def _members(data: bytes) -> dict[str, Any]:
+    """The members of a snapshot of the table, which was read or written as such before."""
+    return _unsealed(json.loads(data))
+
+
+def _unsealed(members: dict[str, Any]) -> dict[str, Any]:
+    """Without the checksum, which is of bytes: a catalog stores members in its own words."""
+    return {name: value for name, value in members.items() if name != SEAL_KEY}

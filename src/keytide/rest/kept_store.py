@@ -1,0 +1,190 @@
+"""The files of a table whose catalog alone writes some of them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import pyarrow as pa
+
+from keytide.errors import UnsupportedError
+from keytide.format import paths
+from keytide.store import ObjectInfo, Store, open_store
+
+__all__ = ["KeptStore", "UnmadeStore"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class KeptStore(Store):
+    """The store `beneath` of a table, in which only the catalog writes schemas, tags and branches.
+
+    What would write or delete these raises `UnsupportedError`, before anything is changed.
+    """
+
+    beneath: Store
+    table: str
+
+    @property
+    def uri(self) -> str:
+        """The store's beneath."""
+        return self.beneath.uri
+
+    @property
+    def identity(self) -> Hashable:
+        """The store's beneath: it has the same files."""
+        return self.beneath.identity
+
+    def uri_of(self, path: str) -> str:
+        """The full name of a file."""
+        return self.beneath.uri_of(path)
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        return self.beneath.read(path)
+
+    def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
+        """The whole files."""
+        return self.beneath.read_all(paths)
+
+    def read_present(self, paths: Sequence[str]) -> builtins.list[bytes | None]:
+        """The whole files, as far as they are there."""
+        return self.beneath.read_present(paths)
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        """What some calls give."""
+        return self.beneath.together(calls)
+
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """A call that may be under way."""
+        return self.beneath.begin(call)
+
+    def uploading(self) -> tuple[Store, Callable[[], None]]:
+        """The store as one whose new files may be under way, and what waits for them."""
+        beneath, settle = self.beneath.uploading()
+        return replace(self, beneath=beneath), settle
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file."""
+        return self.beneath.open_input(path)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        """Bytes of a file."""
+        return self.beneath.read_ranges(path, ranges)
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A new file."""
+        return self.beneath.open_output(self._own(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file."""
+        self.beneath.put(self._own(path), data)
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Write several whole files."""
+        self.beneath.put_all({self._own(path): data for path, data in files.items()})
+
+    def copy(self, path: str, to: str) -> None:
+        """Give a file one more name."""
+        self.beneath.copy(path, self._own(to))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file if the name is free."""
+        return self.beneath.create(self._own(path), data)
+
+    def hint(self, path: str, data: bytes) -> None:
+        """Replace a file that readers can do without."""
+        self.beneath.hint(path, data)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file has this name."""
+        return self.beneath.exists(path)
+
+    def size(self, path: str) -> int:
+        """Length of the file in bytes."""
+        return self.beneath.size(path)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All files below `prefix`."""
+        return self.beneath.list(prefix)
+
+    def list_names(self, directory: str = "") -> builtins.list[str]:
+        """Sorted names directly below `directory`."""
+        return self.beneath.list_names(directory)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files."""
+        self.beneath.delete([self._own(path) for path in paths])
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Remove files that nobody names, as far as that can be done."""
+        self.beneath.discard([self._own(path) for path in paths])
+
+    def delete_tree(self, directory: str) -> None:
+        """Remove a directory with all that is below it."""
+        self.beneath.delete_tree(self._own(directory))
+
+    def delete_empty(self, directory: str) -> None:
+        """Remove a directory as far as there are no files in it."""
+        self.beneath.delete_empty(self._own(directory))
+
+    def local_path(self, path: str) -> Path | None:
+        """The file on local disk; else None."""
+        return self.beneath.local_path(path)
+
+    def polars_options(self) -> Mapping[str, str] | None:
+        """Storage options with which Polars reads `uri_of` a file by itself."""
+        return self.beneath.polars_options()
+
+    def uncached(self) -> Store:
+        """The same without copies near the reader."""
+        return replace(self, beneath=self.beneath.uncached())
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Remove copies near the reader."""
+        self.beneath.forget(paths)
+
+    def sub(self, prefix: str) -> Store:
+        """The folder below."""
+        return self.beneath.sub(prefix)
+
+    def _own(self, path: str) -> str:
+        """A path that is not for the catalog alone."""
+        kind = _OF_CATALOG.get(path.partition("/")[0])
+        if kind is not None:
+            raise UnsupportedError(
+                f"table {self.table}: {kind} of tables of a REST catalog are changed by the "
+                f"catalog alone, and Keytide does not ask it to; do it by an engine that does, "
+                f"such as Apache Paimon's. Rows can be read and written here"
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class UnmadeStore(KeptStore):
+    """The files of a table that is not there, of which nobody knows where they will lie: none."""
+
+    @classmethod
+    def of(cls, table: str) -> UnmadeStore:
+        """The store of a table that is not in the catalog."""
+        return cls(open_store("memory://unmade"), table)
+
+    def _own(self, path: str) -> str:
+        """Raises `UnsupportedError`: rows need a table."""
+        raise UnsupportedError(
+            f"table {self.table} is not there, and a REST catalog tells where a table lies once it "
+            f"is made; make it by CREATE TABLE or Lake.create_table, then write its rows"
+        )
+
+
+_OF_CATALOG = {
+    paths.schema_dir(): "schemas",
+    paths.tag_dir(): "tags",
+    paths.branches_dir(): "branches",
+}

@@ -1,0 +1,256 @@
+"""The tables of a catalog service as a warehouse."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from keytide.arguments import shown
+from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.rest.client import MISSING, Answer, RestClient
+from keytide.rest.commits import RestCommits
+from keytide.rest.kept_store import KeptStore, UnmadeStore
+from keytide.store import CacheFolder
+from keytide.table.caching import open_near
+from keytide.table.definition.external import is_external
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.stored_view import StoredView
+
+__all__ = ["TOKEN_VARIABLE", "RestWarehouse", "is_rest_address", "open_rest_warehouse"]
+
+TOKEN_VARIABLE = "KEYTIDE_REST_TOKEN"
+_SCHEMES = ("http://", "https://")
+_WAREHOUSE, _PROVIDER, _TOKEN = "warehouse", "token.provider", "token"
+_BEARER = "bear"
+
+
+@dataclass(frozen=True)
+class RestWarehouse:
+    """The catalog says which tables there are, where they lie, and which snapshot is newest.
+
+    `storage` are options of the object store of the tables, `copies` a cache of it.
+    """
+
+    client: RestClient
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    copies: CacheFolder | None = None
+
+    @property
+    def uri(self) -> str:
+        """See `Warehouse`."""
+        return self.client.uri
+
+    @property
+    def folder(self) -> str:
+        """See `Warehouse`. Tables lie wherever the catalog says."""
+        return ""
+
+    @property
+    def exists(self) -> bool:
+        """See `Warehouse`. Whoever asks a catalog that is not there is told so by an error."""
+        return True
+
+    def databases(self) -> list[str]:
+        """See `Warehouse`."""
+        return self.client.names("databases", "databases")
+
+    def create_database(self, database: str, comment: str | None) -> bool:
+        """See `Warehouse`."""
+        options = {} if comment is None else {"comment": comment}
+        return self.client.post("databases", body={"name": database, "options": options}).is_done
+
+    def drop_database(self, database: str) -> bool:
+        """See `Warehouse`."""
+        self.client.delete("databases", database)
+        return database not in self.databases()
+
+    def comment_on(self, database: str) -> str | None:
+        """See `Warehouse`."""
+        options = self.client.get("databases", database).document.get("options") or {}
+        comment = options.get("comment")
+        return comment if isinstance(comment, str) else None
+
+    def tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return self.client.names("tables", "databases", database, "tables")
+
+    def holds(self, database: str, table: str) -> bool:
+        """See `Warehouse`."""
+        return self._described(database, table).is_done
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        """See `Warehouse`. One request. Raises `UnsupportedError` for what is no managed table."""
+        name = f"{database}.{table}"
+        answer = self._described(database, table)
+        if not answer.is_done:
+            return _unmade(name)
+        found = answer.document
+        path = found.get("path")
+        if not isinstance(path, str):
+            raise DataError(f"table {name}: {self.uri} tells no path of it; look at the service")
+        _refuse_others(name, path, found)
+        store = open_near(path, self.storage, self.copies)
+        commits = RestCommits(self.client, database, table, str(found.get("id")))
+        return TableMetadata(KeptStore(store, name), name, commits)
+
+    def create(self, database: str, table: str, definition: TableSchema) -> bool:
+        """See `Warehouse`. Makes the database where there is none."""
+        if is_external(definition):
+            raise UnsupportedError(
+                f"{database}.{table}: a REST catalog keeps no external tables of Keytide's; make "
+                f"it in a warehouse that is a folder"
+            )
+        if self.holds(database, table):
+            return False
+        if self._make(database, table, definition):
+            return True
+        if self.holds(database, table):
+            return False
+        self.create_database(database, None)
+        if self._make(database, table, definition):
+            return True
+        if self.holds(database, table):
+            return False
+        raise DataError(
+            f"table {database}.{table}: {self.uri} made the database and finds none to make the "
+            f"table in; look at the service"
+        )
+
+    def drop(self, database: str, table: str) -> None:
+        """See `Warehouse`. The files are the catalog's to delete."""
+        self.client.delete("databases", database, "tables", table)
+
+    def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        """See `Warehouse`."""
+        source, destination = ({"database": d, "object": t} for d, t in (old, new))
+        body = {"source": source, "destination": destination}
+        answer = self.client.post("tables", "rename", body=body)
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.uri} cannot rename {'.'.join(old)} to {'.'.join(new)}: "
+                f"{answer.document.get('message') or 'one of them is not there'}; make the "
+                f"database first, and look whether the table has another name by now"
+            )
+        return answer.is_done
+
+    def views(self, database: str) -> list[str]:
+        """See `Warehouse`. Views of the catalog are in other words than Keytide's: none is seen."""
+        return []
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """See `Warehouse`."""
+        return None
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            f"view {database}.{name}: Keytide makes no views in a REST catalog; make it by an "
+            f"engine that does, or in a warehouse that is a folder"
+        )
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        self.create_view(database, name, view)
+
+    def drop_view(self, database: str, name: str) -> None:
+        """See `Warehouse`. There is none."""
+
+    def _make(self, database: str, table: str, definition: TableSchema) -> bool:
+        """Whether a table was made by this call: False where something is missing or taken."""
+        identifier = {"database": database, "object": table}
+        body = {"identifier": identifier, "schema": _schema_of(definition)}
+        return self.client.post("databases", database, "tables", body=body).is_done
+
+    def _described(self, database: str, table: str) -> Answer:
+        return self.client.get("databases", database, "tables", table)
+
+
+def is_rest_address(address: str) -> bool:
+    """Whether an address is that of a catalog service, and not of files."""
+    return address.startswith(_SCHEMES)
+
+
+def open_rest_warehouse(
+    address: str, options: Mapping[str, str] | None, copies: CacheFolder | None
+) -> RestWarehouse:
+    """The warehouse of a catalog service; nothing is asked yet. Raises `InvalidError`.
+
+    Options are those of Apache Paimon's catalogs, and others those of the tables' object store.
+    """
+    given = dict(options or {})
+    parts = urlsplit(address)
+    if "@" in parts.netloc:
+        raise InvalidError(
+            "the address of the catalog has credentials in it, which messages would show; give "
+            "'token' as an option, or KEYTIDE_REST_TOKEN in the environment"
+        )
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    warehouse = _named_warehouse(base, parts.query, given.pop(_WAREHOUSE, None))
+    return RestWarehouse(RestClient(base, warehouse, _token(given)), given, copies)
+
+
+def _named_warehouse(base: str, query: str, option: str | None) -> str:
+    asked = parse_qs(query, keep_blank_values=True)
+    if unknown := sorted(asked.keys() - {_WAREHOUSE}):
+        raise InvalidError(
+            f"{base}: the address of a catalog may say ?warehouse=name, found {shown(unknown[0])}; "
+            f"give the rest as options"
+        )
+    named = {*asked.get(_WAREHOUSE, []), *([] if option is None else [option])} - {""}
+    if len(named) == 1:
+        return named.pop()
+    found = " and ".join(map(shown, sorted(named))) or "none"
+    raise InvalidError(
+        f"{base}: a catalog has warehouses by name, found {found}; give one, as "
+        f"options={{'{_WAREHOUSE}': ...}} or in the address, {base}?{_WAREHOUSE}=name"
+    )
+
+
+def _token(options: dict[str, str]) -> str | None:
+    """The token to send; takes what says it out of the options."""
+    provider = options.pop(_PROVIDER, None)
+    token = options.pop(_TOKEN, None) or os.environ.get(TOKEN_VARIABLE) or None
+    if provider not in (None, _BEARER):
+        raise UnsupportedError(
+            f"'{_PROVIDER}' is {shown(provider)}, and this release knows '{_BEARER}' alone; give a "
+            f"bearer token, or open tables by their paths: kt.open_table"
+        )
+    if provider is not None and token is None:
+        raise InvalidError(
+            f"'{_PROVIDER}' is '{_BEARER}' and there is no token; give '{_TOKEN}', or "
+            f"{TOKEN_VARIABLE} in the environment"
+        )
+    return token
+
+
+def _unmade(name: str) -> TableMetadata:
+    """Metadata of a table that is not there: nobody knows where it would lie."""
+    return TableMetadata(UnmadeStore.of(name), name)
+
+
+def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
+    """Raise `UnsupportedError` for what the catalog has beside the tables that it manages."""
+    options = (found.get("schema") or {}).get("options") or {}
+    kind = options.get("type", "table")
+    if kind != "table":
+        raise UnsupportedError(
+            f"{name} is a {kind} of the catalog, which Keytide does not read by its name; read the "
+            f"files at {path}"
+        )
+    if found.get("isExternal"):
+        raise UnsupportedError(
+            f"table {name} is external to the catalog, which does not keep its snapshots; open it "
+            f"by its path: kt.open_table({path!r})"
+        )
+
+
+def _schema_of(definition: TableSchema) -> dict[str, Any]:
+    """A definition in the words of the protocol, which are those of a schema file."""
+    stored = json.loads(definition.to_json())
+    members = ("fields", "partitionKeys", "primaryKeys", "options", "comment")
+    return {name: stored.get(name) for name in members}

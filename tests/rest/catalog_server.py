@@ -1,0 +1,202 @@
+"""A catalog service in this process: Apache Paimon's REST protocol, as far as Keytide speaks it.
+
+Tables lie in folders, and a snapshot is taken where the one that it is made on is the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+__all__ = ["TOKEN", "WAREHOUSE", "Service", "serving"]
+
+TOKEN = "s3cr3t"
+WAREHOUSE = "lake"
+PREFIX = "tenant"
+_PAGE = 2
+Said = tuple[int, dict[str, Any]]
+
+
+@dataclass
+class Described:
+    """A table of the service."""
+
+    id: str
+    folder: Path
+    schema: dict[str, Any]
+    head: dict[str, Any] | None = None
+
+
+@dataclass
+class Service:
+    """What the service knows. `trouble` names what goes wrong with a request, if anything does."""
+
+    folder: Path
+    address: str = ""
+    databases: dict[str, dict[str, Described]] = field(default_factory=dict)
+    options: dict[str, dict[str, str]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    trouble: Callable[[str, str], str | None] = lambda method, path: None
+    lock: Lock = field(default_factory=Lock)
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Said:
+        if path == "/v1/config":
+            known = query.get("warehouse") == WAREHOUSE
+            return (200, {"overrides": {"prefix": PREFIX}}) if known else _missing("WAREHOUSE")
+        parts = [unquote(part) for part in path.removeprefix(f"/v1/{PREFIX}/").split("/")]
+        with self.lock:
+            if parts == ["tables", "rename"]:
+                return self._rename(body)
+            if parts == ["databases"]:
+                return self._all_databases(method, query, body)
+            if parts[1] not in self.databases:
+                return _missing("DATABASE")
+            if len(parts) == 2:
+                return self._database(method, parts[1])
+            return self._tables(method, parts[1], parts[3:], query, body)
+
+    def _all_databases(self, method: str, query: dict[str, str], body: dict[str, Any]) -> Said:
+        if method == "GET":
+            return _page("databases", sorted(self.databases), query)
+        if body["name"] in self.databases:
+            return 409, {"resourceType": "DATABASE"}
+        self.databases[body["name"]] = {}
+        self.options[body["name"]] = body["options"]
+        return 200, {}
+
+    def _database(self, method: str, name: str) -> Said:
+        if method == "DELETE":
+            del self.databases[name]
+            return 200, {}
+        return 200, {"name": name, "options": self.options[name]}
+
+    def _tables(
+        self, method: str, database: str, rest: list[str], query: dict[str, str], body: Any
+    ) -> Said:
+        tables = self.databases[database]
+        if not rest:
+            if method == "GET":
+                return _page("tables", sorted(tables), query)
+            return self._create(tables, body)
+        if rest[0] not in tables:
+            return _missing("TABLE")
+        table = tables[rest[0]]
+        if rest[1:] == ["snapshot"]:
+            return (200, {"snapshot": {"snapshot": table.head}}) if table.head else _missing("")
+        if rest[1:] == ["commit"]:
+            return self._commit(table, body)
+        if method == "DELETE":
+            shutil.rmtree(tables.pop(rest[0]).folder)
+            return 200, {}
+        found = {"id": table.id, "name": rest[0], "path": table.folder.as_uri(), "schemaId": 0}
+        return 200, found | {"isExternal": False, "schema": table.schema}
+
+    def _create(self, tables: dict[str, Described], body: dict[str, Any]) -> Said:
+        name, schema = body["identifier"]["object"], body["schema"]
+        if name in tables:
+            return 409, {"resourceType": "TABLE"}
+        made = Described(uuid.uuid4().hex, self.folder / uuid.uuid4().hex, schema)
+        highest = max(each["id"] for each in schema["fields"])
+        stored = {"version": 3, "id": 0, "highestFieldId": highest, "timeMillis": 1_700_000_000_000}
+        (made.folder / "schema").mkdir(parents=True)
+        (made.folder / "schema" / "schema-0").write_text(json.dumps(stored | schema))
+        tables[name] = made
+        return 200, {}
+
+    def _commit(self, table: Described, body: dict[str, Any]) -> Said:
+        base = None if table.head is None else table.head["uuid"]
+        if body["tableId"] != table.id:
+            return _missing("TABLE")
+        if body["baseSnapshotUuid"] != base:
+            return 200, {"success": False}
+        head = {name: value for name, value in body["snapshot"].items() if name != "operation"}
+        (table.folder / "snapshot").mkdir(exist_ok=True)
+        (table.folder / "snapshot" / f"snapshot-{head['id']}").write_text(json.dumps(head))
+        table.head = head
+        return 200, {"success": True}
+
+    def _rename(self, body: dict[str, Any]) -> Said:
+        (old, name), (new, taken) = (
+            (self.databases.get(body[end]["database"]), body[end]["object"])
+            for end in ("source", "destination")
+        )
+        if old is None or new is None or name not in old:
+            return _missing("TABLE")
+        if taken in new:
+            return 409, {"resourceType": "TABLE"}
+        new[taken] = old.pop(name)
+        return 200, {}
+
+
+def _missing(kind: str) -> Said:
+    return 404, {"resourceType": kind, "message": "not there"}
+
+
+def _page(member: str, names: list[str], query: dict[str, str]) -> Said:
+    """A page of names, small ones, whatever was asked for: a service may give fewer."""
+    left = [name for name in names if name > query.get("pageToken", "")]
+    more = {"nextPageToken": left[_PAGE - 1]} if len(left) > _PAGE else {}
+    return 200, {member: left[:_PAGE], **more}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    service: Service
+    wbufsize = -1  # head and document go out together
+
+    def do_GET(self) -> None:
+        self._do()
+
+    def do_POST(self) -> None:
+        self._do()
+
+    def do_DELETE(self) -> None:
+        self._do()
+
+    def _do(self) -> None:
+        parts = urlsplit(self.path)
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.service.asked.append(f"{self.command} {parts.path}")
+        trouble = self.service.trouble(self.command, parts.path)
+        if trouble == "lost before":
+            return
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._say(401, {"message": "no such token"})
+            return
+        if trouble in ("403", "503"):
+            self._say(int(trouble), {"message": "trouble"})
+            return
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        said = self.service.answer(self.command, parts.path, query, json.loads(data or b"{}"))
+        if trouble != "lost after":
+            self._say(*said)
+
+    def _say(self, status: int, document: dict[str, Any]) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(document).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Service]:
+    """A service at an address of this machine, as long as the block lasts."""
+    service = Service(folder)
+    handler = type("Handler", (_Handler,), {"service": service})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        service.address = f"http://127.0.0.1:{server.server_port}"
+        thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield service
+        server.shutdown()
+        thread.join()
