@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from keytide.arguments import shown
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.schema import TableSchema
+from keytide.options import keys
 from keytide.rest.client import MISSING, Answer, RestClient
 from keytide.rest.commits import RestCommits
 from keytide.rest.kept_store import KeptStore, UnmadeStore
@@ -236,7 +237,7 @@ def _unmade(name: str) -> TableMetadata:
 def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
     """Raise `UnsupportedError` for what the catalog has beside the tables that it manages."""
     options = (found.get("schema") or {}).get("options") or {}
-    kind = options.get("type", "table")
+    kind = options.get(keys.TYPE, "table")
     if kind != "table":
         raise UnsupportedError(
             f"{name} is a {kind} of the catalog, which Keytide does not read by its name; read the "
