@@ -266,7 +266,7 @@ FIRST, END = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year 
 MOMENTS = [0, -1, FIRST, FIRST - 1, END - 1, END, 2**63 - 1, -(2**63)]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("file", [paths.snapshot_path(1), paths.tag_path("old")])
 def test_times_of_other_writers_are_shown_or_their_file_is_refused(
@@ -281,7 +281,7 @@ def test_times_of_other_writers_are_shown_or_their_file_is_refused(
             print(fresh.snapshots(), fresh.tags())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("creation", ["watermark", "process-time", "batch"])
 def test_any_watermark_of_other_writers_is_lived_with(

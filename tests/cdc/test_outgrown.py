@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
+from itertools import islice, permutations
 from typing import Any
 
 import pyarrow as pa
@@ -67,7 +67,7 @@ def test_looks_at_parts_of_a_feed_make_one_answer_in_any_order() -> None:
         *fields(a="DOUBLE", b="STRING", c="DECIMAL(38, 0)", d="TIMESTAMP_LTZ(6)"),
         *fields(a="BIGINT", e="INT"),
     ]
-    answers = [as_text(together(order)) for order in list(permutations(looks))[::997]]
+    answers = [as_text(together(order)) for order in islice(permutations(looks), 0, None, 9973)]
     assert all(answer == answers[0] for answer in answers)
     assert answers[0] == {
         "a": "DOUBLE", "b": "STRING", "c": "DECIMAL(38, 0)",

@@ -211,7 +211,7 @@ def test_ctrl_c_ends_a_command_with_130_in_one_line(
         ("FROM shop.orders SELECT shop.orders.i", ["shop.orders.id"]),
         ("FROM shop.orders o SELECT p.", []),
         ("FROM shop.orders2 o SELECT o.", []),
-        (r"\d sho", ["shop.orders", "SHOW CREATE TABLE", "SHOW TABLES"]),
+        (r"\d sho", ["shop.orders", "SHOW CREATE TABLE", "SHOW DATABASES", "SHOW TABLES"]),
     ],
 )
 def test_prompt_completes_keywords_tables_and_their_columns(

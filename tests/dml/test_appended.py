@@ -547,7 +547,7 @@ def test_failure_leaves_the_table_and_no_file(options: dict[str, str], statement
             assert files(store) == before
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_commit_of_unknown_outcome_keeps_its_files(options: dict[str, str], statement: str) -> None:
     """The snapshot is there, but its writer does not get to know."""

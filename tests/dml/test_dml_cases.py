@@ -235,7 +235,7 @@ def test_case_on_sqlite(case: Case, sqlite: SomeDatabase, warehouse: str) -> Non
     check(case, Attached(warehouse, sqlite))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("case", sampled(SAMPLE))
 def test_case_on_postgres(case: Case, postgres: SomeDatabase, warehouse: str) -> None:
     check(case, Attached(warehouse, postgres))

@@ -116,7 +116,7 @@ ENGINES = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_interop_compacted_engines_read_alike(judge: Judge, lake: kt.Lake, engine: str) -> None:
     columns = [field("k", "INT NOT NULL"), field("v", "STRING"), field("s", "INT")]

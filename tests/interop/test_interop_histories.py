@@ -92,7 +92,7 @@ def test_interop_sequence_field_decides_alike(judge: Judge, lake: kt.Lake, case:
     assert shown(table) == SEQUENCE_WINNERS[case]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "sql_type",
     ["TINYINT", "BIGINT", "DOUBLE", "DECIMAL(20, 2)", "STRING", "DATE", "TIME(3)",
@@ -150,7 +150,7 @@ def test_interop_watermark_and_tombstone_table_reads_alike(
 # -- partitions ----------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_interop_partitions_with_odd_names_read_alike(judge: Judge, lake: kt.Lake) -> None:
     columns = [field("p", "STRING NOT NULL"), field("k", "INT NOT NULL"), field("v", "STRING")]
     table = lake.create_table("db.t", columns, ["p", "k"], ["p"], {"bucket": "2"})
@@ -251,7 +251,7 @@ def manifest_count(table: kt.Table, snapshot_id: int) -> int:
     return sum(map(len, manifests))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_interop_snapshots_read_alike_after_manifests_were_merged(
     judge: Judge, lake: kt.Lake
 ) -> None:

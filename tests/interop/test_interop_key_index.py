@@ -182,7 +182,7 @@ def test_interop_java_carries_the_index_on(java: JavaPaimon, table: kt.Table) ->
 
 
 @ANEW
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_interop_rows_that_java_puts_in_the_place_of_others_are_found_by_the_next_write(
     java: JavaPaimon, table: kt.Table
 ) -> None:
@@ -198,7 +198,7 @@ def test_interop_rows_that_java_puts_in_the_place_of_others_are_found_by_the_nex
 
 
 @ANEW
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_interop_rows_that_java_compacted_are_found_by_the_next_write(
     java: JavaPaimon, table: kt.Table
 ) -> None:

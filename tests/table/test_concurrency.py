@@ -96,7 +96,7 @@ def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothi
     assert_the_newest_commit_wins(table)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("write_only", ["true", "false"], ids=["one compacts", "all compact"])
 def test_two_processes_writing_while_one_compacts_lose_nothing(
     warehouse: str, write_only: str

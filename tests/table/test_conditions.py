@@ -147,7 +147,7 @@ def duck(table: kt.Table) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(condition=conditions)
 def test_condition_keeps_the_rows_that_duckdb_keeps(

@@ -76,7 +76,7 @@ TWO_COLUMNS = pa.schema(
 )
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("partitions", [(), ("p",)])
 @pytest.mark.parametrize("function", ["none", "murmur3", "uuid"])
 def test_keys_of_several_columns_are_found_in_their_partitions_and_buckets(

@@ -129,11 +129,12 @@ VERBS = {
 }
 
 OF_NO_COMMIT = {
-    "alter", "attach", "branch", "branches", "changes", "clear_consumers", "close", "consumers",
-    "create_branch", "create_tag", "delete_branch", "delete_tag", "doctor", "expire_changelogs",
-    "expire_consumers", "expire_snapshots", "expire_tags", "follow", "get", "get_many", "of",
-    "plot", "publish", "remove_orphan_files", "rename_branch", "rename_tag", "replace_tag",
-    "reset_consumer", "scan", "snapshots", "tags", "verify", "why",
+    "add_constraint", "alter", "attach", "branch", "branches", "changes", "clear_consumers",
+    "close", "consumers", "create_branch", "create_tag", "delete_branch", "delete_tag", "doctor",
+    "drop_constraint", "expire_changelogs", "expire_consumers", "expire_snapshots", "expire_tags",
+    "follow", "get", "get_many", "history", "kafka_lag", "of", "plot", "publish",
+    "remove_orphan_files", "rename_branch", "rename_tag", "replace_tag", "reset_consumer", "scan",
+    "snapshots", "tags", "verify", "why",
 }  # fmt: skip
 """Methods of a table that leave the newest snapshot as it is."""
 

@@ -105,7 +105,7 @@ def test_what_is_no_option_is_refused(options: Any, message: str) -> None:
         new_table(options)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(
     "option", [o for o in ROWS if o.type.wrong is not None], ids=lambda option: option.key
 )

@@ -71,7 +71,8 @@ def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
         yield _difference("its primary key", schema.primary_keys, wanted)
     if options.sequence_field != _sequence(flow):
         yield _difference(f"its '{keys.SEQUENCE_FIELD}'", options.sequence_field, _sequence(flow))
-    if options.merge_engine != "deduplicate" or options.ignore_delete:
+    # The engine that keeps the newest row of each key is the one that tables have by default.
+    if options.merge_engine != TableOptions.parse({}).merge_engine or options.ignore_delete:
         yield "it does not keep the newest row of each key, and its deletes"
     if schema.is_indexed:
         yield f"it has an index of keys ('{keys.UPSERT_MODE}')"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from keytide.arguments import shown
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
@@ -185,18 +185,26 @@ def open_rest_warehouse(
     """
     given = dict(options or {})
     parts = urlsplit(address)
-    if "@" in parts.netloc:
+    if "@" in address or not _has_plain_port(parts):
         raise InvalidError(
             "the address of the catalog has credentials in it, which messages would show; give "
             "'token' as an option, or KEYTIDE_REST_TOKEN in the environment"
         )
     base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    warehouse = _named_warehouse(base, parts.query, given.pop(_WAREHOUSE, None))
+    warehouse = _named_warehouse(parts, given.pop(_WAREHOUSE, None))
     return RestWarehouse(RestClient(base, warehouse, _token(given)), given, copies)
 
 
-def _named_warehouse(base: str, query: str, option: str | None) -> str:
-    asked = parse_qs(query, keep_blank_values=True)
+def _has_plain_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:  # such as a key where the port should be
+        return False
+
+
+def _named_warehouse(parts: SplitResult, option: str | None) -> str:
+    asked = parse_qs(parts.query, keep_blank_values=True)
+    base = f"{parts.scheme}://{parts.hostname}"  # behind it may be what is not to be shown
     if unknown := sorted(asked.keys() - {_WAREHOUSE}):
         raise InvalidError(
             f"{base}: the address of a catalog may say ?warehouse=name, found {shown(unknown[0])}; "

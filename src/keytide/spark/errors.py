@@ -16,9 +16,10 @@ from keytide.spark.python import WAY_OUT
 __all__ = ["keytide_error", "keytide_error_of", "on_driver", "over_files"]
 
 # The last line of a Python traceback, which a report may have left out, up to what the JVM writes
-# behind it.
+# behind it. What another error quotes is not what was raised.
 _RAISED = re.compile(
-    r"(?:^|: )keytide\.errors\.(\w+): (.*?)(?=\n\n|\n\s*(?:at |SQLSTATE|Driver stacktrace)|\Z)",
+    r"(?:^|(?<!Error)(?<!Exception): )keytide\.errors\.(\w+): (.*?)"
+    r"(?=\n\n|\n\s*(?:at |SQLSTATE|Driver stacktrace)|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 
