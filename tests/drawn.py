@@ -1,9 +1,11 @@
-"""Which cases of a large test run today: `pytest.mark.one_in(share)`.
+"""Which cases of a large test run today, `pytest.mark.one_in(share)`, and which long tests,
+`pytest.mark.takes_turns`.
 
 Tests that stop at each request, or try each pair of kinds, have hundreds of cases, and most of them
 tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
 run after as many days, which are a week at most. `KEYTIDE_CASES=all` runs all, and so does whoever
-names a test. Of a test that is to run some case runs each day.
+names a test. Of a test that is to run some case runs each day. Long tests without cases take turns
+with each other: a third of them runs each day.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import pytest
 __all__ = ["drawn", "left_out"]
 
 WEEK = 7
+TURNS = 3
 
 
 def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
@@ -25,7 +28,8 @@ def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
     for item in items:
         if mark := item.get_closest_marker("one_in"):
             groups[_group(item, *mark.args, **mark.kwargs)][item.name] = item
-    left: set[pytest.Item] = set()
+    turns = {item.nodeid: item for item in items if item.get_closest_marker("takes_turns")}
+    left = {turns[name] for name in turns.keys() - drawn(turns, TURNS, day)}
     for (share, *_), group in groups.items():
         left |= {group[name] for name in group.keys() - drawn(group, share, day)}
     return left

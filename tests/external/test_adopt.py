@@ -227,6 +227,7 @@ def test_first_snapshot_tells_of_the_rows_as_new(
 KEY = st.tuples(st.integers(0, 3), st.text("ab", max_size=2))
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     held=st.dictionaries(KEY, st.booleans(), max_size=20),

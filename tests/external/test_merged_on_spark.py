@@ -114,6 +114,7 @@ def test_several_tasks_make_the_rows_that_one_reader_makes(
     assert (NATIVE in capsys.readouterr().out) == is_native
 
 
+@pytest.mark.takes_turns
 def test_keys_of_floats_are_told_apart_as_one_reader_does(tmp_path: Path, spark: Any) -> None:
     (tmp_path / "t").mkdir()
     for number, keys in enumerate([[-0.0, math.nan, 1.0], [0.0]]):

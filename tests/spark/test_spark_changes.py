@@ -106,6 +106,7 @@ def test_stream_tells_the_rows_there_are_and_then_every_change_once(
     assert run(spark, table, tmp_path / "c") == []
 
 
+@pytest.mark.takes_turns
 def test_stream_begins_where_it_is_told_to_and_keeps_the_columns_that_it_began_with(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_stream_begins_where_it_is_told_to_and_keeps_the_columns_that_it_began_w
     ]
 
 
+@pytest.mark.takes_turns
 def test_stream_goes_on_over_conversions_of_the_table(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_stream_goes_on_over_conversions_of_the_table(
     assert fold(held, told) == shown(table)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
 def test_stream_of_a_changelog_that_jobs_made_is_the_table(
@@ -238,6 +241,7 @@ def test_stream_that_cannot_be_says_why(
         run(spark, make_table(warehouse), tmp_path / "c", **options)
 
 
+@pytest.mark.takes_turns
 def test_stream_from_an_expired_snapshot_says_which_are_there(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_ingestion_shows_its_batches_and_sums(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("keytide-spark-*"))
 
 
+@pytest.mark.takes_turns
 def test_ingestion_of_a_file_cut_short_shows_one_line(tmp_path: Path) -> None:
     source = tmp_path / "feed.json.gz"
     source.write_bytes(gzip.compress(MESSAGES)[:-100])

@@ -102,6 +102,7 @@ def test_kinds_travel_and_deletions_need_only_the_key(warehouse: str, spark: Any
     assert sorted(row["id"] for row in table.scan().to_pylist()) == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_rows_that_could_not_be_merged_are_refused_on_executors(
     warehouse: str, spark: Any, tmp_path: Path

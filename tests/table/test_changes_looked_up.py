@@ -53,6 +53,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> LookupFiles:
 KEYS: Sequence[Sequence[str]] = [["id"], ["s", "id"], ["s"]]
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     options=st.sampled_from(TABLES),

@@ -83,6 +83,7 @@ def live_names(table: kt.Table) -> set[str]:
 # -- after writes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 def test_table_of_many_small_writes_has_few_files() -> None:
     table, model = made(bucket="2", **IN_THE_WRITE), {}
     for n in range(40):

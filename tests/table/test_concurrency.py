@@ -96,6 +96,7 @@ def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothi
     assert_the_newest_commit_wins(table)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("write_only", ["true", "false"], ids=["one compacts", "all compact"])
 def test_two_processes_writing_while_one_compacts_lose_nothing(
@@ -121,6 +122,7 @@ def test_two_processes_writing_while_one_compacts_lose_nothing(
     assert {path.name for path in Path(table.uri).glob("bucket-*/data-*")} == named
 
 
+@pytest.mark.takes_turns
 def test_processes_that_mark_rows_of_the_same_files_show_what_they_told(warehouse: str) -> None:
     table = new_table(warehouse, **{"deletion-vectors.enabled": "true"})
     with writer(table, "a", 0, 12) as a, writer(table, "b", 0, 12) as b:

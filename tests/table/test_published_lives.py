@@ -218,6 +218,7 @@ def no_warnings() -> Iterator[None]:
         yield
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)

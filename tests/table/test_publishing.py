@@ -645,6 +645,7 @@ def test_dead_rows_below_a_folder_that_urls_spell_otherwise_wait(tmp_path: Path)
     assert seen(table, "delta") == before
 
 
+@pytest.mark.takes_turns
 def test_many_dead_rows_lie_in_a_file_that_goes_with_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -390,6 +390,7 @@ def test_snapshot_that_another_engine_leaves_beyond_a_gap_is_deleted(table: kt.T
     assert ids(table) == [1, 2]
 
 
+@pytest.mark.takes_turns
 def test_writers_that_go_on_for_ever_are_to_be_stopped(table: kt.Table) -> None:
     acts = [lambda: table.write(row(9))] * 1000
     with pytest.raises(kt.ConflictError, match="other writers go on committing"):
