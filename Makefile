@@ -43,7 +43,7 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon a
 demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
-test: lint  ## Lint, check types and run every test but those of `make soak` and `make kafka`
+test: lint  ## Lint, check types and run the tests; of large and long ones some, others each day
 	@$(MAKE) --no-print-directory -j2 types run-tests
 
 run-tests: venv interop-env

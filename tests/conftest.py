@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # A run without a deadline: the first example of a test pays for imports and compilation.
 settings.register_profile(
     "default",
-    max_examples=4,
+    max_examples=6,
     stateful_step_count=20,
     deadline=None,
     print_blob=True,
