@@ -3,13 +3,15 @@
 
 Tests that stop at each request, or try each pair of kinds, have hundreds of cases, and most of them
 tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
-run after as many days, which are a week at most. `KEYTIDE_CASES=all` runs all, and so does whoever
-names a test. Of a test that is to run some case runs each day. Long tests without cases take turns
-with each other: a third of them runs each day.
+run after as many days, which are a fortnight at most. `KEYTIDE_CASES=all` runs all, and so does
+whoever names a test. Of a test that is to run some case runs each day. Long tests without cases
+take turns with each other: a third of them runs each day. A file that is marked as a whole runs as
+a whole.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from zlib import crc32
@@ -18,7 +20,7 @@ import pytest
 
 __all__ = ["drawn", "left_out"]
 
-WEEK = 7
+FORTNIGHT = 14
 TURNS = 3
 
 
@@ -28,8 +30,11 @@ def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
     for item in items:
         if mark := item.get_closest_marker("one_in"):
             groups[_group(item, *mark.args, **mark.kwargs)][item.name] = item
-    turns = {item.nodeid: item for item in items if item.get_closest_marker("takes_turns")}
-    left = {turns[name] for name in turns.keys() - drawn(turns, TURNS, day)}
+    turns: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        for node, _ in itertools.islice(item.iter_markers_with_node("takes_turns"), 1):
+            turns[node.nodeid].append(item)
+    left = {item for name in turns.keys() - drawn(turns, TURNS, day) for item in turns[name]}
     for (share, *_), group in groups.items():
         left |= {group[name] for name in group.keys() - drawn(group, share, day)}
     return left
@@ -37,7 +42,7 @@ def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
 
 def _group(item: pytest.Item, share: int, of_each: str | None = None) -> tuple[int, object, object]:
     assert isinstance(item, pytest.Function)
-    assert share <= WEEK, item.nodeid
+    assert share <= FORTNIGHT, item.nodeid
     value = None if of_each is None else id(item.callspec.params[of_each])
     return share, item.nodeid.partition("[")[0], value
 

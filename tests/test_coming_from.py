@@ -43,6 +43,7 @@ def test_page_does_what_it_says(run: Run, page: str) -> None:
     run(page, {})
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_page_of_delta_does_what_it_says(
     run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ def test_command_in_a_shell_is_the_quiet_one() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"keytide {kt.__version__}\n", "")
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_reader_that_stops_early_is_no_problem(warehouse: str, format: str) -> None:
     table = kt.connect(warehouse).create_table(

@@ -239,6 +239,7 @@ adbc.commit = database_changes.commit = commit
 {PROCESS}"""
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", *ALL_DATABASES[2:]])
 @pytest.mark.parametrize(
     "text",

@@ -110,6 +110,7 @@ for turn in range(5):
 """
 
 
+@pytest.mark.takes_turns
 def test_several_processes_append_at_once_and_all_readers_see_the_freshest(
     postgres: SomeDatabase, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_several_processes_append_at_once_and_all_readers_see_the_freshest(
     assert postgres.rows("SELECT count(*) FROM t WHERE v LIKE 'i%' OR v = 'own'") == [(20,)]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_job_of_spark_and_a_process_append_at_once(
     spark: Any, postgres: SomeDatabase, tmp_path: Path

@@ -296,7 +296,7 @@ def test_append_table_is_changed_likewise(lake: kt.Lake, options: dict[str, str]
     assert rows(a) == [(2, "B", 0), (4, "d", 0)]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.spark
 def test_forms_run_on_the_session_of_a_lake(lake: kt.Lake, spark: Any, place: str) -> None:
     t = kt.connect(lake.uri, spark=spark).table("t")

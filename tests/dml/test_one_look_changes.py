@@ -147,7 +147,7 @@ def requests_to_try(name: str) -> Iterator[int]:
     return itertools.count(1 + [*CHANGES].index(name) % 6, 6)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_change_is_that_of_one_snapshot(made: Path, tmp_path: Path, name: str) -> None:

@@ -93,7 +93,7 @@ TABLES = [
 ]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("engine", "options"), TABLES)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 def test_merge_is_refused_or_carried_out_as_the_plain_statement(
@@ -111,7 +111,7 @@ def test_merge_is_refused_or_carried_out_as_the_plain_statement(
         hold_alike(lake, "PRIMARY KEY NOT ENFORCED", given, change, merges)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", ["'bucket' = '-1'", "'rowkind.field' = 'r'",
                                      "'deletion-vectors.enabled' = 'true'"])  # fmt: skip
 def test_merge_of_an_append_table_is_too(lake: kt.Lake, options: str) -> None:

@@ -44,6 +44,7 @@ def test_interop_tag_of_pypaimon_is_one_of_keytide(orders: kt.Table, pypaimon: P
     assert orders.verify().is_healthy
 
 
+@pytest.mark.takes_turns
 def test_interop_rolled_back_table_is_read_and_written_alike(
     judge: Judge, orders: kt.Table
 ) -> None:

@@ -414,6 +414,7 @@ def test_maxwell_and_canal_feeds_arrive_too(feed: Feed) -> None:
     assert feed.rows() == [(1, "maxwell")]
 
 
+@pytest.mark.takes_turns
 def test_a_table_grows_with_the_columns_that_a_feed_brings_later(
     tmp_path: Path, spark: Any
 ) -> None:

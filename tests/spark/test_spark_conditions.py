@@ -66,6 +66,7 @@ def lake(warehouse: str, spark: Any) -> kt.Lake:
     return lake
 
 
+@pytest.mark.takes_turns
 def test_queries_are_pushed_as_spark_understands_them(lake: kt.Lake, spark: Any) -> None:
     lake.table("t").scan().to_spark(spark).createOrReplaceTempView("whole")
     for condition in IN_SQL:
@@ -90,6 +91,7 @@ OF_BOUNDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.takes_turns
 def test_bounds_of_single_rows_leave_out_none_that_meets_a_condition(
     lake: kt.Lake, spark: Any
 ) -> None:

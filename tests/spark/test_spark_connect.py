@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
+# All of it, or nothing: what is long is the script that they all look at.
+pytestmark = [
+    pytest.mark.spark, pytest.mark.driver, pytest.mark.slow, pytest.mark.takes_turns,
+]  # fmt: skip
 
 CLIENT = """
 import json, os, sys

@@ -89,6 +89,7 @@ INDEXED = {"upsert.mode": "partial", "fields.n.aggregate-function": "sum", "buck
 TEN_TIMES = [f"{'before' if n % 2 else 'after'}:snapshot-{n}" for n in range(2, 12)]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("way", "crashes", "options"),

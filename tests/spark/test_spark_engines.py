@@ -124,6 +124,7 @@ def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: Spark
         assert shown(table.scan().to_spark(spark).toArrow()) == expected
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(("first", "end"), [(0, 2), (1, 4), (3, 5), (0, 5)])
 def test_compacting_some_runs_changes_no_row(
     warehouse: str, spark: SparkSession, first: int, end: int

@@ -107,6 +107,7 @@ def test_statement_changes_the_same_rows_and_tells_the_same_changes_at_both_plac
     assert told[0] == told[1]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     "text",
     [
@@ -128,6 +129,7 @@ def test_statements_are_refused_alike_at_both_places(text: str, warehouse: str, 
     assert found(lake) == START
 
 
+@pytest.mark.takes_turns
 def test_later_row_of_a_key_wins_in_a_small_dataframe_of_many_partitions(
     warehouse: str, spark: Any, place: str
 ) -> None:

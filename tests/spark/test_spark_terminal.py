@@ -54,6 +54,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.takes_turns
 def test_ingestion_shows_its_batches_and_sums(tmp_path: Path) -> None:
     source = tmp_path / "feed.json"
     source.write_bytes(MESSAGES)

@@ -72,6 +72,7 @@ def test_rows_that_are_not_compacted_are_merged_by_tasks_where_asked_for(
     assert rows(table.scan().to_spark(spark)) == shown(table) == expected
 
 
+@pytest.mark.takes_turns
 def test_stream_tells_of_rows_once_they_are_shown(
     warehouse: str, spark: Any, tmp_path: Any
 ) -> None:

@@ -143,6 +143,7 @@ def test_scan_refuses_the_same(table: kt.Table, where: str) -> None:
         table.scan(where=where)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_spark_refuses_and_takes_the_same(warehouse: str, table: kt.Table, spark: Any) -> None:
     lake = kt.connect(warehouse, spark=spark)

@@ -116,6 +116,7 @@ def test_unnest_spreads(name: str, lake: kt.Lake) -> None:
     assert rows(lake, query) == sorted(expected, key=repr)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_unnest_spreads_alike_on_spark(warehouse: str, spark: SparkSession) -> None:
     lake = filled(kt.connect(warehouse, spark=spark))

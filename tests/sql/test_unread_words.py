@@ -100,6 +100,7 @@ def test_no_text_that_means_something_has_unread_words(
     assert sum(texts.values()) > 500
 
 
+@pytest.mark.takes_turns
 def test_no_word_of_a_text_that_means_something_is_found_unread_if_it_is_tried(
     texts: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

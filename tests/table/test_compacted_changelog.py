@@ -420,7 +420,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "producer",
     [

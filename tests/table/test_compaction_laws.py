@@ -190,6 +190,7 @@ def test_retention_of_versions_that_are_merged_anyway_is_told_to_have_no_effect(
         made(RETENTION)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("many", [1, 30])
 def test_writes_leave_few_versions_and_runs_of_a_table_that_keeps_them_apart(many: int) -> None:
     table = made({**APART["partial-update"][1], "write-only": "false"})

@@ -398,6 +398,7 @@ def tag_beside(store: Store, name: str, snapshot_id: int) -> bool:
         return False
 
 
+@pytest.mark.takes_turns
 def test_tag_made_at_any_moment_of_an_expiry_is_whole_or_refused() -> None:
     outcomes = set()
     for operation, nth in PLACES:
@@ -426,6 +427,7 @@ def test_tag_made_while_its_snapshot_goes_is_taken_back() -> None:
         table.metadata.snapshot(5)
 
 
+@pytest.mark.takes_turns
 def test_table_that_is_rolled_back_meanwhile_keeps_its_rows() -> None:
     for operation, nth in PLACES:
         store = short_history()

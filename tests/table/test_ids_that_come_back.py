@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def test_snapshot_of_another_process_has_the_id_of_one_that_was_rolled_back(tmp_
     assert seen(one) == here.stored()
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=8)
 @given(steps=st.lists(STEP, min_size=4, max_size=16))
 def test_every_process_is_told_of_the_snapshots_and_rows_that_are_there(

@@ -238,6 +238,7 @@ def in_six_files(store: Store) -> None:
         write(table, *rows_of(f"+I 1 {n} a", f"+I {n + 2} 5 b"))
 
 
+@pytest.mark.takes_turns
 def test_compaction_beside_a_write_loses_neither() -> None:
     for request in itertools.count(1):
         store = in_six_files()

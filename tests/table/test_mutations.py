@@ -85,7 +85,7 @@ def noting(mutation: str) -> Iterator[None]:
         raise
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", range(12))
 @pytest.mark.parametrize("name", mutations.MADE)
@@ -102,6 +102,7 @@ def test_every_member_that_says_something_else_is_told_or_harmless(name: str) ->
             check(name, mutation)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("member", ["schemaId", "_MAX_SEQUENCE_NUMBER", "_ROW_COUNT"])
 def test_number_that_nothing_could_count_to_is_told_at_once(member: str) -> None:

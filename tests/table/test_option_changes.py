@@ -122,7 +122,7 @@ def settings_of(options: Sequence[Option]) -> list[SetOption]:
 def is_done(table: kt.Table, *changes: SchemaChange) -> bool:
     try:
         table.alter(*changes)
-    except (kt.InvalidError, kt.UnsupportedError):
+    except (kt.InvalidError, kt.UnsupportedError, kt.NotFoundError):  # no such column
         return False
     return True
 
