@@ -39,8 +39,8 @@ DATA = (
     pl.DataFrame, pl.LazyFrame, pl.Series, pd.DataFrame,
 )  # fmt: skip
 VOCABULARY = {
-    "arguments", "errors", "lazily", "options", "process", "row_engine", "row_kind", "scratch",
-    "store", "telemetry", "threads", "types",
+    "arguments", "errors", "lazily", "options", "process", "row_dialect", "row_engine", "row_kind",
+    "scratch", "store", "telemetry", "threads", "types",
 }  # fmt: skip
 ASKING = {
     "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",

@@ -36,6 +36,7 @@ ROOMS = [
         "plural",
         "process",
         "record",
+        "row_dialect",
         "row_engine",
         "telemetry",
         "threads",

@@ -31,6 +31,7 @@ FEED = (CREATED, MOVED, DELETED, UPDATED)
         ({"merge-engine": "partial-update"}, [1, 2]),
         (MAX, [1, 2]),
         ({"constraint.small": "v < 6"}, [3]),
+        ({"constraint.small": "v + id < 8 AND abs(v) < 6"}, [3]),
         ({**MAX, "aggregation.remove-record-on-delete": "true"}, []),
     ],
 )

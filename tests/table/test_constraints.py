@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -99,6 +100,18 @@ def test_constraints_come_and_go(warehouse: str, options: dict[str, str]) -> Non
         ("ALTER TABLE t DROP COLUMN qty", "positive"),
         ("ALTER TABLE t DROP CONSTRAINT c", "it has: positive, known"),
         ("CREATE TABLE u (k INT PRIMARY KEY, CONSTRAINT c CHECK (k LIKE 'a'))", "constraint 'c'"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (qty > nobody)", "'nobody', and there is none"),
+        (
+            "ALTER TABLE t ADD CONSTRAINT c CHECK (qty + k)",
+            "it is int32, and a condition is BOOLEAN",
+        ),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (qty > rand())", "at any time and in any session"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (now() > DATE '2026-01-01')", "calls 'now'"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (qty = (SELECT 1))", "has a subquery"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (sum(qty) > 1)", "calls 'sum'"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (qty > k k)", "no expression of SQL"),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (unheard(qty) > k)", "which DuckDB does not know"),
+        ("ALTER TABLE t RENAME COLUMN qty TO n", "'constraint.positive' = 'qty > 0' reads it"),
     ],
 )
 def test_constraint_that_cannot_be_is_refused(lake: kt.Lake, text: str, message: str) -> None:
@@ -119,11 +132,53 @@ def test_sql_alters_constraints(lake: kt.Lake) -> None:
     assert "'constraint.small' = 'qty < 10 AND NOT status = ''x'''" in shown["create_table"]
 
 
+WIDE = """
+CREATE TABLE w (k INT PRIMARY KEY, `from` TIMESTAMP, `to` TIMESTAMP, s STRING,
+  CONSTRAINT span CHECK (`TO` >= `from` AND date_format(`from`, 'yyyy') <> '1999'),
+  CONSTRAINT word CHECK (
+    CASE WHEN s LIKE '%a%' THEN length(trim(s)) + k > 2 ELSE CAST(s AS INT) = 7 END))
+"""
+
+
+def test_conditions_compare_columns_and_call_functions(warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql(WIDE)
+    table = lake.table("w")
+    assert isinstance(table, kt.Table)
+    early, late = datetime(2026, 1, 1), datetime(2026, 1, 2)
+    good = [
+        {"k": 1, "from": early, "to": late, "s": "ab"},
+        {"k": 2, "from": early, "to": None, "s": None},
+        {"k": 0, "from": None, "to": late, "s": "7"},
+    ]
+    table.write(good)
+    bad = [{"k": k, "from": late, "to": early, "s": "abc"} for k in range(10, 17)]
+    with pytest.raises(kt.InvalidError) as caught:
+        table.write([*good, *bad])
+    assert "7 of 10 rows cannot be merged, the first with k = 10: " in str(caught.value)
+    assert (
+        "; 7 rows do: k = 10, to = 2026-01-01 00:00:00, from = 2026-01-02 00:00:00; k = 11"
+        in str(caught.value)
+    )
+    assert str(caught.value).endswith("; ...")
+    # No number can be made of it.
+    with pytest.raises(kt.InvalidError, match=r"1 row does: k = 0, s = 'x'"):
+        table.write([{"k": 0, "from": None, "to": None, "s": "x"}])
+    assert table.scan().to_polars().sort("k")["k"].to_list() == [0, 1, 2]
+    with pytest.raises(kt.InvalidError, match=r"2 rows break .* among them k = 0, s = '7'; k = 1"):
+        table.add_constraint("long", "length(s) > 2")
+    lake.sql("ALTER TABLE w DROP CONSTRAINT span; ALTER TABLE w DROP COLUMN `to`")
+
+
 @pytest.mark.spark
 def test_rows_of_spark_are_checked(lake: kt.Lake, spark: Any) -> None:
     frame = spark.createDataFrame([(7, 0, "new")], "k int, qty int, status string")
     table = lake.table("t")
     assert isinstance(table, kt.Table)
-    with pytest.raises(kt.InvalidError, match="'positive'"):
+    with pytest.raises(kt.InvalidError, match=r"'positive'.* 1 row does: k = 7, qty = 0"):
         table.write(frame)
+    lake.sql("ALTER TABLE t ADD CONSTRAINT more CHECK (qty > k OR length(status) = 3)")
+    frame = spark.createDataFrame([(7, 1, "paid")], "k int, qty int, status string")
+    with pytest.raises(kt.InvalidError, match=r"'more'.* 1 row does: k = 7, qty = 1"):
+        table.write(frame.repartition(2))
     assert rows(lake) == [GOOD]

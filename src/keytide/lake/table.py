@@ -521,12 +521,14 @@ class Table:
     def add_constraint(self, name: str, condition: str) -> None:
         """Have writes refuse rows for which a condition is false, as CHECK in SQL does.
 
-        `condition` is a text in the grammar of `scan`: columns against literals. Where it is NULL a
-        row passes. Rows that are there are looked at first; a writer that is under way meanwhile
-        may still know nothing of it. See docs/semantics.md#check-constraints.
+        `condition` is a text in the grammar of `scan`, or SQL over the columns of one row, such as
+        "ends > starts". Where it is NULL a row passes. Rows that are there are looked at first; a
+        writer that is under way meanwhile may still know nothing of it. See
+        docs/semantics.md#check-constraints.
 
-        Raises `InvalidError` for a condition that does not parse or fit, and for rows that break
-        it, naming how many and the first; `AlreadyExistsError` where the name is taken, and as
+        Raises `InvalidError` for a condition that does not parse or fit, is not BOOLEAN or does not
+        follow from the row alone, and for rows that break it, naming how many and the first;
+        `NotFoundError` for an unknown column, `AlreadyExistsError` where the name is taken, and as
         `alter`; nothing is changed then.
         """
         add_constraint(self._stored, name, condition)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
 
 import numpy as np
 import polars as pl
 
+from keytide.arguments import shown
 from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.slices import Marks
 from keytide.options import keys
@@ -15,10 +19,12 @@ from keytide.row_kind import RowKind
 __all__ = [
     "AFTER_DELETE",
     "IGNORED",
+    "NAMED_ROWS_MAX",
     "WITHOUT_COLUMN",
     "WITHOUT_KEY",
     "Refusal",
     "deletes_of",
+    "named_rows",
     "reasons",
     "retracts_of",
 ]
@@ -32,11 +38,34 @@ AFTER_DELETE = f"writing a row of kind -D for the key, {WITHOUT_COLUMN}"
 
 @dataclass(frozen=True)
 class Refusal:
-    """Marks the rows that are refused for one reason; `name` is what they are counted under."""
+    """Marks the rows that are refused for one reason; `name` is what they are counted under.
+
+    `columns` are those whose values are the reason, where it is known.
+    """
 
     rows: Marks
     reason: str
     name: str = "unmergeable"
+    columns: tuple[str, ...] = ()
+
+
+NAMED_ROWS_MAX = 5
+"""How many rows an error names."""
+
+
+def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
+    """The first of some rows by their values, as many as an error names."""
+    first = rows.select(columns).head(NAMED_ROWS_MAX).rows()
+    told = [
+        ", ".join(f"{name} = {_told(value)}" for name, value in zip(columns, row, strict=True))
+        for row in first
+    ]
+    return "; ".join([*told, "..."] if rows.height > len(first) else told)
+
+
+def _told(value: object) -> str:
+    """A value as people read it: times and decimals without the words of Python."""
+    return str(value) if isinstance(value, date | time | Decimal) else shown(value)
 
 
 def reasons(refusals: list[Refusal], height: int) -> pl.Series:

@@ -1,9 +1,4 @@
-"""The SQL dialect: Spark's expressions, with the type names and table names of Keytide.
-
-TIMESTAMP has no time zone and TIMESTAMP_LTZ has the local one, as in the table format; casts
-fail rather than give NULL; `t$snapshots` is one name; in texts a doubled quote is one quote and a
-backslash is a backslash, as in the standard.
-"""
+"""Texts in the dialect of SQL as tokens and trees, with errors that point at the place."""
 
 from __future__ import annotations
 
@@ -11,15 +6,14 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
-from sqlglot import Token, TokenType, exp
+from sqlglot import Token, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
-from sqlglot.generators.spark import SparkGenerator
-from sqlglot.parsers.spark import SparkParser
 
 from keytide.errors import InvalidError
+from keytide.row_dialect import PARSER_SLIPS, keytide_dialect
 from keytide.sql.account import unread
 
 __all__ = [
@@ -32,48 +26,13 @@ __all__ = [
     "tokenize",
 ]
 
-_SLIPS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What the library that parses raises over forms that no statement has."""
-
-
-class _Generator(SparkGenerator):
-    """Leaves each WITH where it stands: at the top its names would hide others, or come twice."""
-
-    EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar = set()
+Keytide = keytide_dialect()
 
 
 class SparkText(Spark):
     """What Spark is given."""
 
-    Generator = _Generator
-
-
-class Keytide(Spark):
-    """What `catalog.sql` understands inside of queries."""
-
-    Generator = _Generator
-
-    UNESCAPED_SEQUENCES: dict[str, str] = {}  # noqa: RUF012  # the base class declares it
-
-    class Tokenizer(Spark.Tokenizer):
-        """Knows the type names that Spark lacks or understands otherwise; swallows no statement."""
-
-        VAR_SINGLE_TOKENS: ClassVar = {"$"}
-        STRING_ESCAPES: ClassVar = ["'"]
-        COMMANDS: ClassVar = set()
-        KEYWORDS: ClassVar = {
-            **Spark.Tokenizer.KEYWORDS,
-            "TIMESTAMP": TokenType.TIMESTAMPNTZ,
-            "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
-            "BYTES": TokenType.VARBINARY,
-            "VARBINARY": TokenType.VARBINARY,
-            "ROW": TokenType.STRUCT,
-        }
-
-    class Parser(SparkParser):
-        """Casts are strict."""
-
-        STRICT_CAST = True
+    Generator = Keytide.generator_class  # type: ignore[assignment]  # that of Spark with one word
 
 
 def tokenize(text: str) -> list[Token]:
@@ -103,7 +62,7 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
     except SqlglotError as error:
         what = str(error).splitlines()[0]
         raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
-    except _SLIPS as error:
+    except PARSER_SLIPS as error:
         # The parser's own slips, over forms that no statement has.
         raise error_at(text, start, "the SQL text does not parse from here on") from error
     if tree is None:
@@ -124,7 +83,7 @@ def _refuse_unread(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any
     def parse(other: Sequence[Token]) -> exp.Expr | None:
         try:
             return _parsed(text, other, into)
-        except (SqlglotError, *_SLIPS):
+        except (SqlglotError, *PARSER_SLIPS):
             return None
 
     found = unread(tokens, tree, parse)
@@ -152,7 +111,7 @@ def refusing_slips() -> Iterator[None]:
     """
     try:
         yield
-    except (SqlglotError, *_SLIPS) as error:
+    except (SqlglotError, *PARSER_SLIPS) as error:
         if not _is_of_parser(error):
             raise
         raise InvalidError(

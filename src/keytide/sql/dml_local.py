@@ -24,7 +24,8 @@ from keytide.dml.execution import RowChange, Scanned, SplitResult, checked_pages
 from keytide.dml.merge import SinkPages, Sinks
 from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
 from keytide.errors import KeytideError
-from keytide.sql.local import constructors, first_line, source_of
+from keytide.row_dialect import duckdb_spelling
+from keytide.sql.local import first_line, source_of
 from keytide.sql.local_database import local_database
 from keytide.sql.merge_match import Match
 from keytide.sql.merge_plan import MergeQuery
@@ -57,7 +58,7 @@ class LocalRowHost:
             idle = [None] * len(ids.splits)
             _in_threads(lambda n: self._split(ids, change, n, lambda page: page), idle, take)
             return
-        text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, constructors)
+        text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)
         with _database(self.query, self.allows_external_files, memory) as connection:
             self._computed(text, connection, _no_rows(scanned.columns))  # refused without rows too
@@ -125,7 +126,7 @@ class LocalMergeHost:
             cursor = connection.cursor()
             may_narrow = self.query.match.columns and self.query.needs_matched_only
             query = self._with_source(cursor) if may_narrow else self.query
-            text = query.text_for("duckdb", passed, duckdb_unnest, constructors)
+            text = query.text_for("duckdb", passed, duckdb_unnest, duckdb_spelling)
             matchable = self._matchable(query.match, scanned, cursor) if may_narrow else scanned
             target = _Target(matchable, passed)
             cursor.register(self.query.view, target)
@@ -141,7 +142,7 @@ class LocalMergeHost:
         if self.query.match.view is not None:
             return self.query
         made, query = self.query.with_source("keytide_merged")
-        text = made.text_for("duckdb", duckdb_unnest, constructors)
+        text = made.text_for("duckdb", duckdb_unnest, duckdb_spelling)
         with self.query.refusing(duckdb.Error):
             cursor.execute(f"CREATE TABLE keytide_merged AS {text}")
         return query

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
-from sqlglot import exp
 
 from keytide.dml.attached import PagesScan
 from keytide.errors import KeytideError
+from keytide.row_dialect import duckdb_spelling
 from keytide.sql.external import WAY_OUT
 from keytide.sql.local_database import local_database
 from keytide.sql.relation import (
@@ -27,7 +27,6 @@ from keytide.sql.unnest import duckdb_unnest
 from keytide.table.read.scan import Scan
 
 __all__ = [
-    "constructors",
     "first_line",
     "run_locally",
     "source_of",
@@ -87,7 +86,7 @@ def _run(
             for relation in bound.relations:
                 streams.append(source := source_of(relation))
                 connection.register(relation.view, source)
-            text = bound.text_for("duckdb", duckdb_unnest, constructors)
+            text = bound.text_for("duckdb", duckdb_unnest, duckdb_spelling)
             return _interruptible(connection, lambda: use(connection.sql(text)))
         except duckdb.PermissionException as error:
             raise bound.refused(f"{first_line(error)}; {WAY_OUT}") from error
@@ -162,26 +161,6 @@ def source_of(relation: Relation) -> Any:
         return relation.rows.select(list(relation.names))
     assert isinstance(relation, StoredRelation | AttachedRelation)
     return _Stream(relation.scan())
-
-
-def constructors(node: exp.Expr) -> exp.Expr:
-    """What DuckDB writes differently: `MAP['k', v, ...]` of Flink, a backslash in LIKE of Spark."""
-    if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
-        values = node.expressions
-        return exp.VarMap(
-            keys=exp.array(*values[::2], copy=False), values=exp.array(*values[1::2], copy=False)
-        )
-    if isinstance(node, exp.Like) and _has_backslash(node.expression):
-        escaped = isinstance(node.parent, exp.Escape)
-        return node if escaped else exp.Escape(this=node.copy(), expression=_BACKSLASH.copy())
-    return node
-
-
-_BACKSLASH = exp.Literal.string("\\")
-
-
-def _has_backslash(pattern: exp.Expr) -> bool:
-    return isinstance(pattern, exp.Literal) and "\\" in str(pattern.this)
 
 
 def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:

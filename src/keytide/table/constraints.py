@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import polars as pl
+import pyarrow as pa
+
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keytide.format.arrow import from_arrow
+from keytide.merge.refusal import NAMED_ROWS_MAX, named_rows
 from keytide.options import TableOptions, keys
 from keytide.table.alter import alter_table
+from keytide.table.conditions.constraint import Constraint, constraint_of, constraint_texts
 from keytide.table.conditions.predicate import negation
-from keytide.table.conditions.where import parse_where
 from keytide.table.definition.evolution import RemoveOption, SetOption
+from keytide.table.read.scan import Scan
 from keytide.table.scans import scan_table
 from keytide.table.state.stored import StoredTable
-from keytide.table.write.constraints import constraint_texts
+from keytide.table.values.row_expression import RowExpression
 
 __all__ = ["add_constraint", "drop_constraint"]
 
@@ -22,21 +28,36 @@ def add_constraint(table: StoredTable, name: str, condition: str) -> None:
         raise AlreadyExistsError(
             f"table {table.name} has a constraint {name!r}; drop it first, or choose another name"
         )
-    where = parse_where(condition, table.schema.fields, f"{table.name}: constraint {name!r}")
-    failing = scan_table(table, where=negation(where))
-    count, first = 0, None
-    for batch in failing.to_batches():
-        if batch.num_rows and first is None:
-            first = batch.slice(0, 1).to_pylist()[0]
-        count += batch.num_rows
-    if first is not None:
-        key_of_first = {c: first[c] for c in table.schema.primary_keys or table.schema.names}
-        shown = ", ".join(f"{column} = {value!r}" for column, value in key_of_first.items())
+    table = table.pinned()
+    constraint = constraint_of(name, condition, table.schema.fields, table.name)
+    columns = tuple(dict.fromkeys((*table.schema.primary_keys, *constraint.columns)))
+    columns = columns or table.schema.names[:1]
+    count, first = _failing(_rows_for(table, constraint, columns), constraint)
+    if count:
+        more = "; ..." if count > first.height else ""
         raise InvalidError(
             f"table {table.name}: {count} rows break the constraint {name!r}, CHECK ({condition}), "
-            f"the first with {shown}; update or delete them, and add it then"
+            f"among them {named_rows(first, columns)}{more}; update or delete them, and add it then"
         )
     alter_table(table.metadata, [SetOption(key, condition)])
+
+
+def _rows_for(table: StoredTable, constraint: Constraint, columns: tuple[str, ...]) -> Scan:
+    """The rows among which those are that fail, without files that have none where it is told."""
+    if isinstance(constraint.condition, RowExpression):
+        return scan_table(table, columns)
+    return scan_table(table, columns, negation(constraint.condition))
+
+
+def _failing(scan: Scan, constraint: Constraint) -> tuple[int, pl.DataFrame]:
+    """How many rows fail a constraint, and the first of them."""
+    count, first = 0, from_arrow(scan.schema.empty_table())
+    for batch in scan.to_batches():
+        rows = from_arrow(pa.Table.from_batches([batch]))
+        failing = rows.filter(pl.Series(constraint.fails(rows)))
+        count += failing.height
+        first = pl.concat([first, failing]).head(NAMED_ROWS_MAX)
+    return count, first
 
 
 def drop_constraint(table: StoredTable, name: str, *, missing_ok: bool = False) -> None:

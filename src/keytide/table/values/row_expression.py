@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     import duckdb
 
 __all__ = ["RowExpression", "row_expression"]
+
+Flags = npt.NDArray[np.bool_]
 
 _NODES = frozenset(
     ("BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
@@ -64,11 +68,9 @@ class RowExpression:
         `rows` has the columns that are read, in the table's types. Raises `InvalidError` for what
         cannot be computed, and for values that the column does not hold.
         """
-        taken = "*"
-        if isinstance(target.type, AtomicType) and target.type.root in _NUMBERS:
-            taken = f"CAST(COLUMNS(*) AS {target.type.with_nullable(True).sql()})"
+        taken = _cast("COLUMNS(*)", target)
         try:
-            made = self._computed(rows, taken).column(0)
+            made = self._computed(rows, taken if taken != "COLUMNS(*)" else "*").column(0)
         except InvalidError as error:
             raise InvalidError(
                 f"table {table}: column {target.name!r}: {error}. Nothing was written; write "
@@ -76,16 +78,47 @@ class RowExpression:
             ) from error
         return stored_column(made, target, table)
 
+    def check_condition(self, fields: tuple[Field, ...]) -> None:
+        """Raise `InvalidError` for one that is not BOOLEAN; `fields` are the columns it reads."""
+        found = self._computed(arrow_schema(fields).empty_table(), "*").schema.field(0).type
+        if not types.is_boolean(found):
+            raise InvalidError(
+                f"it is {found}, and a condition is BOOLEAN; compare it with a value"
+            )
+
+    def tried(self, rows: pa.Table, target: Field) -> tuple[pa.ChunkedArray, Flags]:
+        """The value of each row as a column takes it, and for which rows there can be none.
+
+        `rows` has the columns that are read, in the table's types. Where there can be no value, as
+        for a text that is no date, it is NULL.
+        """
+        tried = f"TRY({{'value': {_cast(f'({_NEWLINE}{self.text}{_NEWLINE})', target)}}})"
+        query = f"SELECT tried.value, tried IS NULL FROM (SELECT {tried} AS tried FROM given)"
+        made = self._queried(rows, query)
+        return made.column(0), np.asarray(made.column(1))
+
     def _computed(self, rows: pa.Table, taken: str) -> pa.Table:
+        return self._queried(rows, f"SELECT {taken} FROM (SELECT (\n{self.text}\n) FROM given)")
+
+    def _queried(self, rows: pa.Table, query: str) -> pa.Table:
         if not self.columns:  # a table of Arrow without columns has no rows
             rows = pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
-        query = f"SELECT {taken} FROM (SELECT (\n{self.text}\n) FROM given)"
         with row_engine().cursor() as connection:
             connection.register("given", rows)
             try:
                 return connection.sql(query).to_arrow_table()
             except _failures() as error:
                 raise InvalidError(f"{self.text!r} cannot be computed: {error}") from error
+
+
+_NEWLINE = "\n"  # what stands behind a comment sign in the text ends there
+
+
+def _cast(value: str, target: Field) -> str:
+    """A value in the type of a column of numbers; of other columns as it is."""
+    if isinstance(target.type, AtomicType) and target.type.root in _NUMBERS:
+        return f"CAST({value} AS {target.type.with_nullable(True).sql()})"
+    return value
 
 
 _NUMBERS = frozenset(

@@ -7,7 +7,7 @@ that are no bitmap.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from keytide.errors import InvalidError
 from keytide.merge.order import VALUE_KIND
-from keytide.merge.refusal import Refusal, reasons
+from keytide.merge.refusal import Refusal, named_rows, reasons
 from keytide.row_kind import RowKind
+from keytide.table.conditions.constraint import constraint_texts
 from keytide.table.state.view import TableView
-from keytide.table.write.constraints import broken_constraints, constraint_texts
+from keytide.table.write.constraints import broken_constraints
 from keytide.table.write.input_rows import Rows, forbidden_nulls, ignored_kinds
 from keytide.table.write.row_merging import as_deletes, row_merger
 
@@ -37,12 +38,24 @@ def refuse_unmergeable(rows: pl.DataFrame, view: TableView, *, states_rows: bool
         return
     why = reasons(refusals, rows.height)
     first = int(np.argmax(why.is_not_null().to_numpy()))
-    key = rows.select(view.schema.primary_keys or view.schema.names).row(first, named=True)
+    key = view.schema.primary_keys
+    named = named_rows(rows.slice(first, 1), key or view.schema.names)
     done = "merged" if view.kind.keeps_versions else "stored"
+    refusal = next(r for r in refusals if r.reason == why[first] and r.rows[first])
     raise InvalidError(
         f"table {view.name}: {rows.height - why.null_count()} of {rows.height} rows cannot be "
-        f"{done}, the first with {', '.join(f'{k} = {v!r}' for k, v in key.items())}: {why[first]}"
+        f"{done}, the first with {named}: {refusal.reason}{_others(refusal, rows, key)}"
     )
+
+
+def _others(refusal: Refusal, rows: pl.DataFrame, key: Sequence[str]) -> str:
+    """How many rows are refused for a reason, and the values that are the reason in some."""
+    if not refusal.columns:
+        return ""
+    alike = rows.filter(pl.Series(refusal.rows))
+    do = "row does" if alike.height == 1 else "rows do"
+    columns = tuple(dict.fromkeys((*key, *refusal.columns)))
+    return f"; {alike.height:,} {do}: {named_rows(alike, columns)}"
 
 
 def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
