@@ -340,7 +340,7 @@ ROW = {"k": 1, "v": 1, "s": 1}
         (ROW, {"column_list": ["k"], "except_column_list": ["v"]}, "exclude each other"),
         (ROW, {"track_history_column_list": ["v"]}, "SCD type 1 keeps none"),
         (ROW, {"stored_as_scd_type": 3}, "expected 1 or 2"),
-        (ROW, {"apply_as_truncates": "v = 1"}, "Table.truncate"),
+        (ROW | {"s": None}, {"apply_as_truncates": "v = 1"}, "it has no place among the others"),
         (ROW, {"apply_as_truncates": "v = 1", "stored_as_scd_type": 2}, "SCD type 1 alone"),
         (ROW, {"sequence_by": ["s", "v"], "ignore_null_updates": True}, "sequence_by has 2"),
         (ROW, {"merge_schema": True, "ignore_null_updates": True}, "does not grow"),

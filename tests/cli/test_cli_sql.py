@@ -204,6 +204,7 @@ def test_ctrl_c_ends_a_command_with_130_in_one_line(
         ("SELECT amo", []),
         ("FROM shop.orders SELECT amo", ["amount"]),
         ("sel", ["SELECT"]),
+        ("auto", ["AUTO CDC INTO"]),
         ("", []),
         ("FROM shop.orders o SELECT o.", ["o.id", "o.status", "o.amount"]),
         ("UPDATE shop.orders AS Fresh SET x = fresh.a", ["fresh.amount"]),

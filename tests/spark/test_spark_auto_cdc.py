@@ -52,6 +52,32 @@ def test_a_dataframe_goes_where_its_work_is_done(spark: Any, warehouse: str, lim
     assert flow(lake, "history", events, 2).snapshot_id is None
 
 
+@pytest.mark.parametrize("limit", ["0", "128 mb"], ids=["executors", "driver"])
+def test_events_truncate_the_target(spark: Any, warehouse: str, limit: str) -> None:
+    from pyspark.sql.functions import col
+
+    lake = kt.connect(warehouse, spark=spark)
+    options = {"spark.driver-work.max-size": limit, "bucket": "2"}
+    more = {"apply_as_truncates": "op = 't'", "options": options}
+    events = spark.sql(EVENTS)
+    for target, ignores_nulls in [("newest", False), ("values", True)]:
+        flow(lake, target, events, 1, ignore_null_updates=ignores_nulls, options=options)
+        truncates = spark.sql(
+            "SELECT NULL :: LONG AS k, '' AS v, 't' AS op, EXPLODE(ARRAY(1L, 3L)) AS s"
+        )
+        result = flow(lake, target, truncates, 1, ignore_null_updates=ignores_nulls, **more)
+        assert result.snapshot_id is not None
+        assert lake.table(target).scan().count() == 0
+        late = spark.sql("SELECT EXPLODE(ARRAY(2L, 3L)) AS s, 'late' AS v, 'u' AS op").withColumn(
+            "k", col("s")
+        )
+        flow(lake, target, late, 1, ignore_null_updates=ignores_nulls)
+        assert [row["k"] for row in lake.table(target).scan(["k"]).to_pylist()] == [3]
+    nowhere = truncates.withColumn("s", col("s").cast("long") + None)
+    with pytest.raises(kt.InvalidError, match="it has no place among the others"):
+        flow(lake, "newest", nowhere, 1, **more)
+
+
 def test_a_stream_gives_its_query(spark: Any, warehouse: str, tmp_path: Path) -> None:
     lake = kt.connect(warehouse, spark=spark)
     spark.sql(EVENTS).write.parquet(str(tmp_path / "events"))

@@ -114,6 +114,48 @@ except Exception as error:
     found["anonymous"] = str(error)
 stream("named").foreachBatch(with_name).start().awaitTermination()
 found["named"] = [s.commit_user for s in table.snapshots() if s.commit_kind.value == "APPEND"][-1]
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+observed = Observation("rows")
+seen = rows.observe(observed, F.count(F.lit(1)).alias("n"), F.max("id").alias("last"))
+table.write(seen)
+found["observed"] = [observed.get]
+observed = Observation("rows of the source")
+seen = rows.observe(observed, F.count(F.lit(1)).alias("n"))
+seen.write.format("keytide").mode("append").save(table.uri)
+found["observed"].append(observed.get)
+
+views = kt.spark.register_lake(spark, lake, ["t", "i"], name="{database}_{table}")
+query = "SELECT count(*) FROM default_t t JOIN default_i i ON t.id = i.id"
+found["views"] = [sorted(views), spark.sql(query).collect()[0][0]]
+
+events = spark.sql(
+    "SELECT * FROM VALUES (1L, 'a', 'c', 1L), (1L, 'b', 'u', 6L), (2L, 'x', 'c', 2L), "
+    "(1L, NULL, 'd', 8L), (CAST(NULL AS LONG), NULL, 't', 5L) AS events(k, v, op, s)"
+)
+def apply(target, of, **more):
+    on_spark.auto_cdc(
+        target, of, [F.col("k")], F.col("s"), apply_as_deletes=F.col("op") == "d",
+        except_column_list=["op"], **more,
+    )
+    return sorted(row["v"] for row in on_spark.table(target).scan(["v"]).to_pylist())
+
+truncates = {"apply_as_truncates": F.expr("op = 't'")}
+found["newest"] = [
+    apply("newest", events.where("s > 1 AND s < 8"), **truncates),
+    apply("newest", events.where("s < 5 OR op = 'd'")),
+]
+found["history"] = apply("history", events.where("op <> 't'"), stored_as_scd_type=2)
+events.where("op <> 't'").write.parquet(f"{source}-events")
+stream_of = spark.readStream.schema("k LONG, v STRING, op STRING, s LONG")
+on_spark.auto_cdc(
+    "streamed", stream_of.parquet(f"{source}-events"), "k", "s", apply_as_deletes="op = 'd'",
+    except_column_list=["op"], stored_as_scd_type=2, trigger={"availableNow": True},
+    checkpoint=f"{source}-flow",
+).awaitTermination()
+found["streamed"] = sorted(row["v"] for row in on_spark.table("streamed").scan(["v"]).to_pylist())
 print("FOUND " + json.dumps(found))
 """
 
@@ -196,3 +238,16 @@ def test_rows_are_changed_by_the_driver_where_sizes_are_known(found: Any) -> Non
     assert found["in driver"] == [1, 2]
     left = ["last", "v3", "v4", "v4", "v5!", "v5!", "v7", "v7", "v8"]
     assert found["rows after"] == left
+
+
+def test_observed_figures_are_those_of_the_write(found: Any) -> None:
+    assert found["observed"] == [{"n": 100, "last": 99}, {"n": 100}]
+
+
+def test_tables_of_a_lake_become_views(found: Any) -> None:
+    assert found["views"] == [["default_i", "default_t"], 100]
+
+
+def test_events_become_newest_rows_and_histories(found: Any) -> None:
+    assert found["newest"] == [["b"], []]
+    assert found["history"] == found["streamed"] == ["a", "b", "x"]

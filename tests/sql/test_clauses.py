@@ -14,6 +14,8 @@ from keytide.sql.cursor import Cursor
 from keytide.sql.dialect import parse_tree, tokenize
 from keytide.sql.dml_grammar import delete_from, update_from
 from keytide.sql.engine_text import engine_text
+from keytide.sql.grammar import parse_statements
+from keytide.sql.statements import Call
 
 TABLES = """
 CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED);
@@ -268,3 +270,11 @@ def test_text_nested_too_deeply_is_refused(lake: kt.Lake, text: str) -> None:
     with pytest.raises(kt.KeytideError):
         lake.sql(text)
     assert len(rows(lake)) == 3
+
+
+def test_a_condition_of_optimize_ends_before_zorder_whatever_it_compares() -> None:
+    text = "OPTIMIZE t WHERE n < 3 AND (v > 'a') ZORDER BY (n)"
+    (call,) = parse_statements(text)
+    assert isinstance(call, Call)
+    assert call.named["where"] == "n < 3 AND (v > 'a')"
+    assert call.named["order_by"] == "n"

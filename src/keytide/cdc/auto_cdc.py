@@ -8,20 +8,23 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.cdc.flow import Flow, FlowRequest
-from keytide.cdc.flow_rows import rows_of_events
+from keytide.cdc.flow_rows import rows_of_events, split_truncates
 from keytide.cdc.flow_target import flow_target
 from keytide.cdc.flow_writer import write_events
+from keytide.cdc.truncating import told_with, truncate_up_to
+from keytide.cdc.truncation import GoingBy, beside_truncations
 from keytide.format.schema import TableSchema
 from keytide.table import local_writes
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.growth import growth
 from keytide.table.growing import grown, grown_for
 from keytide.table.state.stored import StoredTable
 from keytide.table.write.input_rows import source_table
 
-__all__ = ["apply_events", "apply_rows"]
+__all__ = ["apply_events"]
 
 _NO_TABLE = TableSchema(0, (), -1, (), ())
 
@@ -29,24 +32,38 @@ _NO_TABLE = TableSchema(0, (), -1, (), ())
 def apply_events(
     catalog: Catalog, request: FlowRequest, data: Any, author: Author | None = None
 ) -> WriteResult:
-    """Make events part of the target, in one atomic commit, as `Lake.auto_cdc` says."""
+    """Make events part of the target, in one atomic commit, as `Lake.auto_cdc` says.
+
+    A truncation is one of its own, before that.
+    """
     events = source_table(data, _NO_TABLE, request.target)
     if not events.num_columns:
         return WriteResult(None, 0, 0, 0)  # no rows at all
     flow = Flow.of(request, events.schema)
+    events, places = split_truncates(events, flow)
     rows = rows_of_events(events, flow)
-    return apply_rows(flow_target(catalog, flow), flow, rows, author)
+    table = flow_target(catalog, flow)
+    truncated = truncate_up_to(table, flow, places)
+    return told_with(truncated, _apply(table, flow, rows, author))
 
 
-def apply_rows(
-    table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None = None
-) -> WriteResult:
-    """The same of rows as `rows_of_events` makes them, into a table that is open."""
+def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None) -> WriteResult:
+    """Make rows, as `rows_of_events` gives them, part of a table that is open."""
     if not flow.reads_first:
-        if flow.request.merge_schema:
-            table, rows = grown_for(table, rows, author)
-        return local_writes.append(table, rows, author)
+        append = partial(_append, table, flow, rows, author)
+        return beside_truncations(table, append)
     if flow.request.merge_schema:
         needed = partial(growth, columns=rows.schema, table=table.name)
         table = grown(table.pinned(), needed, author=author)
     return write_events(table, flow, rows, author)
+
+
+def _append(
+    table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None, going_by: GoingBy
+) -> WriteResult:
+    def fitting(transaction: Transaction, given: pa.Table) -> pa.Table:
+        return going_by(transaction).outlived(given, transaction.view.name)
+
+    if flow.request.merge_schema:
+        table, rows = grown_for(table, rows, author)
+    return local_writes.append(table, rows, author, fitting)

@@ -85,8 +85,8 @@ class FlowRequest:
         tracks = self.tracked is not None or self.except_tracked is not None
         if tracks and self.scd_type == 1:
             raise _wrong("track_history_* say what history is kept, and SCD type 1 keeps none")
-        if self.truncates is not None:
-            self._refuse_truncates()
+        if self.truncates is not None and self.scd_type == 2:
+            raise _wrong("apply_as_truncates is for SCD type 1 alone, for a history is not emptied")
         if self.ignores_nulls and self.scd_type == 1:
             self._check_latest()
         both = set(self.keys) & set(self.sequence_by)
@@ -95,15 +95,6 @@ class FlowRequest:
                 f"column {min(both)!r} is among keys and in sequence_by; what orders the events of "
                 f"a key cannot be part of it"
             )
-
-    def _refuse_truncates(self) -> None:
-        if self.scd_type == 2:
-            raise _wrong("apply_as_truncates is for SCD type 1 alone, for a history is not emptied")
-        raise UnsupportedError(
-            "Lake.auto_cdc: apply_as_truncates is not done: an event that comes late would have to "
-            "be told from one that comes after the truncate. Call Table.truncate when one is seen, "
-            "and apply the events that are newer"
-        )
 
     def _check_latest(self) -> None:
         if len(self.sequence_by) > 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,11 +16,42 @@ from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["delete_predicate", "fields_to_judge", "rows_of_events"]
+__all__ = [
+    "delete_predicate",
+    "fields_to_judge",
+    "rows_of_events",
+    "split_truncates",
+    "truncate_predicate",
+    "without_place",
+]
+
+
+def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
+    """The events of single keys, and the places in their order of those that truncate the target.
+
+    Raises `InvalidError` where one of the latter has no place, and as `rows_of_events`.
+    """
+    order = list(flow.request.sequence_by)
+    predicate = truncate_predicate(flow)
+    if predicate is None:
+        return events, events.select(order).slice(0, 0)
+    truncates = _meeting(events, predicate, flow)
+    places = events.filter(truncates).select(order)
+    if any(column.null_count for column in places.columns):
+        raise without_place(flow)
+    return events.filter(pc.invert(truncates)), places
+
+
+def without_place(flow: Flow) -> InvalidError:
+    """What is said of an event that truncates, where nobody can say what came before it."""
+    return InvalidError(
+        f"Lake.auto_cdc: an event that truncates {flow.request.target} has NULL in "
+        f"{' or '.join(flow.request.sequence_by)}, so it has no place among the others; give it one"
+    )
 
 
 def rows_of_events(events: pa.Table, flow: Flow) -> pa.Table:
-    """The events as rows of the flow's target, with `_row_kind`; values as they came.
+    """Events of single keys as rows of the flow's target, with `_row_kind`; values as they came.
 
     Raises `InvalidError` or `NotFoundError` for a condition that does not fit the source.
     """
@@ -39,17 +72,30 @@ def _kinds(events: pa.Table, flow: Flow) -> pa.Array | pa.ChunkedArray:
         if ROW_KIND in events.column_names:
             return events[ROW_KIND]
         return pa.repeat(pa.scalar("+I"), events.num_rows)
+    return pc.if_else(_meeting(events, predicate, flow), "-D", "+I")
+
+
+def _meeting(events: pa.Table, predicate: Predicate, flow: Flow) -> pa.Array:
+    """Which events meet a condition; one that is unknown is not met."""
     fields = fields_to_judge(flow, predicate)
     frame = from_arrow(_as_judged(events, fields))
-    deletes = frame.select(row_filter(predicate, fields).fill_null(False)).to_series().to_arrow()
-    return pc.if_else(deletes, "-D", "+I")
+    return frame.select(row_filter(predicate, fields).fill_null(False)).to_series().to_arrow()
 
 
 def delete_predicate(flow: Flow) -> Predicate | None:
     """The condition that tells deletes, in the types of the source; None where there is none."""
-    if flow.request.deletes is None:
+    return _predicate(flow.request.deletes, flow)
+
+
+def truncate_predicate(flow: Flow) -> Predicate | None:
+    """The same of the one that tells truncates."""
+    return _predicate(flow.request.truncates, flow)
+
+
+def _predicate(condition: Any, flow: Flow) -> Predicate | None:
+    if condition is None:
         return None
-    return predicate_of(flow.request.deletes, _known_fields(flow), flow.request.target)
+    return predicate_of(condition, _known_fields(flow), flow.request.target)
 
 
 def fields_to_judge(flow: Flow, predicate: Predicate) -> list[Field]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow as pa
 from keytide.cdc.flow import Flow
 from keytide.cdc.history import DELETES, History
 from keytide.cdc.latest import Latest
+from keytide.cdc.truncation import going_by
 from keytide.errors import ConflictError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import VALUE_KIND
@@ -29,7 +31,7 @@ from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.runner import TaskRunner
 from keytide.table.state.live_files import BucketId
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.input_rows import incoming_rows
 from keytide.table.write.padded_rows import padded
@@ -37,7 +39,9 @@ from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema
 
-__all__ = ["EventWriter", "write_events", "write_on_read"]
+__all__ = ["EventWriter", "made_anew", "write_events", "write_on_read"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,14 @@ def write_events(
     Raises as `Table.write` does.
     """
 
+    def outlived(transaction: Transaction, rows: pa.Table) -> pa.Table:
+        return going_by(transaction, table).outlived(rows, table.name)
+
     def write(transaction: Transaction) -> None:
         writer = EventWriter.on(transaction, flow)
         here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
-        transaction.take(replace(writer, task=here).feed([events], 0))
+        left = events if flow.keeps_history else outlived(transaction, events)
+        transaction.take(replace(writer, task=here).feed([left], 0))
 
     return write_on_read(table, write, author)
 
@@ -131,20 +139,30 @@ def write_on_read(
     author: Author | None = None,
     runner: TaskRunner | None = None,
 ) -> WriteResult:
-    """Commit what `write` makes on top of a transaction, and have it made anew as long as others
-    come first, as often as 'commit.max-retries' says.
+    """Commit what `write` makes on top of a transaction; see `made_anew`."""
+
+    def made(pinned: PinnedTable) -> WriteResult:
+        with writing(pinned, writable_view(pinned), author, runner) as transaction:
+            if transaction.done is not None:
+                return transaction.already_done()
+            write(transaction)
+            return transaction.build_on()
+
+    return made_anew(table, made)
+
+
+def made_anew(table: StoredTable, made: Callable[[PinnedTable], T]) -> T:
+    """What `made` gives of a table as it is, made anew as long as others come first.
+
+    As often as 'commit.max-retries' says. Raises what it raises.
     """
     pinned, tries = table.pinned(), 0
     while True:
-        view = writable_view(pinned)
+        tries_max = writable_view(pinned).options.commit_retries_max
         try:
-            with writing(pinned, view, author, runner) as transaction:
-                if transaction.done is not None:
-                    return transaction.already_done()
-                write(transaction)
-                return transaction.build_on()
+            return made(pinned)
         except ConflictError:
             tries += 1
-            if tries > view.options.commit_retries_max:
+            if tries > tries_max:
                 raise
             pinned = table.live.pinned()

@@ -62,6 +62,20 @@ class Latest:
         )
         return self._without_same(self._as_rows(last), stored)
 
+    def outlived(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
+        """Stored rows, without values that came before a place."""
+        came = {n: pl.col(SEQUENCES).struct.field(n) for n in self.values}
+        stays = {
+            n: pl.when((at >= pl.lit(place).first()).fill_null(False)) for n, at in came.items()
+        }
+        return rows.with_columns(
+            *(stays[n].then(n).alias(n) for n in self.values),
+            pl.struct(
+                *(stays[n].then(at).alias(n) for n, at in came.items()),
+                pl.col(SEQUENCES).struct.field(DELETED_AT),
+            ).alias(SEQUENCES),
+        )
+
     def _of_rows(self, stored: pl.DataFrame) -> pl.DataFrame:
         is_row = pl.col(VALUE_KIND).is_in([int(RowKind.INSERT), int(RowKind.UPDATE_AFTER)])
         came = pl.col(SEQUENCES).struct

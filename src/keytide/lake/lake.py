@@ -632,19 +632,22 @@ class Lake:
         `__START_AT_<column>` and so on. A change of a column in `track_history_column_list`, or of
         one not in `track_history_except_column_list`, begins an interval; others replace the value
         in it. By default that is all but the keys and `sequence_by`. With `ignore_null_updates` a
-        NULL leaves a value as it is. `apply_as_truncates` is refused.
+        NULL leaves a value as it is. With type 1, an event that meets the condition
+        `apply_as_truncates` ends all rows from before its place; events that come later from before
+        it bring none back.
 
         The result depends on the set of events alone: late ones, and such as come twice, change
         what they would have changed in time. Of events with one key and one place in the order the
-        last one counts. Deletes are kept as `tombstone.retention` says. One atomic commit; with
-        type 2, and where NULLs are ignored, it is made anew where another writer came to one of its
-        buckets. `name`, `checkpoint` and `trigger` (such as `{"availableNow": True}`) are those of
-        the query of a stream, each batch of which is one commit; `commit_user`,
-        `commit_identifier` and `merge_schema` as in `Table.write`.
+        last one counts. Deletes are kept as `tombstone.retention` says. One atomic commit, and one
+        before it where events truncate the target; with type 2, and where NULLs are ignored, it is
+        made anew where another writer came to one of its buckets. `name`, `checkpoint` and
+        `trigger` (such as `{"availableNow": True}`) are those of the query of a stream, each batch
+        of which is one commit; `commit_user`, `commit_identifier` and `merge_schema` as in
+        `Table.write`.
 
         Raises `InvalidError` for arguments that do not go together, a table that is no target of
-        the flow, and an event without a place in the order (type 2), `NotFoundError` for columns
-        that the source lacks, `UnsupportedError` for truncates, and what `Table.write` raises.
+        the flow, and an event without a place in the order (type 2, and truncates), `NotFoundError`
+        for columns that the source lacks, and what `Table.write` raises.
         """
         from keytide.cdc.auto_cdc import apply_events
         from keytide.cdc.flow import FlowRequest, names_of, refuse_stream_settings

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +13,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from keytide.cdc.flow import Flow, FlowRequest, refuse_stream_settings
-from keytide.cdc.flow_rows import delete_predicate, fields_to_judge
+from keytide.cdc.flow_rows import (
+    delete_predicate,
+    fields_to_judge,
+    truncate_predicate,
+    without_place,
+)
 from keytide.cdc.flow_target import flow_target
 from keytide.cdc.flow_writer import EventWriter, write_on_read
+from keytide.cdc.truncating import told_with, truncate_up_to
+from keytide.cdc.truncation import GoingBy, Truncation, beside_truncations, going_by
 from keytide.errors import InvalidError
 from keytide.row_kind import ROW_KIND
 from keytide.spark.buffered import in_order
@@ -28,14 +36,16 @@ from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
-from keytide.spark.types import arrow_schema_of
+from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
+from keytide.table.conditions.predicate import Predicate
 from keytide.table.state.stored import StoredTable
 from keytide.table.write.task import Written
+from keytide.types import arrow_schema
 
 __all__ = ["FlowStream", "apply_events"]
 
@@ -62,7 +72,7 @@ def apply_events(
     """
     check_python(source.sparkSession)
     flow = Flow.of(request, arrow_schema_of(source.schema, request.target))
-    _condition(source, flow)  # refused before a table is made
+    _deletes(source, flow), _truncates(source, flow)  # refused before a table is made
     apply = _Events(flow_target(catalog, flow), flow)
     if not source.isStreaming:
         refuse_stream_settings(stream.name, stream.checkpoint, stream.trigger or None)
@@ -97,34 +107,50 @@ class _Events:
         self.write(batch, author)
 
     def write(self, events: DataFrame, author: Author | None) -> WriteResult:
-        """Write events in one atomic commit."""
-        rows = _rows(events, self.flow)
+        """Write events in one atomic commit, after one that truncates, if some do."""
+        events, places = _split_truncates(events, self.flow)
+        truncated = truncate_up_to(self.table, self.flow, places)
+        return told_with(truncated, self._apply(_rows(events, self.flow), author))
+
+    def _apply(self, rows: DataFrame, author: Author | None) -> WriteResult:
         if not self.flow.reads_first:
-            table = self.table
-            if self.flow.request.merge_schema:
-                table, rows = grown_for(table, rows, author)
-            return append(table, rows, author)
-        author = author or author_in_stream(events, self.table.uri)
+            return beside_truncations(self.table, partial(self._append, rows, author))
+        author = author or author_in_stream(rows, self.table.uri)
         if self.flow.request.merge_schema:
             grow(self.table.pinned(), rows.schema, author)
         return self._write_events(rows, author)
+
+    def _append(self, rows: DataFrame, author: Author | None, going_by: GoingBy) -> WriteResult:
+        def fitting(transaction: Transaction, given: DataFrame) -> DataFrame:
+            return _outlived(given, going_by(transaction))
+
+        table = self.table
+        if self.flow.request.merge_schema:
+            table, rows = grown_for(table, rows, author)
+        return append(table, rows, author, fitting)
 
     def _write_events(self, rows: DataFrame, author: Author | None) -> WriteResult:
         def write(transaction: Transaction) -> None:
             writer = EventWriter.on(transaction, self.flow)
             limit = transaction.view.options.driver_work_bytes_max
+            events = self._outlived(transaction, rows)
             if place_of(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
                 with on_driver():
-                    events = rows.toArrow()
+                    held = events.toArrow()
                 here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
-                transaction.take(replace(writer, task=here).feed([events], 0))
+                transaction.take(replace(writer, task=here).feed([held], 0))
             else:
                 layout = writer.task.layout.for_tasks(cores(rows.sparkSession))
                 task = _Ordered(replace(writer, task=replace(writer.task, layout=layout)))
-                shuffled = by_bucket(rows, transaction.view, layout.spread)
+                shuffled = by_bucket(events, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)
 
         return write_on_read(self.table, write, author, SizedRunner(rows.sparkSession))
+
+    def _outlived(self, transaction: Transaction, rows: DataFrame) -> DataFrame:
+        if self.flow.keeps_history:
+            return rows
+        return _outlived(rows, going_by(transaction, self.table))
 
 
 @dataclass(frozen=True)
@@ -139,12 +165,38 @@ class _Ordered:
         return self.writer.feed([in_order(pa.concat_tables(pieces))] if pieces else [], number)
 
 
+def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table]:
+    """As for events in Arrow; of the places only the last one. Runs a job where some truncate."""
+    truncates = _truncates(events, flow)
+    order = list(flow.request.sequence_by)
+    if truncates is None:
+        return events, arrow_schema_of(events.schema, flow.request.target).empty_table()
+    found = events.where(truncates).select(*map(column, order))
+    # One without a place comes first, for that is refused.
+    places_first = [column(name).isNotNull() for name in order]
+    last = found.orderBy(*places_first, *(column(name).desc() for name in order)).limit(1)
+    with on_driver():
+        places = last.toArrow()
+    if any(each.null_count for each in places.columns):
+        raise without_place(flow)
+    return events.where(~F.coalesce(truncates, F.lit(False))), places
+
+
+def _outlived(rows: DataFrame, truncation: Truncation) -> DataFrame:
+    """Those of some rows that a truncation does not reach."""
+    predicate = truncation.in_microseconds.outlived_by
+    if predicate is None:
+        return rows
+    fields = truncation.in_microseconds.fields
+    return rows.where(spark_condition(predicate, fields, spark_schema(arrow_schema(fields))))
+
+
 def _rows(events: DataFrame, flow: Flow) -> DataFrame:
     """The events as rows of the flow's target, as `rows_of_events` makes those of Arrow."""
     if ROW_KIND in events.columns:
         events = events.where(column(ROW_KIND) != "-U")
     by = zip(flow.starts, flow.request.sequence_by, strict=True) if flow.keeps_history else ()
-    deletes = _condition(events, flow)
+    deletes = _deletes(events, flow)
     if deletes is not None:
         kind = F.when(deletes, F.lit("-D")).otherwise(F.lit("+I"))
     else:
@@ -156,12 +208,21 @@ def _rows(events: DataFrame, flow: Flow) -> DataFrame:
     )
 
 
-def _condition(events: DataFrame, flow: Flow) -> Column | None:
-    given = flow.request.deletes
+def _deletes(events: DataFrame, flow: Flow) -> Column | None:
+    return _condition(events, flow.request.deletes, delete_predicate, flow)
+
+
+def _truncates(events: DataFrame, flow: Flow) -> Column | None:
+    return _condition(events, flow.request.truncates, truncate_predicate, flow)
+
+
+def _condition(
+    events: DataFrame, given: Any, predicate_in: Callable[[Flow], Predicate | None], flow: Flow
+) -> Column | None:
     if given is None:
         return None
     if isinstance(given, Column) or type(given).__name__ == "Column":
         return given
-    predicate = delete_predicate(flow)
+    predicate = predicate_in(flow)
     assert predicate is not None
     return spark_condition(predicate, fields_to_judge(flow, predicate), events.schema)

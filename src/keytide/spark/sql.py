@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 
+from keytide.cdc.flow import FlowRequest
 from keytide.lazily import cached_property
+from keytide.spark.auto_cdc import FlowStream, apply_events
 from keytide.spark.dml import ExecutorMerge, PlacedMerge, SparkRowHost
 from keytide.spark.driver_merge import DriverMerge
 from keytide.spark.errors import on_driver
@@ -40,6 +42,8 @@ from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery
 from keytide.sql.unnest import spark_unnest
+from keytide.table.catalog import Catalog
+from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
@@ -176,6 +180,13 @@ class SparkEngine:
     def fill(self, transaction: Transaction, rows: DataFrame) -> None:
         """Write rows as the part of a transaction; one Spark job."""
         fill(transaction, rows)
+
+    def apply_events(
+        self, catalog: Catalog, request: FlowRequest, rows: DataFrame, author: Author | None
+    ) -> WriteResult:
+        """Make rows that tell of events part of the target of a flow."""
+        result: WriteResult = apply_events(catalog, request, rows, FlowStream(), author)
+        return result
 
     def row_host(self, query: RowQuery, means: Means) -> SparkRowHost:
         """What carries out a DELETE or an UPDATE."""

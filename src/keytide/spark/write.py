@@ -9,8 +9,8 @@ Where that order means nothing, use a sequence field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -47,7 +47,19 @@ from keytide.types import arrow_schema
 __all__ = ["append", "check_columns", "check_frame", "fill", "overwrite", "with_partition"]
 
 
-def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> WriteResult:
+Fitting: TypeAlias = "Callable[[Transaction, DataFrame], DataFrame]"
+
+
+def _as_they_are(transaction: Transaction, df: DataFrame) -> DataFrame:
+    return df
+
+
+def append(
+    table: StoredTable,
+    df: DataFrame,
+    author: Author | None = None,
+    fitting: Fitting = _as_they_are,
+) -> WriteResult:
     """Write a DataFrame in one atomic commit, like `Table.write`.
 
     Runs one Spark job, or none where the driver has the rows and they are few. Columns and types
@@ -55,7 +67,8 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
     after an error nothing is committed, and the files of finished tasks are deleted. Inside a
     `foreachBatch` function, commit user and identifier come from the query and batch by
     themselves; on Spark Connect they have to be given there. A repeated write runs no job, so it
-    reports no rows. Raises as `Table.write` does.
+    reports no rows. `fitting` as for rows that this process holds, see
+    `keytide.table.local_writes`. Raises as `Table.write` does.
     """
     check_python(df.sparkSession)
     table = table.pinned()
@@ -67,7 +80,7 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
             return transaction.already_done()
 
         def write() -> None:
-            fill(transaction, df)
+            fill(transaction, fitting(transaction, df))
 
         write()
         return transaction.commit(write)

@@ -58,7 +58,7 @@ class Cursor:
 
     def accept(self, *words: str) -> bool:
         """Take these words if they come next."""
-        if any(self.peek(i) != word for i, word in enumerate(words)):
+        if not self._comes(words):
             return False
         self._position += len(words)
         return True
@@ -150,6 +150,26 @@ class Cursor:
             self._position += 1
         return self.text[start:end]
 
+    def up_to(self, *stops: str) -> str:
+        """The text up to one of these phrases outside of round brackets, or to the end."""
+        phrases = [stop.split() for stop in stops]
+        start, end, depth = self.start, self.start, 0
+        while not self.at_end and (depth or not any(map(self._comes, phrases))):
+            token = self._tokens[self._position]
+            depth += _ROUND.get(token.token_type, 0)
+            end = int(token.end) + 1
+            self._position += 1
+        return self.text[start:end]
+
+    def all_of(self, *stops: str) -> Query:
+        """All rows of the table, or of the query in brackets, that comes before these words."""
+        start, hints = self.start, [*self.hints]
+        end = start + len(self.up_to(*stops))
+        head = [Token(kind, kind.name, start=start, end=start) for kind in _ALL_FROM]
+        tokens = [token for token in self._whole if start <= token.start < end]
+        tree = parse_tree(self.text, [*head, *tokens], start)
+        return Query(tree, self.text, {p: self.hints.pop(p) for p in hints if start < p <= end})
+
     def bracketed(self) -> str:
         """The text inside of brackets that come next, other brackets in it included."""
         self.expect("(")
@@ -188,10 +208,14 @@ class Cursor:
     def _tree(self, start: int, end: int) -> exp.Expr:
         return parse_tree(self.text, [t for t in self._whole if start <= t.start < end], start)
 
+    def _comes(self, words: Sequence[str]) -> bool:
+        return all(self.peek(i) == word for i, word in enumerate(words))
+
     def _source(self, token: Token) -> str:
         return self.text[int(token.start) : int(token.end) + 1]
 
 
+_ALL_FROM = (TokenType.SELECT, TokenType.STAR, TokenType.FROM)
 _ROUND = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 _DEPTH = {TokenType.L_PAREN: 1, TokenType.LT: 1, TokenType.R_PAREN: -1, TokenType.GT: -1}
 

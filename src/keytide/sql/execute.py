@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.cdc.flow import FlowRequest
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.external.creation import NewExternalTable, create_external
@@ -32,6 +33,7 @@ from keytide.sql.show import describe, describe_database, explain, show
 from keytide.sql.statements import (
     AddConstraint,
     AlterTable,
+    ApplyEvents,
     Call,
     CommentOn,
     CreateDatabase,
@@ -63,6 +65,7 @@ from keytide.sql.statements import (
 from keytide.sql.version_names import create_version_name, drop_version_name
 from keytide.table.alter import alter_table
 from keytide.table.catalog import NewTable
+from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult, warn_of_errors
 from keytide.table.constraints import add_constraint, drop_constraint
 from keytide.table.definition.evolution import ChangeComment
@@ -381,6 +384,30 @@ def _update(catalog: AttachedCatalog, engine: Engine, statement: Update) -> Resu
     return changed(update(catalog, engine, statement).rows)
 
 
+def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEvents) -> Result:
+    rows = engine.rows(bind(statement.source, catalog.pinned()))
+    known = engine.schema(rows).names
+
+    def columns(named: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if named is None else tuple(column_of(n, known, "of the source") for n in named)
+
+    request = FlowRequest(
+        target=catalog.find(statement.target) or statement.target,
+        keys=columns(statement.keys) or (),
+        sequence_by=columns(statement.sequence_by) or (),
+        deletes=statement.deletes,
+        truncates=statement.truncates,
+        columns=columns(statement.columns),
+        except_columns=columns(statement.except_columns),
+        ignores_nulls=statement.ignores_nulls,
+        scd_type=statement.scd_type,
+        tracked=columns(statement.tracked),
+        except_tracked=columns(statement.except_tracked),
+    )
+    author = None if statement.flow is None else Author.fresh(f"{statement.flow}-")
+    return _written(request.target, engine.apply_events(catalog, request, rows, author))
+
+
 def _merge(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Result:
     return changed(merge(catalog, engine, statement).rows)
 
@@ -441,6 +468,7 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     Delete: _delete,
     Update: _update,
     Merge: _merge,
+    ApplyEvents: _apply_events,
     Show: _show,
     Describe: _describe,
     DescribeDatabase: _describe_database,

@@ -27,6 +27,7 @@ from keytide.sql.definition_grammar import (
 )
 from keytide.sql.dialect import error_at, tokenize
 from keytide.sql.dml_grammar import change
+from keytide.sql.flow_grammar import apply_changes, auto_cdc, create_flow
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     AddConstraint,
@@ -176,6 +177,8 @@ def _create(cursor: Cursor) -> Statement:
         return create_external_table(cursor)
     if cursor.peek() in _DATABASE:
         return create_database(cursor)
+    if cursor.peek() == "FLOW":
+        return create_flow(cursor)
     replaces = cursor.accept("OR", "REPLACE")
     if replaces or cursor.peek() == "VIEW":
         return _create_view(cursor, replaces)
@@ -437,6 +440,8 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "EXPLAIN": _explain,
     "CALL": _call,
     "COMMENT": _comment,
+    "AUTO": auto_cdc,
+    "APPLY": apply_changes,
     "OPTIMIZE": optimize,
     "VACUUM": vacuum,
     "RESTORE": restore,

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from keytide.cdc.auto_cdc import apply_events
+from keytide.cdc.flow import FlowRequest
 from keytide.sql.assign import assign
 from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
 from keytide.sql.local import run_locally, stream_locally
@@ -16,6 +18,8 @@ from keytide.sql.query_engine import Means
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery
+from keytide.table.catalog import Catalog
+from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.local_writes import append, fill, overwrite
@@ -75,6 +79,12 @@ class LocalEngine:
     def fill(self, transaction: Transaction, rows: pa.Table) -> None:
         """Write rows as the part of a transaction."""
         fill(transaction, rows)
+
+    def apply_events(
+        self, catalog: Catalog, request: FlowRequest, rows: pa.Table, author: Author | None
+    ) -> WriteResult:
+        """Make rows that tell of events part of the target of a flow."""
+        return apply_events(catalog, request, rows, author)
 
     def row_host(self, query: RowQuery, means: Means) -> LocalRowHost:
         """What carries out a DELETE or an UPDATE."""

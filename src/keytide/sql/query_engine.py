@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from keytide.cdc.flow import FlowRequest
 from keytide.dml.execution import Host
 from keytide.dml.merge import MergeHost
 from keytide.options import TableOptions
@@ -15,6 +16,8 @@ from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery
+from keytide.table.catalog import Catalog
+from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
@@ -71,6 +74,12 @@ class Engine(Protocol):
 
     def fill(self, transaction: Transaction, rows: Any) -> None:
         """Write rows as the part of a transaction."""
+        ...
+
+    def apply_events(
+        self, catalog: Catalog, request: FlowRequest, rows: Any, author: Author | None
+    ) -> WriteResult:
+        """Make rows that tell of events part of the target of a flow."""
         ...
 
     def row_host(self, query: RowQuery, means: Means) -> Host:

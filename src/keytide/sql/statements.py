@@ -18,6 +18,7 @@ __all__ = [
     "GIVEN",
     "AddConstraint",
     "AlterTable",
+    "ApplyEvents",
     "Call",
     "CommentOn",
     "CreateDatabase",
@@ -136,6 +137,25 @@ class Insert:
     partition: Mapping[str, exp.Expr | None] = field(default_factory=dict)
     """Values of PARTITION (...); None where the query gives them."""
     overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class ApplyEvents:
+    """AUTO CDC INTO: the query gives the events; the rest is as in `FlowRequest`."""
+
+    target: str
+    source: Query
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    flow: str | None = None
+    deletes: str | None = None
+    truncates: str | None = None
+    ignores_nulls: bool = False
+    columns: tuple[str, ...] | None = None
+    except_columns: tuple[str, ...] | None = None
+    scd_type: int = 1
+    tracked: tuple[str, ...] | None = None
+    except_tracked: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -347,5 +367,5 @@ Statement: TypeAlias = (
     "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
     "CreateVersionName | DropVersionName | CommentOn | AddConstraint | DropConstraint | "
     "RenameTable | DropTable | Truncate | CreateDatabase | DropDatabase | Use | CreateView | "
-    "DropView | Show | Describe | DescribeDatabase | DescribeHistory | Explain | Call"
+    "DropView | Show | Describe | DescribeDatabase | DescribeHistory | Explain | Call | ApplyEvents"
 )

@@ -27,7 +27,7 @@ def optimize(cursor: Cursor) -> Call:
     named: dict[str, object] = {"table": cursor.table()}
     cursor.accept("FULL")
     if cursor.accept("WHERE"):
-        named["where"] = cursor.until("ZORDER")
+        named["where"] = cursor.up_to("ZORDER BY")
     if cursor.accept("ZORDER"):
         cursor.expect("BY")
         columns = cursor.one_or_listed(lambda: cursor.name("a column"))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -28,11 +28,24 @@ from keytide.table.write.writable import writable_view
 __all__ = ["append", "feed", "fill", "overwrite", "truncate"]
 
 
-def append(table: StoredTable, data: Any, author: Author | None = None) -> WriteResult:
-    """Append rows in one atomic commit, as `Table.write` says."""
+Fitting: TypeAlias = "Callable[[Transaction, pa.Table], pa.Table]"
+
+
+def _as_they_are(transaction: Transaction, rows: pa.Table) -> pa.Table:
+    return rows
+
+
+def append(
+    table: StoredTable, data: Any, author: Author | None = None, fitting: Fitting = _as_they_are
+) -> WriteResult:
+    """Append rows in one atomic commit, as `Table.write` says.
+
+    `fitting` gives the rows to write on top of what a transaction began with, each time that they
+    are written.
+    """
     if not _can_be_read_again(data):
-        return _append(table.pinned(), data, author)
-    return as_expected(table, partial(_append, data=data, author=author))
+        return _append(table.pinned(), data, author, fitting)
+    return as_expected(table, partial(_append, data=data, author=author, fitting=fitting))
 
 
 def _can_be_read_again(data: Any) -> bool:
@@ -41,7 +54,7 @@ def _can_be_read_again(data: Any) -> bool:
     return isinstance(data, held) or type(data).__module__.startswith("pandas.")
 
 
-def _append(table: PinnedTable, data: Any, author: Author | None) -> WriteResult:
+def _append(table: PinnedTable, data: Any, author: Author | None, fitting: Fitting) -> WriteResult:
     view = writable_view(table)
     given = to_arrow_table(data, view.schema, table.name)
     with writing(table, view, author) as transaction:
@@ -49,7 +62,7 @@ def _append(table: PinnedTable, data: Any, author: Author | None) -> WriteResult
             return transaction.already_done(given.num_rows)
 
         def write() -> None:
-            fill(transaction, given)
+            fill(transaction, fitting(transaction, given))
 
         write()
         return transaction.commit(write)

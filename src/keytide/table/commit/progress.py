@@ -22,6 +22,8 @@ class Progress:
 
     before: Mapping[str, str | None]
     after: Mapping[str, str]
+    stands_alone: bool = True
+    """Whether it is worth a commit without rows."""
 
     def differing(self, told: Mapping[str, str]) -> str | None:
         """The first property that somebody else has set since; None where there is none."""

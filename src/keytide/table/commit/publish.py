@@ -449,7 +449,9 @@ class _Attempt:
         # Those files are gone: should `redo` fail, there is nothing of them left to clean up.
         self._change = replace(self._change, made=Written(()))
         self._change = redo(self._live)
-        return self._change.progress is not None or bool(self._change.changed(self._live))
+        progress = self._change.progress
+        tells = progress is not None and progress.stands_alone
+        return tells or bool(self._change.changed(self._live))
 
     def tidy_up(self, committed: Committed) -> None:
         """Hint at what was committed and delete what it does not name."""

@@ -141,7 +141,7 @@ class Transaction:
         `DataError` when the store fails for good; then nothing is committed, unless the error says
         that the outcome is unknown.
         """
-        if not self._written.entries and self.progress is None:
+        if not self._written.entries and not self._tells_without_rows:
             return self._result(None)
         goes_by_index = self.view.has_dynamic_buckets or self.view.kind.has_key_index
         redo = self._redoing(again) if again and goes_by_index else None
@@ -174,7 +174,15 @@ class Transaction:
         as `commit` does.
         """
         kind, source = CommitKind.OVERWRITE, self.state.live
-        change = Change(self._written, self.author, kind, replaces, source, watched=replaces)
+        change = Change(
+            self._written,
+            self.author,
+            kind,
+            replaces,
+            source,
+            watched=replaces,
+            progress=self.progress,
+        )
         return self._publish(change)
 
     def restore(
@@ -335,6 +343,10 @@ class Transaction:
     @property
     def _written(self) -> Written:
         return written_by(self.view, self.taken)
+
+    @property
+    def _tells_without_rows(self) -> bool:
+        return self.progress is not None and self.progress.stands_alone
 
     @property
     def _renumbers(self) -> bool:

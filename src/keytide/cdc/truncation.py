@@ -1,0 +1,188 @@
+"""Up to where a table was truncated: events of its flows from before that place do not count.
+
+A property of the newest snapshot tells it. So it is one commit with what the truncation left, a
+rollback takes both back, and a branch has both. Every commit of a flow tells the place that it went
+by, and conflicts where another one has truncated the table meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from keytide.errors import ConflictError, DataError, InvalidError
+from keytide.format.arrow import from_arrow
+from keytide.format.snapshot import Snapshot
+from keytide.table.commit.progress import Progress, told_progress
+from keytide.table.commit.transaction import Transaction
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import (
+    Comparison,
+    Predicate,
+    conjunction,
+    disjunction,
+    plain,
+)
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.values.columns import stored_column
+from keytide.table.values.single import scalar_of_text
+from keytide.types import Field, type_from_arrow
+
+__all__ = ["GoingBy", "Truncation", "beside_truncations", "going_by"]
+
+T = TypeVar("T")
+GoingBy: TypeAlias = "Callable[[Transaction], Truncation]"
+
+_PROPERTY = "keytide.auto-cdc.truncated"
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """The place in the order of events, as a table has it; no values where there was none. Pickles.
+
+    `told` is the property that says so, None where nothing does.
+    """
+
+    fields: tuple[Field, ...]
+    place: tuple[pa.Scalar, ...] = ()
+    told: str | None = None
+
+    @classmethod
+    def of(cls, table: StoredTable, newest: Snapshot | None, view: TableView) -> Truncation:
+        """What a snapshot of a table tells. Raises `DataError` where that is no place."""
+        fields = tuple(view.schema.field(name) for name in view.options.sequence_field)
+        told = _told(table, newest)
+        if not told:
+            return cls(fields, (), told)
+        try:
+            texts = json.loads(told)
+            found = zip(texts, fields, strict=True)
+            place = tuple(_scalar(text, field, view.name) for text, field in found)
+        except (InvalidError, TypeError, ValueError) as error:
+            raise DataError(
+                f"table {view.name}: property {_PROPERTY!r} of the newest snapshot is {told!r}, "
+                f"which is no place in the order of {', '.join(f.name for f in fields)}; roll the "
+                f"table back to a snapshot before it"
+            ) from error
+        return cls(fields, place, told)
+
+    @property
+    def text(self) -> str:
+        """What the property says of the place."""
+        return json.dumps([_text(value) for value in self.place]) if self.place else ""
+
+    def up_to(self, places: pa.Table, table: str) -> Truncation:
+        """The later one of this and the last of some places, of which there is one at least.
+
+        Raises `InvalidError` for values that are none of the table's.
+        """
+        typed = pa.table(
+            {f.name: stored_column(places.column(f.name), f, table) for f in self.fields}
+        )
+        if self.place:
+            own = [pa.repeat(value, 1) for value in self.place]
+            typed = pa.concat_tables([typed, pa.table(own, names=typed.column_names)])
+        last = typed.sort_by([(name, "descending") for name in typed.column_names]).slice(0, 1)
+        place = tuple(last.column(f.name)[0] for f in self.fields)
+        return Truncation(self.fields, place, self.told)
+
+    def is_beyond(self, known: Truncation) -> bool:
+        """Whether the place is another one, which is later."""
+        return self.text != known.text
+
+    @property
+    def outlived_by(self) -> Predicate | None:
+        """What holds for rows at the place or after it; None where all of them are."""
+        found: Predicate | None = None
+        for field, value in reversed(list(zip(self.fields, self.place, strict=False))):
+            at = plain(value)
+            if found is None:
+                found = Comparison(field.name, ">=", at)
+            else:
+                same = conjunction([Comparison(field.name, "=", at), found])
+                assert same is not None
+                found = disjunction([Comparison(field.name, ">", at), same])
+        return found
+
+    def outlived(self, rows: pa.Table, table: str) -> pa.Table:
+        """Those of some rows, which need not be of the table's types, that it does not reach."""
+        predicate = self.outlived_by
+        if predicate is None:
+            return rows
+        typed = {f.name: stored_column(rows.column(f.name), f, table) for f in self.fields}
+        stays = from_arrow(pa.table(typed)).select(row_filter(predicate, self.fields))
+        return rows.filter(stays.to_series().to_arrow())
+
+    @property
+    def in_microseconds(self) -> Truncation:
+        """The same for rows whose times have no nanoseconds: there it leaves the same ones."""
+        fields, place = list(self.fields), list(self.place)
+        for at, value in enumerate(self.place):
+            if pa.types.is_timestamp(value.type) and value.type.unit == "ns":
+                micros = -(-value.value // 1000)
+                type_ = pa.timestamp("us", value.type.tz)
+                fields[at] = Field(fields[at].id, fields[at].name, type_from_arrow(type_))
+                place[at] = pa.scalar(micros, pa.int64()).cast(type_)
+                if micros * 1000 != value.value:  # no such row is at the place itself
+                    return Truncation(tuple(fields[: at + 1]), tuple(place[: at + 1]), self.told)
+        return Truncation(tuple(fields), tuple(place), self.told)
+
+    def progress(self, known: Truncation) -> Progress:
+        """What a commit tells that goes on from a place that was known."""
+        return Progress({_PROPERTY: known.told}, {_PROPERTY: self.text})
+
+    @property
+    def went_by(self) -> Progress:
+        """What a commit tells that goes by the place; without rows it tells nothing."""
+        return Progress({_PROPERTY: self.told}, {_PROPERTY: self.text}, stands_alone=False)
+
+
+def going_by(transaction: Transaction, table: StoredTable) -> Truncation:
+    """The place by which the rows of a transaction are chosen, which its commit then tells."""
+    known = Truncation.of(table, transaction.state.snapshot, transaction.view)
+    transaction.progress = known.went_by
+    return known
+
+
+def beside_truncations(table: StoredTable, write: Callable[[GoingBy], T]) -> T:
+    """What `write` gives, whose transactions ask what it is handed for the place to go by.
+
+    It is called again where the table was truncated meanwhile. Raises what it raises.
+    """
+    went_by: Truncation | None = None
+
+    def going(transaction: Transaction) -> Truncation:
+        nonlocal went_by
+        went_by = going_by(transaction, table)
+        return went_by
+
+    while True:
+        try:
+            return write(going)
+        except ConflictError:  # noqa: PERF203  # as a rule there is none
+            live = table.live
+            told = _told(live, live.metadata.latest_snapshot())
+            if went_by is None or told == went_by.told:
+                raise
+
+
+def _told(table: StoredTable, newest: Snapshot | None) -> str | None:
+    return told_progress(table.metadata, newest, (_PROPERTY,)).get(_PROPERTY)
+
+
+def _text(value: pa.Scalar) -> str:
+    if pa.types.is_binary(value.type) or pa.types.is_fixed_size_binary(value.type):
+        return bytes(value.as_py()).hex()
+    return str(value.cast(pa.string()).as_py())
+
+
+def _scalar(text: str, field: Field, table: str) -> pa.Scalar:
+    type_ = field.type.to_arrow()
+    if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return pa.scalar(bytes.fromhex(text), type_)
+    return scalar_of_text(text, field, table)
