@@ -18,7 +18,7 @@ from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.lake.lake import Lake
 from keytide.store import Store, open_store
-from keytide.table.state.commits import FOLDER_COMMITS, Found
+from keytide.table.state.commits import FOLDER_COMMITS, Found, TellChanges, no_changes
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.stored_view import StoredView
 
@@ -58,6 +58,7 @@ class ServiceCommits:
     """The newest snapshot of a table, or of a branch, is what the database says."""
 
     database: Path
+    keeper = None
 
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
         with answering(self.database) as connection:
@@ -70,7 +71,9 @@ class ServiceCommits:
         (data,) = store.read_present([path]) if path else (None,)
         return [known, head] if known is not None and data == known.data else [head]
 
-    def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
+    def create(
+        self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
+    ) -> bool:
         with changing(self.database) as connection:
             head = self._head(connection, store)
             if head is not None and snapshot_id != head.number + 1:
@@ -116,6 +119,7 @@ class ServiceWarehouse:
 
     database: Path
     store: Store
+    places_first = True
 
     @property
     def uri(self) -> str:

@@ -17,23 +17,16 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["TOKEN", "WAREHOUSE", "Service", "serving"]
+from kept_table import BRANCH_MARK, KeptTable, Said, missing, taken
+
+import keytide as kt
+
+__all__ = ["TOKEN", "WAREHOUSE", "Service", "connected", "serving", "strikes"]
 
 TOKEN = "s3cr3t"
 WAREHOUSE = "lake"
 PREFIX = "tenant"
 _PAGE = 2
-Said = tuple[int, dict[str, Any]]
-
-
-@dataclass
-class Described:
-    """A table of the service."""
-
-    id: str
-    folder: Path
-    schema: dict[str, Any]
-    head: dict[str, Any] | None = None
 
 
 @dataclass
@@ -42,8 +35,10 @@ class Service:
 
     folder: Path
     address: str = ""
-    databases: dict[str, dict[str, Described]] = field(default_factory=dict)
+    databases: dict[str, dict[str, KeptTable]] = field(default_factory=dict)
     options: dict[str, dict[str, str]] = field(default_factory=dict)
+    kinds: dict[str, Any] = field(default_factory=dict)
+    """What the schemas of all tables are said to have beside what they have."""
     asked: list[str] = field(default_factory=list)
     trouble: Callable[[str, str], str | None] = lambda method, path: None
     lock: Lock = field(default_factory=Lock)
@@ -51,7 +46,7 @@ class Service:
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Said:
         if path == "/v1/config":
             known = query.get("warehouse") == WAREHOUSE
-            return (200, {"overrides": {"prefix": PREFIX}}) if known else _missing("WAREHOUSE")
+            return (200, {"overrides": {"prefix": PREFIX}}) if known else missing("WAREHOUSE")
         parts = [unquote(part) for part in path.removeprefix(f"/v1/{PREFIX}/").split("/")]
         with self.lock:
             if parts == ["tables", "rename"]:
@@ -59,7 +54,7 @@ class Service:
             if parts == ["databases"]:
                 return self._all_databases(method, query, body)
             if parts[1] not in self.databases:
-                return _missing("DATABASE")
+                return missing("DATABASE")
             if len(parts) == 2:
                 return self._database(method, parts[1])
             return self._tables(method, parts[1], parts[3:], query, body)
@@ -68,7 +63,7 @@ class Service:
         if method == "GET":
             return _page("databases", sorted(self.databases), query)
         if body["name"] in self.databases:
-            return 409, {"resourceType": "DATABASE"}
+            return taken("DATABASE")
         self.databases[body["name"]] = {}
         self.options[body["name"]] = body["options"]
         return 200, {}
@@ -87,42 +82,28 @@ class Service:
             if method == "GET":
                 return _page("tables", sorted(tables), query)
             return self._create(tables, body)
-        if rest[0] not in tables:
-            return _missing("TABLE")
-        table = tables[rest[0]]
-        if rest[1:] == ["snapshot"]:
-            return (200, {"snapshot": {"snapshot": table.head}}) if table.head else _missing("")
-        if rest[1:] == ["commit"]:
-            return self._commit(table, body)
-        if method == "DELETE":
-            shutil.rmtree(tables.pop(rest[0]).folder)
+        name, _, branch = rest[0].partition(BRANCH_MARK)
+        table = tables.get(name)
+        if table is not None and branch:
+            table = table.branches.get(branch)
+        if table is None:
+            return missing("TABLE")
+        if not rest[1:] and method == "DELETE":
+            shutil.rmtree(tables.pop(name).folder)
             return 200, {}
-        found = {"id": table.id, "name": rest[0], "path": table.folder.as_uri(), "schemaId": 0}
-        return 200, found | {"isExternal": False, "schema": table.schema}
+        if not rest[1:] and method == "GET":
+            folder = tables[name].folder.as_uri()
+            found = {"id": table.id, "name": rest[0], "path": folder, "isExternal": False}
+            schema = table.schema
+            return 200, found | {"schemaId": schema["id"], "schema": schema | self.kinds}
+        return _of_table(table, method, rest[1:], body)
 
-    def _create(self, tables: dict[str, Described], body: dict[str, Any]) -> Said:
-        name, schema = body["identifier"]["object"], body["schema"]
+    def _create(self, tables: dict[str, KeptTable], body: dict[str, Any]) -> Said:
+        name = body["identifier"]["object"]
         if name in tables:
-            return 409, {"resourceType": "TABLE"}
-        made = Described(uuid.uuid4().hex, self.folder / uuid.uuid4().hex, schema)
-        highest = max(each["id"] for each in schema["fields"])
-        stored = {"version": 3, "id": 0, "highestFieldId": highest, "timeMillis": 1_700_000_000_000}
-        (made.folder / "schema").mkdir(parents=True)
-        (made.folder / "schema" / "schema-0").write_text(json.dumps(stored | schema))
-        tables[name] = made
+            return taken("TABLE")
+        tables[name] = KeptTable.made(self.folder / uuid.uuid4().hex, body["schema"])
         return 200, {}
-
-    def _commit(self, table: Described, body: dict[str, Any]) -> Said:
-        base = None if table.head is None else table.head["uuid"]
-        if body["tableId"] != table.id:
-            return _missing("TABLE")
-        if body["baseSnapshotUuid"] != base:
-            return 200, {"success": False}
-        head = {name: value for name, value in body["snapshot"].items() if name != "operation"}
-        (table.folder / "snapshot").mkdir(exist_ok=True)
-        (table.folder / "snapshot" / f"snapshot-{head['id']}").write_text(json.dumps(head))
-        table.head = head
-        return 200, {"success": True}
 
     def _rename(self, body: dict[str, Any]) -> Said:
         (old, name), (new, taken) = (
@@ -130,15 +111,36 @@ class Service:
             for end in ("source", "destination")
         )
         if old is None or new is None or name not in old:
-            return _missing("TABLE")
+            return missing("TABLE")
         if taken in new:
-            return 409, {"resourceType": "TABLE"}
+            return taken("TABLE")
         new[taken] = old.pop(name)
         return 200, {}
 
 
-def _missing(kind: str) -> Said:
-    return 404, {"resourceType": kind, "message": "not there"}
+def _of_table(table: KeptTable, method: str, rest: list[str], body: Any) -> Said:
+    if rest == ["snapshot"]:
+        return (200, {"snapshot": {"snapshot": table.head}}) if table.head else missing("SNAPSHOT")
+    match [method, *rest]:
+        case ["POST"]:
+            return table.alter(body)
+        case ["POST", "commit"]:
+            return table.commit(body)
+        case ["POST", "rollback"]:
+            return table.roll_back(body)
+        case ["POST", "tags"]:
+            return table.create_tag(body)
+        case ["DELETE", "tags", name]:
+            return table.delete_tag(name)
+        case ["POST", "branches"]:
+            return table.create_branch(body)
+        case ["DELETE", "branches", name]:
+            return table.delete_branch(name)
+        case ["POST", "branches", name, "rename"]:
+            return table.rename_branch(name, body)
+        case ["POST", "branches", name, "forward"]:
+            return table.fast_forward(name)
+    return 501, {"message": "no such service"}
 
 
 def _page(member: str, names: list[str], query: dict[str, str]) -> Said:
@@ -200,3 +202,14 @@ def serving(folder: Path) -> Iterator[Service]:
         yield service
         server.shutdown()
         thread.join()
+
+
+def connected(service: Service, **options: str) -> kt.Lake:
+    given = {"warehouse": WAREHOUSE, "token.provider": "bear", "token": TOKEN}
+    return kt.connect(service.address, options=given | options)
+
+
+def strikes(matches: Callable[[str, str], bool], *what: str) -> Callable[[str, str], str | None]:
+    """Trouble with the first requests that match, one after the other."""
+    left = [*what]
+    return lambda method, path: left.pop(0) if left and matches(method, path) else None

@@ -16,7 +16,7 @@ from keytide.dml.attached import AttachedCatalog
 from keytide.format import paths
 from keytide.lake.lake import Lake
 from keytide.store import Store
-from keytide.table.state.commits import Commits, UnknownOutcomeError
+from keytide.table.state.commits import Commits, TellChanges, UnknownOutcomeError, no_changes
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from service import ServiceCommits, ServiceWarehouse, changing, connect_by_service
@@ -151,7 +151,9 @@ class Failing(ServiceCommits):
     error: type[kt.DataError]
     left: list[str] = field(default_factory=lambda: ["the service is away"])
 
-    def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
+    def create(
+        self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
+    ) -> bool:
         if not self.left:
             return super().create(store, snapshot_id, data)
         if self.decides:

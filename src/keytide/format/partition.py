@@ -23,6 +23,7 @@ __all__ = [
     "escape_path_name",
     "partition_path",
     "partition_paths",
+    "partition_values",
     "unescape_path_name",
 ]
 
@@ -68,6 +69,22 @@ def partition_paths(
     return ["/".join(parts) for parts in zip(*levels, strict=True)]
 
 
+def partition_values(
+    columns: Sequence[pa.Array],
+    fields: Sequence[Field],
+    *,
+    legacy: bool = True,
+    default_name: str = DEFAULT_PARTITION_NAME,
+) -> list[dict[str, str]]:
+    """The texts that the directories of many partitions have, by column, and nothing escaped."""
+    texts = [
+        _texts(column, each, legacy=legacy, default_name=default_name)
+        for column, each in zip(columns, fields, strict=True)
+    ]
+    names = [each.name for each in fields]
+    return [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
+
+
 def escape_path_name(text: str) -> str:
     """The text with every character that a path cannot hold as ``%`` and two hex digits."""
     return text.translate(_ESCAPES)
@@ -97,12 +114,14 @@ def _one_value(value: Any, column: Field) -> pa.Array:
 def _level_texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
     # Names are escaped as well as values: both may hold what separates them.
     name = escape_path_name(field.name)
+    texts = _texts(column, field, legacy=legacy, default_name=default_name)
+    return [f"{name}={escape_path_name(text)}" for text in texts]
+
+
+def _texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
     text_of = _text_function(field.type, legacy=legacy)
     texts = (None if value is None else text_of(value) for value in _plain_values(column, field))
-    return [
-        f"{name}={escape_path_name(default_name if _is_blank(text) else text or '')}"
-        for text in texts
-    ]
+    return [default_name if _is_blank(text) else text or "" for text in texts]
 
 
 def _is_blank(text: str | None) -> bool:

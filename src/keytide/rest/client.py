@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from keytide.errors import DataError
+from keytide.errors import DataError, UnsupportedError
 from keytide.lazily import cached_property
 
 __all__ = ["MISSING", "TAKEN", "Answer", "LostAnswerError", "RestClient"]
@@ -29,6 +29,7 @@ _PAGE = 1000
 # A service that is restarted answers soon again; whoever only asks may ask anew.
 _TRIES = 3
 _WAIT_S = 0.2
+_UNKNOWN = 501
 _BUSY = frozenset({429, 502, 503, 504})
 
 
@@ -153,6 +154,10 @@ class RestClient:
             return answer
         said = answer.document.get("message") or error.reason
         text = f"{method} {self.address}{path}: the catalog answered {error.code} ({said})"
+        if error.code == _UNKNOWN:
+            raise UnsupportedError(
+                f"{text}; it has no such service, so another engine has to do it"
+            )
         if error.code in _BUSY or error.code >= 500:
             raise LostAnswerError(f"{text}; try again, and look into the log of the service")
         raise DataError(f"{text}; {_WAYS_OUT.get(error.code, _WAY_OUT)}")

@@ -7,14 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keytide.errors import ConflictError, DataError, NotFoundError, UnsupportedError
+from keytide.errors import DataError, NotFoundError, UnsupportedError
 from keytide.format import paths
 from keytide.format.branch import branch_of
 from keytide.format.checksum import SEAL_KEY
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
-from keytide.rest.client import MISSING, Answer, LostAnswerError, RestClient
+from keytide.rest.client import MISSING, Answer, LostAnswerError
+from keytide.rest.keeper import RestKeeper
+from keytide.rest.table import RestTable
 from keytide.store import Store
-from keytide.table.state.commits import FOLDER_COMMITS, Found, UnknownOutcomeError
+from keytide.table.state.commits import (
+    FOLDER_COMMITS,
+    Found,
+    PartitionChange,
+    TellChanges,
+    UnknownOutcomeError,
+    no_changes,
+)
 from keytide.table.state.lineage import known_newest
 
 __all__ = ["RestCommits"]
@@ -26,18 +35,18 @@ _TRIES = 3
 class RestCommits:
     """The catalog takes a snapshot whose base, told by its uuid, is the newest one: see `Commits`.
 
-    It stores each under the name of the format. Branches are read by their files, and not written.
+    It stores each under the name of the format. To the catalog a branch is a table of its own.
     """
 
-    client: RestClient
-    database: str
-    table: str
-    table_id: str
+    table: RestTable
+
+    @property
+    def keeper(self) -> RestKeeper:
+        """See `Commits`."""
+        return RestKeeper(self.table)
 
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
         """See `Commits`. One request, and one of the store where the table went on."""
-        if _is_branch(store):
-            return FOLDER_COMMITS.newest(store, known)
         head = self._head(store)
         if head is None or known is None or known.number > head.number:
             return [] if head is None else [head]
@@ -47,26 +56,23 @@ class RestCommits:
             return [head]
         return [known] if there is head else [known, head]
 
-    def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
+    def create(
+        self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
+    ) -> bool:
         """See `Commits`. After a lost answer the snapshot is looked for, by its uuid.
 
         Where it is not there it is sent again, which does no harm: of all that are sent on top of
         one snapshot, the catalog takes one. Raises `ConflictError` where the table is no more.
         """
-        if _is_branch(store):
-            raise UnsupportedError(
-                f"{self._name}: branches of tables of a REST catalog are read only; write to the "
-                f"table, or to the branch by an engine that knows such catalogs"
-            )
         sent = _members(data)
         body: dict[str, Any] = {
-            "tableId": self.table_id,
+            "tableId": self._id(store),
             "baseSnapshotUuid": self._base_uuid(store, snapshot_id),
             "snapshot": sent,
-            "statistics": [],
+            "statistics": [_statistics(change) for change in changes()],
         }
         for _ in range(_TRIES):
-            is_made, lost = self._sent(body)
+            is_made, lost = self._sent(store, body)
             # An answer that was lost may have been to the very same snapshot.
             if is_made or self._is_found(store, snapshot_id, str(sent["uuid"]), lost):
                 return True
@@ -75,64 +81,53 @@ class RestCommits:
         raise UnknownOutcomeError(str(lost)) from lost
 
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
-        """See `Commits`. Raises `UnsupportedError`: that is for the catalog to do."""
+        """See `Commits`. Raises `UnsupportedError`: the catalog rolls back, see `RestKeeper`."""
         raise UnsupportedError(
-            f"{self._name}: snapshots of tables of a REST catalog are not taken back from here; "
-            f"roll back by an engine that knows such catalogs, or write the rows of the older "
-            f"snapshot as new ones: table.overwrite(table.scan(snapshot_id=...))"
+            f"{self.table}: its catalog alone takes snapshots back; call Table.rollback_to, or "
+            f"write the rows of the older snapshot as new ones: "
+            f"table.overwrite(table.scan(snapshot_id=...))"
         )
 
     def ids(self, store: Store) -> list[int]:
         """See `Commits`."""
-        there = FOLDER_COMMITS.ids(store)
-        if _is_branch(store):
-            return there
-        head = self._head(store)
+        there, head = FOLDER_COMMITS.ids(store), self._head(store)
         return [] if head is None else [number for number in there if number <= head.number]
 
-    @property
-    def _name(self) -> str:
-        return f"table {self.database}.{self.table}"
+    def _id(self, store: Store) -> str:
+        """The id by which the catalog knows the table, or the branch."""
+        if branch_of(store) == paths.MAIN_BRANCH:
+            return self.table.id
+        return str(self.table.described(store).get("id"))
 
-    def _asked(self, *rest: str) -> Answer:
-        return self.client.get("databases", self.database, "tables", self.table, *rest)
-
-    def _sent(self, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
+    def _sent(self, store: Store, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
         """Whether the catalog took a snapshot; or, where nobody can tell, what was lost."""
-        path = ("databases", self.database, "tables", self.table, "commit")
         try:
-            return self._accepted(self.client.post(*path, body=body)), None
+            answer = self.table.post(store, "commit", body=body)
         except LostAnswerError as lost:
             return False, lost
-
-    def _accepted(self, answer: Answer) -> bool:
         if answer.status == MISSING:
-            raise ConflictError(
-                f"{self._name} is not in the catalog {self.client.uri} any more: it was renamed or "
-                f"dropped while this was made, so nothing was committed; open the table by its new "
-                f"name, and do it again"
-            )
-        return answer.is_done and answer.document.get("success") is True
+            raise self.table.gone(self.table.get(store))
+        return answer.is_done and answer.document.get("success") is True, None
 
     def _head(self, store: Store) -> Found | None:
         """The newest snapshot, as Keytide writes it."""
-        answer = self._asked("snapshot")
+        answer = self.table.get(store, "snapshot")
         if not answer.is_done:
-            self._check_table(answer)
+            self._check_table(store, answer)
             return None
         told = (answer.document.get("snapshot") or {}).get("snapshot")
-        where = f"the newest snapshot of {self._name} in {self.client.uri}"
+        where = f"the newest snapshot of {self.table} in {self.table.client.uri}"
         if not isinstance(told, dict):
             raise DataError(f"{where}: the answer names no snapshot; look at the service")
         snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)
         return Found(snapshot.id, snapshot.to_json())
 
-    def _check_table(self, answer: Answer) -> None:
+    def _check_table(self, store: Store, answer: Answer) -> None:
         """Raise `NotFoundError` unless it is a snapshot alone that is missing."""
-        if answer.about != "SNAPSHOT" and not self._asked().is_done:
+        if answer.about != "SNAPSHOT" and not self.table.get(store).is_done:
             raise NotFoundError(
-                f"{self._name} is not in the catalog {self.client.uri} any more: it was renamed or "
-                f"dropped; open it by its new name"
+                f"{self.table} is not in the catalog {self.table.client.uri} any more: it was "
+                f"renamed or dropped; open it by its new name"
             )
 
     def _base_uuid(self, store: Store, snapshot_id: int) -> str | None:
@@ -145,7 +140,7 @@ class RestCommits:
         uuid = _members(known.data).get("uuid")
         if not uuid:
             raise UnsupportedError(
-                f"{self._name}: snapshot {known.number} has no uuid, by which the catalog tells "
+                f"{self.table}: snapshot {known.number} has no uuid, by which the catalog tells "
                 f"what a commit is made on; commit once by a newer release of the engine that "
                 f"made it"
             )
@@ -159,7 +154,7 @@ class RestCommits:
             return self._has(store, snapshot_id, uuid)
         except DataError as error:
             raise UnknownOutcomeError(
-                f"{lost or error}; whether {self._name} has the commit could not be seen"
+                f"{lost or error}; whether {self.table} has the commit could not be seen"
             ) from error
 
     def _has(self, store: Store, snapshot_id: int, uuid: str) -> bool:
@@ -170,8 +165,15 @@ class RestCommits:
         return there is not None and _members(there.data).get("uuid") == uuid
 
 
-def _is_branch(store: Store) -> bool:
-    return branch_of(store) != paths.MAIN_BRANCH
+def _statistics(change: PartitionChange) -> dict[str, Any]:
+    return {
+        "spec": dict(change.values),
+        "recordCount": change.rows,
+        "fileSizeInBytes": change.file_bytes,
+        "fileCount": change.files,
+        "lastFileCreationTime": change.newest_file_ms,
+        "totalBuckets": change.total_buckets,
+    }
 
 
 def _stored(store: Store, number: int) -> Found | None:

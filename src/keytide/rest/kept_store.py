@@ -25,7 +25,8 @@ T = TypeVar("T")
 class KeptStore(Store):
     """The store `beneath` of a table, in which only the catalog writes schemas, tags and branches.
 
-    What would write or delete these raises `UnsupportedError`, before anything is changed.
+    What would write or delete these raises `UnsupportedError`, before anything is changed: what
+    there are requests for goes by the table's `Keeper`.
     """
 
     beneath: Store
@@ -160,8 +161,8 @@ class KeptStore(Store):
         if kind is not None:
             raise UnsupportedError(
                 f"table {self.table}: {kind} of tables of a REST catalog are changed by the "
-                f"catalog alone, and Keytide does not ask it to; do it by an engine that does, "
-                f"such as Apache Paimon's. Rows can be read and written here"
+                f"catalog alone, which has no way to do this; do it with a copy of the table in a "
+                f"warehouse that is a folder"
             )
         return path
 

@@ -16,6 +16,7 @@ from keytide.options import keys
 from keytide.rest.client import MISSING, Answer, RestClient
 from keytide.rest.commits import RestCommits
 from keytide.rest.kept_store import KeptStore, UnmadeStore
+from keytide.rest.table import RestTable
 from keytide.store import CacheFolder
 from keytide.table.caching import open_near
 from keytide.table.definition.external import is_external
@@ -55,6 +56,11 @@ class RestWarehouse:
     def exists(self) -> bool:
         """See `Warehouse`. Whoever asks a catalog that is not there is told so by an error."""
         return True
+
+    @property
+    def places_first(self) -> bool:
+        """See `Warehouse`. The catalog tells the place of what it has made."""
+        return False
 
     def databases(self) -> list[str]:
         """See `Warehouse`."""
@@ -96,7 +102,7 @@ class RestWarehouse:
             raise DataError(f"table {name}: {self.uri} tells no path of it; look at the service")
         _refuse_others(name, path, found)
         store = open_near(path, self.storage, self.copies)
-        commits = RestCommits(self.client, database, table, str(found.get("id")))
+        commits = RestCommits(RestTable(self.client, database, table, str(found.get("id"))))
         return TableMetadata(KeptStore(store, name), name, commits)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from keytide.callers import warn_caller
 from keytide.errors import (
@@ -24,9 +24,10 @@ from keytide.plural import counted
 from keytide.store import created
 from keytide.table.conditions.constraint import expressions_in
 from keytide.table.definition.checks import check_uses, validate_definition
-from keytide.table.definition.evolution import SchemaChange, evolve
+from keytide.table.definition.evolution import RemoveOption, SchemaChange, SetOption, evolve
 from keytide.table.state.branches import branch_names, has_branch
-from keytide.table.state.commits import refuse_lost
+from keytide.table.state.commits import UnknownOutcomeError, refuse_lost
+from keytide.table.state.keeper import Keeper
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.write.trial import try_definition
 
@@ -51,8 +52,8 @@ def alter_table(
         raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
     first = _settled(metadata)
 
-    def made(base: TableSchema) -> TableSchema:
-        return _evolved(metadata, base, changes, is_first=base is first)
+    def made(base: TableSchema) -> _Next:
+        return _Next(base, _evolved(metadata, base, changes, is_first=base is first), changes)
 
     return _altered(metadata, first, made, clock_ms)
 
@@ -70,37 +71,84 @@ def alter_as_needed(
     is shown what is about to be stored. Raises as `alter_table`, and what these raise.
     """
 
-    def made(base: TableSchema) -> TableSchema:
+    def made(base: TableSchema) -> _Next:
         changes = needed(base)
         if not changes:
-            return base
+            return _Next(base, base, changes)
         evolved = _evolved(metadata, base, changes, is_first=True)
         check(evolved)
-        return evolved
+        return _Next(base, evolved, changes)
 
     return _altered(metadata, _settled(metadata), made, clock_ms)
+
+
+@dataclass(frozen=True)
+class _Next:
+    """A schema that is to follow another one, and the changes that make it of that one."""
+
+    base: TableSchema
+    schema: TableSchema
+    changes: Sequence[SchemaChange]
+
+    def stored(self, metadata: TableMetadata, keeper: Keeper | None) -> TableSchema | None:
+        """The schema once it is there, durably; None where another one came first."""
+        return self._created(metadata) if keeper is None else self._kept(metadata, keeper)
+
+    def _created(self, metadata: TableMetadata) -> TableSchema | None:
+        path = paths.schema_path(self.schema.id)
+        if not created(metadata.store, path, self.schema.to_json()):
+            return None
+        refuse_lost(metadata.store, path, paths.schema_dir())
+        return self.schema
+
+    def _kept(self, metadata: TableMetadata, keeper: Keeper) -> TableSchema:
+        """What a catalog has made of the changes, on top of whatever was the newest for it."""
+        try:
+            keeper.alter(metadata.store, self.changes)
+        except UnknownOutcomeError:
+            if not self._is_same(metadata.newest_schema()):
+                raise
+        # It does not know which of Keytide's own options name a column, or follow from others.
+        left = self._options_left(metadata.newest_schema())
+        if left:
+            keeper.alter(metadata.store, left)
+        return metadata.newest_schema()
+
+    def _options_left(self, found: TableSchema) -> list[SchemaChange]:
+        """What of the options the catalog did not change along."""
+        before, after = self.base.options, self.schema.options
+        touched = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        return [
+            SetOption(key, after[key]) if key in after else RemoveOption(key)
+            for key in touched
+            if found.options.get(key) != after.get(key)
+        ]
+
+    def _is_same(self, found: TableSchema) -> bool:
+        told = replace(found, id=self.schema.id, time_millis=self.schema.time_millis)
+        return told == self.schema
 
 
 def _altered(
     metadata: TableMetadata,
     base: TableSchema,
-    made: Callable[[TableSchema], TableSchema],
+    made: Callable[[TableSchema], _Next],
     clock_ms: Callable[[], int],
 ) -> TableSchema:
     """What `made` gives of the newest schema, which is `base` so far, stored as the next one."""
     tries = TableOptions.parse(base.options).commit_retries_max + 1
+    keeper = metadata.commits.keeper
     for _ in range(tries):
-        evolved = made(base)
-        if evolved == replace(base, id=evolved.id):
+        following = made(base)
+        if following.schema == replace(base, id=following.schema.id):
             return base  # nothing is different
-        _try(metadata, base, evolved)
-        evolved = replace(evolved, time_millis=clock_ms())
+        _try(metadata, base, following.schema)
         # Of equal bytes it does not matter who wrote them: the same change at the same millisecond.
-        path = paths.schema_path(evolved.id)
-        if created(metadata.store, path, evolved.to_json()):
-            refuse_lost(metadata.store, path, paths.schema_dir())
-            _warn(metadata.name, base, evolved)
-            return evolved
+        following = replace(following, schema=replace(following.schema, time_millis=clock_ms()))
+        there = following.stored(metadata, keeper)
+        if there is not None:
+            _warn(metadata.name, base, there)
+            return there
         base = _settled(metadata)
     raise ConflictError(
         f"table {metadata.name}: {counted(tries, 'attempt')} to alter it lost the race against "

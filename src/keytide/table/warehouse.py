@@ -46,6 +46,11 @@ class Warehouse(Protocol):
         """Whether it is there; true where the first table that is made makes it."""
         ...
 
+    @property
+    def places_first(self) -> bool:
+        """Whether a table's place is known before it is made, so that rows can be there first."""
+        ...
+
     def databases(self) -> list[str]:
         """The names of databases."""
         ...
@@ -132,6 +137,11 @@ class FolderWarehouse:
         below = self.store.local_path(_SOME_DATABASE)
         # A name that is too long for the disk is nowhere, which pathlib says by an error.
         return below is None or os.path.isdir(below.parent)
+
+    @property
+    def places_first(self) -> bool:
+        """See `Warehouse`. A name is a place."""
+        return True
 
     def databases(self) -> list[str]:
         """See `Warehouse`."""

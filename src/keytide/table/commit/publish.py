@@ -48,6 +48,7 @@ from keytide.options import keys
 from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.table.commit.moved_keys import MovedKeys, moved_keys
+from keytide.table.commit.partition_changes import partition_changes
 from keytide.table.commit.progress import told_progress
 from keytide.table.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wall_clock_ms
 from keytide.table.state.commits import UnknownOutcomeError
@@ -313,7 +314,7 @@ class _Attempt:
         self._tried.add(new.snapshot.uuid)
         self._tried_id = new.snapshot.id
         self._in_doubt = True
-        if not self._create(new.snapshot):
+        if not self._create(new):
             return None
         hint = partial(self._metadata.hint_latest, new.snapshot.id)
         hinted = self._metadata.store.begin(hint)
@@ -486,11 +487,13 @@ class _Attempt:
             # After an error too: the files made so far are this change's to clean up.
             self._change = self._change.with_entries(entries)
 
-    def _create(self, snapshot: Snapshot) -> bool:
+    def _create(self, new: NewSnapshot) -> bool:
         try:
-            return self._metadata.create(snapshot)
+            return self._metadata.create(
+                new.snapshot, partial(partition_changes, self._view, new.changed)
+            )
         except UnknownOutcomeError as error:
-            raise self._unknown(snapshot.id, error) from error.__cause__
+            raise self._unknown(new.snapshot.id, error) from error.__cause__
 
 
 def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:

@@ -45,6 +45,12 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
             f"table {table_name(table)}: branch {name!r} has this name already"
         )
     refuse_named(table, name, "renamed")
+    keeper = table.metadata.commits.keeper
+    if keeper is not None:
+        open_branch(table, name)
+        if not keeper.rename_branch(table.store, name, new_name):
+            raise taken(table, new_name)
+        return open_branch(table, new_name)
     main = main_store(table.store)
     renaming = _Renaming(table, BranchStore(main, name), BranchStore(main, new_name))
     if not renaming.is_half_done():

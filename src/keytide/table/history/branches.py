@@ -131,10 +131,31 @@ def create_branch(
     store = BranchStore(main_store(table.store), name)
     if has_branch(store, name):
         raise taken(table, name)
+    keeper = metadata.commits.keeper
+    if keeper is not None:
+        of = _tag_to_branch(table, name, snapshot_id, tag, empty=empty)
+        if not keeper.create_branch(table.store, name, of):
+            raise taken(table, name)
+        return open_branch(table, name)
     begins = _Beginning.of(metadata, snapshot_id, tag, empty=empty)
     with _at_work(table, store) as mark:
         _make(table, store, begins, mark)
     return open_branch(table, name)
+
+
+def _tag_to_branch(
+    table: StoredTable, name: str, snapshot_id: int | None, tag: str | None, *, empty: bool
+) -> str | None:
+    """What a catalog that makes branches of tags is told to make one of; None for an empty one."""
+    if tag is not None:
+        table.metadata.stored_tag(tag)
+        return tag
+    if not empty and (snapshot_id is not None or table.metadata.latest_snapshot_id() is not None):
+        raise UnsupportedError(
+            f"table {table_name(table)}: its catalog makes branches of tags, or empty ones; make a "
+            f"tag first, and the branch of it: create_tag('t'), create_branch({name!r}, tag='t')"
+        )
+    return None
 
 
 @contextmanager
@@ -233,6 +254,10 @@ def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource
 def delete_branch(table: StoredTable, name: str) -> None:
     """Delete a branch, or go on where that stopped. What only it had stays for orphan cleaning."""
     refuse_deletion(table, name)
+    keeper = table.metadata.commits.keeper
+    if keeper is not None:
+        keeper.delete_branch(table.store, name)
+        return
     main, folder = main_store(table.store), paths.branch_dir(name)
     main.put(paths.unfinished_path(name), b"")
     main.delete([paths.join(folder, paths.schema_path(0))])
@@ -323,7 +348,11 @@ def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> Fas
         )
     steps = _Steps.between(table.metadata, open_branch(table, name).metadata)
     if not dry_run:
-        steps.take()
+        keeper = table.metadata.commits.keeper
+        if keeper is None:
+            steps.take()
+        else:
+            keeper.fast_forward(table.store, name)
         warn_of_consumers(table.metadata, steps.result.consumers)
     return steps.result
 

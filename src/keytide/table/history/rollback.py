@@ -78,7 +78,11 @@ def roll_back(
     )
     if dry_run:
         return result
-    rollback.run()
+    keeper = metadata.commits.keeper
+    if keeper is None:
+        rollback.run()
+    else:
+        keeper.roll_back(metadata.store, newest.id, target.id, rollback.keeping_tag())
     warn_of_consumers(metadata, result.consumers)
     return result
 
@@ -207,6 +211,13 @@ class Rollback:
                 if Consumer.from_json(store.read(path), store.uri_of(path)).told > self.target.id:
                     found.append(consumer)
         return found
+
+    def keeping_tag(self) -> str | None:
+        """A tag of the target, where that has expired as a snapshot."""
+        if self.metadata.has_snapshot(self.target.id):
+            return None
+        tags = self.metadata.tags().items()
+        return next((name for name, tag in tags if tag.snapshot == self.target), None)
 
     # -- doing ------------------------------------------------------------------------------------
 

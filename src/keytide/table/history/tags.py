@@ -27,7 +27,6 @@ from keytide.moments import moment_text
 from keytide.options import TableOptions
 from keytide.options.durations import lifetime_ms
 from keytide.plural import counted
-from keytide.store import created
 from keytide.table.history.guards import refuse_needed
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pinned import pinned
@@ -157,11 +156,10 @@ def _create(
     clock_ns: Callable[[], int],
 ) -> NamedTag:
     tag = _tag(source.snapshot, retained_ns, clock_ns)
-    path = paths.tag_path(name)
-    if not created(metadata.store, path, tag.to_json()):
+    if not metadata.create_tag(name, tag):
         raise _taken(metadata, name)
     if not source.is_there(metadata):
-        metadata.store.delete([path])
+        metadata.delete_tag(name)
         raise source.gone(metadata, name)
     return NamedTag.of(name, tag)
 
@@ -194,9 +192,9 @@ def replace_tag_by(
     """As `replace_tag`, by a snapshot that was looked up."""
     old = metadata.stored_tag(name)
     tag = _tag(source.snapshot, _retained_ns(metadata, time_retained), clock_ns)
-    metadata.store.put(paths.tag_path(name), tag.to_json())
+    metadata.replace_tag(name, tag)
     if not source.is_there(metadata):
-        metadata.store.put(paths.tag_path(name), old.to_json())
+        metadata.replace_tag(name, old)
         raise source.gone(metadata, name)
     return NamedTag.of(name, tag)
 
@@ -214,12 +212,10 @@ def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
     if name == new_name:
         raise AlreadyExistsError(f"table {metadata.name}: tag {name!r} has this name already")
     _check_name(metadata, new_name)
-    path, data = paths.tag_path(new_name), tag.to_json()
-    store = metadata.store
     # The new name first: a stop in between leaves both, and the same call once more goes on.
-    if not created(store, path, data) and metadata.stored_tag(new_name) != tag:
+    if not metadata.create_tag(new_name, tag) and metadata.stored_tag(new_name) != tag:
         raise _taken(metadata, new_name)
-    store.delete([paths.tag_path(name)])
+    metadata.delete_tag(name)
     return NamedTag.of(new_name, tag)
 
 
@@ -235,7 +231,7 @@ def forget_tag(metadata: TableMetadata, name: str) -> None:
     """As `delete_tag`, by the metadata of a table."""
     metadata.stored_tag(name)
     refuse_needed(metadata, name)
-    metadata.store.delete([paths.tag_path(name)])
+    metadata.delete_tag(name)
 
 
 def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:

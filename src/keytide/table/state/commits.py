@@ -7,14 +7,15 @@ under the names of the format in either case, so whoever reads history reads fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from keytide.errors import ConflictError, DataError
 from keytide.format import paths
 from keytide.store import Store
+from keytide.table.state.keeper import Keeper
 
 __all__ = [
     "FOLDER_COMMITS",
@@ -23,8 +24,11 @@ __all__ = [
     "Family",
     "FolderCommits",
     "Found",
+    "PartitionChange",
+    "TellChanges",
     "UnknownOutcomeError",
     "newest_of",
+    "no_changes",
     "refuse_lost",
 ]
 
@@ -46,11 +50,40 @@ class UnknownOutcomeError(DataError):
     """Nobody can tell whether a snapshot was created. The cause says what went wrong."""
 
 
+@dataclass(frozen=True)
+class PartitionChange:
+    """What a commit adds to a partition, below 0 where it takes away.
+
+    `values` are the texts of the partition columns by name. Times are epoch milliseconds.
+    """
+
+    values: Mapping[str, str]
+    rows: int
+    files: int
+    file_bytes: int
+    newest_file_ms: int
+    total_buckets: int
+
+
+TellChanges: TypeAlias = Callable[[], Sequence[PartitionChange]]
+"""Works out, where somebody asks, what a snapshot changes of each partition."""
+
+
+def no_changes() -> Sequence[PartitionChange]:
+    """What is told of a snapshot that changes no partition, or is not this process's own."""
+    return ()
+
+
 class Commits(Protocol):
     """The place of a table's commits. `store` is rooted at the table, or at a branch of it.
 
     Pickles, and is safe to share between threads, as stores are.
     """
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """Who alone changes schemas, tags and branches; None where their files are written."""
+        ...
 
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
         """The newest snapshot, after others that were read on the way; nothing where there is none.
@@ -60,10 +93,13 @@ class Commits(Protocol):
         """
         ...
 
-    def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
+    def create(
+        self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
+    ) -> bool:
         """Make a snapshot the newest: atomic, durable on return; False where the id is taken.
 
-        Of a table that has snapshots it is the one after the newest that was seen.
+        Of a table that has snapshots it is the one after the newest that was seen. `changes` are
+        for places that keep counts of their own.
         Whoever finds it newest finds it under its name. Raises `DataError` when the place fails
         and the snapshot is not there, `UnknownOutcomeError` where it may be.
         """
@@ -82,11 +118,18 @@ class Commits(Protocol):
 class FolderCommits:
     """The creation of `snapshot/snapshot-N` is the commit."""
 
+    @property
+    def keeper(self) -> None:
+        """See `Commits`. There is none."""
+        return None
+
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
         """See `Commits`. One round of requests where `known` is there, two where it is not."""
         return newest_of(store, _SNAPSHOTS, known)
 
-    def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
+    def create(
+        self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
+    ) -> bool:
         """See `Commits`. After an error the file is read back to learn the outcome.
 
         Raises `ConflictError`, with no snapshot made, where the table got another name meanwhile.

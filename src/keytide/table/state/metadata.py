@@ -17,7 +17,13 @@ from typing import TypeVar
 import polars as pl
 
 from keytide.arguments import shown
-from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
+from keytide.errors import (
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
 from keytide.format import paths
 from keytide.format.cache import METADATA
 from keytide.format.encoded_records import EncodedRecords
@@ -34,9 +40,9 @@ from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.moments import moment_text
 from keytide.options import TableOptions, keys
-from keytide.store import Store
+from keytide.store import Store, created
 from keytide.table.definition.kind import kind_of
-from keytide.table.state.commits import FOLDER_COMMITS, Commits, Found
+from keytide.table.state.commits import FOLDER_COMMITS, Commits, Found, TellChanges, no_changes
 from keytide.table.state.in_force import SchemasInForce
 from keytide.table.state.lineage import (
     Known,
@@ -179,9 +185,9 @@ class TableMetadata:
         is_same = found.data == self._encoded(snapshot)
         return not is_same and self._decoded(found.number, found.data) != snapshot
 
-    def create(self, snapshot: Snapshot) -> bool:
+    def create(self, snapshot: Snapshot, changes: TellChanges = no_changes) -> bool:
         """Make a snapshot the newest, as `Commits.create`; the commit of whatever it says."""
-        return self.commits.create(self.store, snapshot.id, self._encoded(snapshot))
+        return self.commits.create(self.store, snapshot.id, self._encoded(snapshot), changes)
 
     def _encoded(self, snapshot: Snapshot) -> bytes:
         """The bytes of a snapshot; a commit asks several times for those of the same one."""
@@ -448,6 +454,30 @@ class TableMetadata:
             if isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
+
+    def create_tag(self, name: str, tag: Tag) -> bool:
+        """Make a tag: atomic; False where there is one of that name."""
+        keeper = self.commits.keeper
+        if keeper is not None:
+            return keeper.create_tag(self.store, name, tag)
+        return created(self.store, paths.tag_path(name), tag.to_json())
+
+    def replace_tag(self, name: str, tag: Tag) -> None:
+        """Have a tag say something else. Raises `UnsupportedError` where a catalog keeps tags."""
+        if self.commits.keeper is not None:
+            raise UnsupportedError(
+                f"table {self.name}: its catalog has no way to replace the tag {name!r} in one "
+                f"step; delete it and create it again"
+            )
+        self.store.put(paths.tag_path(name), tag.to_json())
+
+    def delete_tag(self, name: str) -> None:
+        """Forget a tag, which may be gone already."""
+        keeper = self.commits.keeper
+        if keeper is not None:
+            keeper.delete_tag(self.store, name)
+        else:
+            self.store.delete([paths.tag_path(name)])
 
     def snapshot_as_of(self, time_millis: int) -> Snapshot:
         """The newest snapshot made at or before a time (epoch milliseconds).

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
+from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
@@ -236,7 +236,8 @@ class _Guard:
 
     def drop(self) -> None:
         """Delete it under its first name."""
-        self.metadata.store.discard([paths.tag_path(self._name)])
+        with suppress(DataError):
+            self.metadata.delete_tag(self._name)
 
     @property
     def _name(self) -> str:

@@ -1,0 +1,195 @@
+"""Schemas, tags, branches and rollbacks of a table whose catalog alone writes their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from keytide.errors import ConflictError, DataError, NotFoundError, UnsupportedError
+from keytide.format import paths
+from keytide.format.branch import branch_of, main_store
+from keytide.format.snapshot import Snapshot, Tag
+from keytide.options import keys
+from keytide.rest.client import MISSING, TAKEN, Answer, LostAnswerError
+from keytide.rest.schema_changes import schema_changes
+from keytide.rest.table import RestTable
+from keytide.store import Store
+from keytide.table.definition.evolution import SchemaChange
+from keytide.table.state.commits import UnknownOutcomeError
+
+__all__ = ["RestKeeper"]
+
+_TRIES = 3
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class RestKeeper:
+    """Asks the catalog for each change: see `Keeper`.
+
+    The requests name no id of the table, so it is looked at before each.
+    """
+
+    table: RestTable
+
+    def alter(self, store: Store, changes: Sequence[SchemaChange]) -> None:
+        """See `Keeper`."""
+        answer = self._asked(store, body={"changes": schema_changes(changes)})
+        if not answer.is_done:
+            raise ConflictError(
+                f"{self.table}: {self.table.client.uri} did not make the changes "
+                f"({_said(answer)}): another change came first; look at the new schema and try "
+                f"again"
+            )
+
+    def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
+        """See `Keeper`. Raises `NotFoundError` for a snapshot that only other tags keep."""
+        self._check_retention(store, name, tag)
+        number, retained = tag.snapshot.id, _retained(tag)
+        body = {"tagName": name, "snapshotId": number, "timeRetained": retained}
+        try:
+            answer = self._asked(store, "tags", body=body)
+        except UnknownOutcomeError:
+            if not _has_tag(store, name, tag.snapshot):
+                raise
+            return True
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.table} has no snapshot {number} that the catalog could make a tag of "
+                f"({_said(answer)}); name one that has not expired"
+            )
+        return answer.is_done
+
+    def delete_tag(self, store: Store, name: str) -> None:
+        """See `Keeper`."""
+        self._forgotten(store, "tags", name)
+
+    def roll_back(self, store: Store, newest_id: int, target_id: int, tag: str | None) -> None:
+        """See `Keeper`."""
+        place: dict[str, Any] = {"type": "snapshot", "snapshotId": target_id}
+        if tag is not None:
+            place = {"type": "tag", "tagName": tag}
+        body = {"instant": place, "fromSnapshot": newest_id}
+        try:
+            answer = self._asked(store, "rollback", body=body)
+        except UnknownOutcomeError as lost:
+            # It says by the same word that it has failed and that others have committed.
+            self._check_newest(store, newest_id, target_id, lost)
+            return
+        if not answer.is_done:
+            raise NotFoundError(
+                f"{self.table} has no snapshot {target_id} that the catalog could roll it back to "
+                f"({_said(answer)}); name one that is there"
+            )
+
+    def create_branch(self, store: Store, name: str, tag: str | None) -> bool:
+        """See `Keeper`."""
+        answer = self._asked(store, "branches", body={"branch": name, "fromTag": tag})
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.table}: the catalog made no branch {name!r} of tag {tag!r} "
+                f"({_said(answer)}); look whether the tag is there"
+            )
+        return answer.is_done
+
+    def delete_branch(self, store: Store, name: str) -> None:
+        """See `Keeper`."""
+        self._forgotten(main_store(store), "branches", name)
+
+    def rename_branch(self, store: Store, name: str, new_name: str) -> bool:
+        """See `Keeper`."""
+        main = main_store(store)
+        answer = self._asked(main, "branches", name, "rename", body={"toBranch": new_name})
+        self._check_branch(name, answer)
+        return answer.is_done
+
+    def fast_forward(self, store: Store, name: str) -> None:
+        """See `Keeper`. Raises `UnsupportedError` for a table that is a branch itself."""
+        if branch_of(store) != paths.MAIN_BRANCH:
+            raise UnsupportedError(
+                f"{self.table}: a REST catalog fast-forwards the table itself and none of its "
+                f"branches; write the rows of {name!r} into branch {branch_of(store)!r} instead"
+            )
+        self._check_branch(name, self._asked(store, "branches", name, "forward", body={}))
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def _asked(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
+        """What the catalog answers to a change; something may be missing or taken."""
+        self.table.described(store)
+        try:
+            answer = self.table.post(store, *rest, body=body)
+        except LostAnswerError as lost:
+            raise UnknownOutcomeError(
+                f"{lost}; whether it was done all the same, the table shows"
+            ) from lost
+        if answer.status == MISSING and answer.about == "TABLE":
+            raise self.table.gone(answer)
+        return answer
+
+    def _forgotten(self, store: Store, *rest: str) -> None:
+        """Have something removed. What is gone already may be removed once more."""
+        self.table.described(store)
+        for _ in range(_TRIES - 1):
+            with suppress(LostAnswerError):
+                self.table.delete(store, *rest)
+                return
+        self.table.delete(store, *rest)
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def _check_retention(self, store: Store, name: str, tag: Tag) -> None:
+        """Raise `UnsupportedError` where the catalog would not keep a tag for ever as asked."""
+        options = (self.table.described(store).get("schema") or {}).get("options") or {}
+        default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
+        if tag.time_retained_ns is None and default is not None:
+            raise UnsupportedError(
+                f"{self.table}: tag {name!r} is to stay for ever, and the catalog keeps tags for "
+                f"'{default}' ('{keys.TAG_DEFAULT_TIME_RETAINED}') unless a time is given; give "
+                f"one, or RESET the option"
+            )
+
+    def _check_newest(
+        self, store: Store, newest_id: int, target_id: int, lost: UnknownOutcomeError
+    ) -> None:
+        """Raise unless the newest snapshot is the one that was rolled back to."""
+        told = (self.table.get(store, "snapshot").document.get("snapshot") or {}).get("snapshot")
+        number = told.get("id") if isinstance(told, dict) else None
+        if number == target_id:
+            return
+        if number is not None and number > newest_id:
+            raise ConflictError(
+                f"{self.table}: other writers committed while it was rolled back, so nothing was "
+                f"changed; look at what they did, and roll it back again"
+            ) from lost
+        raise lost
+
+    def _check_branch(self, name: str, answer: Answer) -> None:
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.table} has no branch {name!r} for its catalog ({_said(answer)}); it may "
+                f"have been deleted meanwhile"
+            )
+
+
+def _said(answer: Answer) -> str:
+    status = "taken" if answer.status == TAKEN else "not found"
+    return str(answer.document.get("message") or status)
+
+
+def _retained(tag: Tag) -> str | None:
+    """A lifetime as Paimon writes it."""
+    if tag.time_retained_ns is None:
+        return None
+    millis, rest = divmod(tag.time_retained_ns, _NS_PER_MS)
+    return f"{tag.time_retained_ns} ns" if rest else f"{millis} ms"
+
+
+def _has_tag(store: Store, name: str, snapshot: Snapshot) -> bool:
+    path = paths.tag_path(name)
+    (data,) = store.read_present([path])
+    with suppress(DataError):
+        return data is not None and Tag.from_json(data, path).snapshot == snapshot
+    return False

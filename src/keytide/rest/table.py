@@ -1,0 +1,74 @@
+"""One table of a catalog service, as requests name it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keytide.errors import ConflictError
+from keytide.format import paths
+from keytide.format.branch import branch_of, branched_name
+from keytide.rest.client import MISSING, Answer, RestClient
+from keytide.store import Store
+
+__all__ = ["RestTable"]
+
+
+@dataclass(frozen=True)
+class RestTable:
+    """A table by its names, and by the id that another table of these names does not have.
+
+    A branch goes by the name of the table with its own behind it. `store` tells which one is meant.
+    """
+
+    client: RestClient
+    database: str
+    name: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"table {self.database}.{self.name}"
+
+    def get(self, store: Store, *rest: str) -> Answer:
+        """Ask for something of it, which may be missing. Raises as `RestClient.get`."""
+        return self.client.get(*self._path(store), *rest)
+
+    def post(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
+        """Have something of it changed. Raises as `RestClient.post`."""
+        return self.client.post(*self._path(store), *rest, body=body)
+
+    def delete(self, store: Store, *rest: str) -> Answer:
+        """Have something of it removed. Raises as `RestClient.post`."""
+        return self.client.delete(*self._path(store), *rest)
+
+    def described(self, store: Store) -> Mapping[str, Any]:
+        """What the catalog says of it. Raises `ConflictError` where another table is meant by now.
+
+        Requests that name no id are made after this, so that they meet no other table.
+        """
+        main = self.client.get("databases", self.database, "tables", self.name)
+        if not main.is_done or str(main.document.get("id")) != self.id:
+            raise self.gone(main)
+        if branch_of(store) == paths.MAIN_BRANCH:
+            return main.document
+        own = self.get(store)
+        if not own.is_done:
+            raise self.gone(own)
+        return own.document
+
+    def gone(self, answer: Answer) -> ConflictError:
+        """What to say where the table is not there, or another one has its name."""
+        if answer.status != MISSING:
+            return ConflictError(
+                f"{self} of the catalog {self.client.uri} is another table by now: the one that "
+                f"was opened was dropped or renamed, so nothing was changed; open the new one"
+            )
+        return ConflictError(
+            f"{self} is not in the catalog {self.client.uri} any more: it was renamed or dropped "
+            f"while this was made, so nothing was committed; open the table by its new name, and "
+            f"do it again"
+        )
+
+    def _path(self, store: Store) -> tuple[str, ...]:
+        return ("databases", self.database, "tables", branched_name(self.name, branch_of(store)))
