@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.cdc import FORMATS, default_sequence, infer_columns, infer_primary_key
+from keytide.cdc.json_rows import DELETED
 from keytide.errors import KeytideError
 
 ROW = {"id": 1, "v": "a"}
@@ -28,6 +29,7 @@ GOOD: dict[str, Any] = {
     "maxwell-json": {"type": "insert", "data": ROW, "ts": 1},
     "canal-json": {"type": "INSERT", "data": [ROW], "es": 1, "id": 1},
     "dms-json": {"data": ROW, "metadata": {"operation": "insert", "record-type": "data"}},
+    "json": ROW,
 }
 RICH: dict[str, Any] = {
     "debezium-json": {
@@ -40,6 +42,7 @@ RICH: dict[str, Any] = {
         "mysqlType": {"id": "int", "v": "decimal(9,2)"}, "pkNames": ["id"],
     },
     "dms-json": {**GOOD["dms-json"], "before-image": ROW},
+    "json": {**ROW, DELETED: True},
 }  # fmt: skip
 SPECS = {name: feed(name, "id INT; v STRING; l ARRAY<DECIMAL(9, 2)>") for name in FORMATS}
 

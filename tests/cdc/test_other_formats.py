@@ -175,3 +175,14 @@ def test_dms_orders_by_its_timestamp() -> None:
     assert lines(ordered_feed("dms-json", "id INT", *sources), message) == [
         "0 +I id=1 _timestamp=2026-01-02 03:04:05.600000+00:00 _record_id=None"
     ]
+
+
+def test_rows_as_they_are_are_new_rows() -> None:
+    rows = feed("json", "id INT; v STRING")
+    assert lines(rows, {"id": 1, "v": "a", "more": [1]}, {"id": 2}, "[1]", '{"id": "x"}') == [
+        "0 +I id=1 v=a",
+        "1 +I id=2 v=None",
+        "2 ! JSON of type ARRAY, expected an object",
+        "3 ! id: found 'x', expected INT",
+    ]
+    assert default_sequence(batch([{"id": 1, "ts": 2}]), "json") == ()

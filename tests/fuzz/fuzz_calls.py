@@ -234,7 +234,7 @@ _FITTING: dict[str, list[Any]] = {
     "position": [None, evolution.First(), evolution.After("k")],
     "messages": [lambda case: pa.array([_MESSAGE]), lambda case: pa.array([_MESSAGE.encode()])],
     "spec": [lambda case: _feed_spec()],
-    "format": ["debezium-json", "maxwell-json", "canal-json", "dms-json"],
+    "format": ["debezium-json", "maxwell-json", "canal-json", "dms-json", "json"],
     "cdc.FeedSpec columns": [lambda case: _feed_spec().columns],
     "cdc.FeedSpec primary_key": [("id",)],
     "sequence": [()],

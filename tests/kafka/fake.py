@@ -17,10 +17,15 @@ from keytide.kafka.offsets import Offsets
 
 @dataclass
 class FakeTopic:
-    """Messages of each partition, of which the first ones may have expired."""
+    """Messages of each partition, of which the first ones may have expired.
+
+    One is a value, or a key and a value.
+    """
 
     id: str = "first"
-    partitions: list[list[bytes | None]] = field(default_factory=lambda: [[]])
+    partitions: list[list[bytes | tuple[bytes | None, bytes | None] | None]] = field(
+        default_factory=lambda: [[]]
+    )
     expired: dict[int, int] = field(default_factory=dict)
 
 
@@ -51,7 +56,8 @@ class FakeKafka:
         for (name, partition), offset in sorted(self.at.items()):
             found = self.held[name].partitions[partition][offset:][: messages_max - len(rows)]
             for place, message in enumerate(found, start=offset):
-                rows.append((name, partition, place, b"key", message))
+                keyed = message if isinstance(message, tuple) else (b"key", message)
+                rows.append((name, partition, place, *keyed))
             self.at[name, partition] = offset + len(found)
             following.setdefault(name, {})[partition] = offset + len(found)
         columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 5

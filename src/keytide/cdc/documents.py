@@ -10,7 +10,7 @@ import pyarrow as pa
 from keytide.cdc.json_sql import exact_numbers, query
 from keytide.errors import InvalidError
 
-__all__ = ["Documents", "as_bytes", "read_documents"]
+__all__ = ["Documents", "as_bytes", "read_documents", "texts_of"]
 
 
 class Documents(NamedTuple):
@@ -42,7 +42,7 @@ def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
 def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
     """The messages, validated one by one. Raises as `as_bytes`."""
     messages = as_bytes(messages)
-    text = _texts(messages)
+    text = texts_of(messages)
     found = query(_SHAPES_SQL, documents=pa.table({"document": text.to_arrow()}))
     is_null = pl.Series(values=messages.is_null())
     shape = pl.Series(values=found.column("shape")).set(is_null, "NULL")
@@ -58,7 +58,8 @@ _SHAPES_SQL = """
     FROM documents"""
 
 
-def _texts(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
+def texts_of(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
+    """Messages as text, None for bytes that are no UTF-8."""
     try:
         # Text is looked at as bytes too: nothing says that it is UTF-8 before it was.
         text = messages.cast(pa.large_binary()).cast(pa.large_string())

@@ -167,6 +167,7 @@ class Envelope:
     ``types_pointer``, ``read_types``: where a message states column types, and how to read them.
     ``key_pointer``: where a message lists the columns of the primary key.
     ``housekeeping``: members of a row image that are no columns.
+    ``has_keys``: whether the key of a message is a part of its row.
     """
 
     members: Mapping[str, str]
@@ -183,6 +184,7 @@ class Envelope:
     read_types: Callable[[Any], Mapping[str, DataType]] = lambda stated: {}
     key_pointer: str | None = None
     housekeeping: frozenset[str] = frozenset()
+    has_keys: bool = False
 
     def events_sql(self, paths: tuple[str, ...]) -> str:
         """SELECT of one line per changed row FROM ``documents(ordinal, document)``.

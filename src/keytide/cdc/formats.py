@@ -8,6 +8,7 @@ from keytide.cdc.canal import CANAL
 from keytide.cdc.debezium import DEBEZIUM
 from keytide.cdc.dms import DMS
 from keytide.cdc.feed import Envelope
+from keytide.cdc.json_rows import JSON_ROWS
 from keytide.cdc.maxwell import MAXWELL
 from keytide.errors import InvalidError
 
@@ -18,6 +19,7 @@ FORMATS: Mapping[str, Envelope] = {
     "maxwell-json": MAXWELL,
     "canal-json": CANAL,
     "dms-json": DMS,
+    "json": JSON_ROWS,
 }
 
 

@@ -41,6 +41,7 @@ class FeedFormat(str, Enum):
     MAXWELL = "maxwell-json"
     CANAL = "canal-json"
     DMS = "dms-json"
+    ROWS = "json"
 
 
 class Lost(str, Enum):
@@ -177,7 +178,7 @@ def ingest(
     merge_schema: MergeSchema = False,
     spark: SparkMaster = None,
 ) -> None:
-    """Feed a table from topics or files of Debezium, Maxwell, Canal or AWS DMS change data.
+    """Feed a table from topics or files of Debezium, Maxwell, Canal, AWS DMS, or of plain rows.
 
     A table that does not exist is made. Standard error tells of each batch, standard output what
     was done in all.

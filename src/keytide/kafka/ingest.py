@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from keytide.cdc.batch import WrittenChanges
 from keytide.cdc.feed import FeedSpec
+from keytide.cdc.formats import envelope_of
 from keytide.cdc.infer import Sample
 from keytide.cdc.letters import PlacedLetters
 from keytide.cdc.outgrown import feed_growth
@@ -26,9 +27,11 @@ from keytide.kafka.batch import changes_of, letters_of, report_of, write_changes
 from keytide.kafka.beginning import beginning, check_topics
 from keytide.kafka.broker import MESSAGES_SCHEMA, Consumer, Messages, Topic
 from keytide.kafka.client import BATCH_BYTES_MAX, Client
+from keytide.kafka.documents import rows_with_keys
 from keytide.kafka.keys import key_columns
 from keytide.kafka.offsets import Offsets, TopicOffsets, offsets_told, progress_of
 from keytide.kafka.request import KafkaRequest
+from keytide.options import TableOptions
 from keytide.store import open_store
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author
@@ -181,23 +184,32 @@ class _Run:
             feed = self._request.feed
             if not feed.primary_key:
                 feed = replace(feed, primary_key=key_columns(messages["key"]))
-            sample = messages["message"][:1_000].combine_chunks()
-            self.table, self._spec = feed_target(self._catalog, feed, sample)
+            sample = self._documents(messages[:1_000], feed.primary_key)
+            self.table, self._spec = feed_target(self._catalog, feed, sample.combine_chunks())
             self._letters = PlacedLetters(self._catalog, self.letters_name, self.table.name)
         return self.table, self._spec, self._letters
+
+    def _documents(
+        self, messages: pa.Table, key: Sequence[str], *, is_ordered: bool = False
+    ) -> pa.ChunkedArray:
+        if not envelope_of(self._request.feed.format).has_keys:
+            return messages["message"]
+        return rows_with_keys(messages, key, is_ordered=is_ordered)
 
     def _apply(self, messages: pa.Table) -> None:
         started = time.perf_counter()
         table, spec, letters = self._open(messages)
         author = replace(self._author, identifier=self._batch_id)
         pinned = table.pinned()
+        is_ordered = bool(TableOptions.parse(pinned.schema.options).sequence_field)
+        documents = self._documents(messages, spec.primary_key, is_ordered=is_ordered)
         if self._request.feed.merge_schema:
-            brought = Sample(messages["message"], spec.format).brought(spec)
+            brought = Sample(documents, spec.format).brought(spec)
             pinned = grown(pinned, partial(feed_growth, brought=brought), author=author)
             self._spec = spec = replace(spec, columns=pinned.schema.fields)
         with writing(pinned, writable_view(pinned), author) as transaction:
             transaction.progress = progress_of(self._told, self._at)
-            decoded = changes_of(messages["message"], spec, transaction.view)
+            decoded = changes_of(documents, spec, transaction.view)
             parts: list[WrittenChanges] = []
 
             def write() -> None:

@@ -718,9 +718,10 @@ class Lake:
         """Feed a table from change data in topics of Kafka, or in files.
 
         `source` is `kafka://host:port/topic`, with commas between several of either, or a folder,
-        file or glob. `format` is 'debezium-json', 'maxwell-json', 'canal-json' or 'dms-json'. Files
-        are read by the Spark session of the lake, topics by this process, whether there is a
-        session or not (`pip install 'keytide[kafka]'`). The table is opened, or made from `schema`
+        file or glob. `format` is 'debezium-json', 'maxwell-json', 'canal-json', 'dms-json', or
+        'json' for plain rows, which replace those of their keys (docs/kafka.md). Files are read by
+        the Spark session of the lake, topics by this process, whether there is a session or not
+        (`pip install 'keytide[kafka]'`). The table is opened, or made from `schema`
         and `primary_key`, or from what the first messages and their keys show; `sequence_by` names
         the members that order changes where the usual ones of the format will not do.
 
