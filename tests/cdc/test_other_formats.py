@@ -183,6 +183,6 @@ def test_rows_as_they_are_are_new_rows() -> None:
         "0 +I id=1 v=a",
         "1 +I id=2 v=None",
         "2 ! JSON of type ARRAY, expected an object",
-        "3 ! id: found 'x', expected INT",
+        "3 ! column id: found 'x', expected INT",
     ]
     assert default_sequence(batch([{"id": 1, "ts": 2}]), "json") == ()
