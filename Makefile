@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test run-tests test-all test-fast soak kafka clouds fuzz interop spark-versions wheels lint types format lock bench clean
+.PHONY: help venv interop-env demo test run-tests test-all test-fast soak kafka metastore clouds fuzz interop spark-versions wheels lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon a
 .venv-kafka/.ready: scripts/get-kafka.sh | venv
 	@sh scripts/get-kafka.sh
 
+.venv-metastore/.ready: scripts/get-metastore.sh | venv
+	@sh scripts/get-metastore.sh
+
 demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
@@ -53,13 +56,16 @@ test-all: export KEYTIDE_CASES = all
 test-all: test  ## The same with every case of large tests, of which `make test` runs some each day
 
 test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
-	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not clouds" $(ARGS)
+	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds" $(ARGS)
 
 soak: venv  ## Run the tests that kill drivers of Spark and writers for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
 
 kafka: venv .venv-kafka/.ready  ## Run the tests that read topics of a broker of Kafka, which they start
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m kafka tests/kafka $(ARGS)
+
+metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Metastore, which they start
+	@$(WITH_JAVA) $(PYTEST) -n 0 -m metastore tests/metastore $(ARGS)
 
 clouds: venv .venv-clouds/.ready  ## Run tables in servers of the protocols of S3, Google Cloud Storage and Azure; KEYTIDE_STEPS=500 for longer
 	@$(PYTEST) -n 0 -m clouds tests/clouds $(ARGS)

@@ -56,7 +56,7 @@ ROOMS = [
     ["table.upkeep"],
     ["table.verify"],
     ["table"],
-    ["rest"],
+    ["rest", "metastore"],
     ["dml"],
     ["external"],
     ["testing"],

@@ -97,6 +97,9 @@ class ServiceCommits:
         head = self.newest(store, None)
         return [n for n in FOLDER_COMMITS.ids(store) if head and n <= head[-1].number]
 
+    def altered(self, store: Store, schema: TableSchema) -> None:
+        pass
+
     def _head(self, connection: sqlite3.Connection, store: Store) -> Found | None:
         text = "SELECT id, data FROM heads WHERE line = ?"
         row = connection.execute(text, [store.uri]).fetchone()

@@ -62,6 +62,8 @@ CALLS = {
         lake.ingest("x", "kafka://localhost/t", format="debezium-json")""",
     "deltalake": "of_others('delta', folder)",
     "pyiceberg": "of_others('iceberg', folder + '/x.metadata.json')",
+    "boto3": "kt.connect('glue://')",
+    "pymetastore": "kt.connect('thrift://h')",
     "adbc_driver_manager": "lake.attach('a', 'postgresql://localhost/x')",
 }
 SCRIPT = """

@@ -24,6 +24,7 @@ from keytide.lake.engines import engine_of
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.federated_table import FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
+from keytide.metastore.opening import is_metastore_address, open_metastore_warehouse
 from keytide.rest.warehouse import is_rest_address, open_rest_warehouse
 from keytide.sql.result import Result
 from keytide.store import CacheFolder, Store, open_store
@@ -65,14 +66,16 @@ def connect(
     cache: str | Path | None = None,
     cache_bytes: int | str | None = None,
 ) -> Lake:
-    """Open a warehouse: a folder, an `s3://`, `gs://` or `az://` address, or a catalog service.
+    """Open a warehouse: a folder, an `s3://`, `gs://` or `az://` address, or a catalog.
 
     Nothing is read or made yet. `options` go to the object store (obstore's names, such as
     `aws_region`); what they leave out comes from the environment. The address of a service that
     speaks Apache Paimon's REST protocol begins with `http://` or `https://`; its options have
     Paimon's names, `warehouse`, `token.provider` ('bear') and `token`, and the others go to the
-    object store of the tables (docs/catalogs.md). With `spark`, bulk reads and
-    writes of Spark DataFrames use that session. `store` replaces the store, in tests.
+    object store of the tables. `glue://` is the Data Catalog of AWS Glue, `thrift://host:port` a
+    Hive Metastore; their option `warehouse` is where new databases lie (docs/catalogs.md). With
+    `spark`, bulk reads and writes of Spark DataFrames use that session. `store` replaces the store,
+    in tests.
 
     SQL sees the tables of the warehouse and nothing else, unless `allow_external_files`: then
     queries may name other files and addresses too (`read_csv('...')`, `FROM 'a.parquet'`), and
@@ -86,8 +89,9 @@ def connect(
 
     Raises `InvalidError` for an address that no store has, or an option that its store does not
     know; for a cache of a lake on local disk, one that is no folder, and `cache_bytes` that are no
-    size, less than 1 MiB, or without a cache; for a service without the name of a warehouse, and
-    `UnsupportedError` for another provider of tokens.
+    size, less than 1 MiB, or without a cache; for a service without the name of a warehouse;
+    `UnsupportedError` for another provider of tokens, and `SetupError` where the library for a
+    catalog is missing.
     """
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
     opened = _opened(str(warehouse), options, store, copies)
@@ -102,6 +106,8 @@ def _opened(
 ) -> Warehouse:
     if store is None and is_rest_address(address):
         return open_rest_warehouse(address, options, copies)
+    if store is None and is_metastore_address(address):
+        return open_metastore_warehouse(address, options, copies)
     return FolderWarehouse(near(open_store(address, options) if store is None else store, copies))
 
 

@@ -11,6 +11,7 @@ from keytide.errors import DataError, NotFoundError, UnsupportedError
 from keytide.format import paths
 from keytide.format.branch import branch_of
 from keytide.format.checksum import SEAL_KEY
+from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
 from keytide.rest.client import MISSING, Answer, LostAnswerError
 from keytide.rest.keeper import RestKeeper
@@ -92,6 +93,9 @@ class RestCommits:
         """See `Commits`."""
         there, head = FOLDER_COMMITS.ids(store), self._head(store)
         return [] if head is None else [number for number in there if number <= head.number]
+
+    def altered(self, store: Store, schema: TableSchema) -> None:
+        """See `Commits`. The catalog has made the schema itself."""
 
     def _id(self, store: Store) -> str:
         """The id by which the catalog knows the table, or the branch."""

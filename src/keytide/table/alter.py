@@ -99,6 +99,7 @@ class _Next:
         if not created(metadata.store, path, self.schema.to_json()):
             return None
         refuse_lost(metadata.store, path, paths.schema_dir())
+        metadata.commits.altered(metadata.store, self.schema)
         return self.schema
 
     def _kept(self, metadata: TableMetadata, keeper: Keeper) -> TableSchema:

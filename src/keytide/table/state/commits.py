@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from keytide.errors import ConflictError, DataError
 from keytide.format import paths
+from keytide.format.schema import TableSchema
 from keytide.store import Store
 from keytide.table.state.keeper import Keeper
 
@@ -113,6 +114,10 @@ class Commits(Protocol):
         """The ids of all snapshots, ascending."""
         ...
 
+    def altered(self, store: Store, schema: TableSchema) -> None:
+        """Take note of a schema that is the newest by now. What fails here is a warning."""
+        ...
+
 
 @dataclass(frozen=True)
 class FolderCommits:
@@ -162,6 +167,9 @@ class FolderCommits:
         """See `Commits`."""
         names = store.list_names(paths.snapshot_dir())
         return sorted(n for name in names if (n := paths.parse_snapshot_name(name)) is not None)
+
+    def altered(self, store: Store, schema: TableSchema) -> None:
+        """See `Commits`. The file of the schema says it all."""
 
 
 FOLDER_COMMITS = FolderCommits()

@@ -1,0 +1,40 @@
+"""Commits of tables that a metastore lists: those of the file system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keytide.callers import warn_caller
+from keytide.errors import KeytideError
+from keytide.format import paths
+from keytide.format.branch import branch_of
+from keytide.format.schema import TableSchema
+from keytide.metastore.description import Description
+from keytide.metastore.registry import Registry
+from keytide.store import Store
+from keytide.table.state.commits import FolderCommits
+
+__all__ = ["RegisteredCommits"]
+
+
+@dataclass(frozen=True)
+class RegisteredCommits(FolderCommits):
+    """The creation of `snapshot/snapshot-N` is the commit; the metastore is told of new columns."""
+
+    registry: Registry
+    database: str
+    table: str
+
+    def altered(self, store: Store, schema: TableSchema) -> None:
+        """See `Commits`. Warns where the metastore cannot be told: the table is altered then."""
+        if branch_of(store) != paths.MAIN_BRANCH:
+            return
+        try:
+            description = Description.of(schema, store.uri)
+            self.registry.describe_table(self.database, self.table, description)
+        except KeytideError as error:
+            warn_caller(
+                f"table {self.database}.{self.table}: it is altered, and {self.registry.uri} still "
+                f"lists its former columns ({error}); engines that go by these see them until the "
+                f"next change"
+            )

@@ -1,0 +1,246 @@
+"""The tables of a metastore as a warehouse.
+
+The metastore says which tables there are and where they lie. In its folder a table is one like any
+other: the file system holds its schemas, and its commits are those of the file system.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.metastore.commits import RegisteredCommits
+from keytide.metastore.description import INPUT_FORMAT, Description
+from keytide.metastore.registry import RegisteredDatabase, RegisteredTable, Registry
+from keytide.store import CacheFolder, Store, created, takes_options
+from keytide.table.caching import open_near
+from keytide.table.definition.external import is_external
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.stored_view import StoredView
+from keytide.table.warehouse import DATABASE_SUFFIX
+
+__all__ = ["MetastoreWarehouse"]
+
+_EXTERNAL = "EXTERNAL_TABLE"
+
+
+@dataclass(frozen=True)
+class MetastoreWarehouse:
+    """Databases and tables of Apache Paimon that a metastore lists.
+
+    New databases lie below `root`, an address, and so do tables of databases without a place.
+    `storage` are options of the object store of the tables, `copies` a cache of it.
+    """
+
+    registry: Registry
+    root: str | None
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    copies: CacheFolder | None = None
+
+    @property
+    def uri(self) -> str:
+        """See `Warehouse`."""
+        return self.registry.uri
+
+    @property
+    def folder(self) -> str:
+        """See `Warehouse`. Tables lie wherever the metastore says."""
+        return ""
+
+    @property
+    def exists(self) -> bool:
+        """See `Warehouse`. Whoever asks a metastore that is not there is told so by an error."""
+        return True
+
+    @property
+    def places_first(self) -> bool:
+        """See `Warehouse`. A table has a place of its own once it is registered."""
+        return False
+
+    def databases(self) -> list[str]:
+        """See `Warehouse`."""
+        return self.registry.databases()
+
+    def create_database(self, database: str, comment: str | None) -> bool:
+        """See `Warehouse`. Raises `InvalidError` without a place for it, and for upper case."""
+        _check_name(database)
+        location = f"{self._root(database)}/{database}{DATABASE_SUFFIX}"
+        return self.registry.create_database(RegisteredDatabase(database, location, comment))
+
+    def drop_database(self, database: str) -> bool:
+        """See `Warehouse`."""
+        return self.registry.drop_database(database)
+
+    def comment_on(self, database: str) -> str | None:
+        """See `Warehouse`."""
+        found = self.registry.database(database)
+        return None if found is None else found.comment
+
+    def tables(self, database: str) -> list[str]:
+        """See `Warehouse`. Tables that are not Paimon's are none."""
+        return [table.name for table in self.registry.tables(database) if _is_paimon(table)]
+
+    def holds(self, database: str, table: str) -> bool:
+        """See `Warehouse`."""
+        return self._found(database, table) is not None
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        """See `Warehouse`. One request. Raises `UnsupportedError` for a table of another kind."""
+        name, found = f"{database}.{table}", self._found(database, table)
+        if found is None:
+            # Where it will lie is decided when it is made.
+            return TableMetadata(open_near("memory://unmade"), name)
+        return self._metadata(database, found)
+
+    def create(self, database: str, table: str, definition: TableSchema) -> bool:
+        """See `Warehouse`. Makes the database where there is none.
+
+        First the table's folder, then its registration; where that fails the folder goes again.
+        """
+        _check_name(database)
+        _check_name(table)
+        if is_external(definition):
+            raise UnsupportedError(
+                f"{database}.{table}: a metastore keeps no external tables of Keytide's; make it "
+                f"in a warehouse that is a folder"
+            )
+        if self._found(database, table) is not None:
+            return False
+        location = self._free_place(database, table)
+        store = self._store(location)
+        if not created(store, paths.schema_path(definition.id), definition.to_json()):
+            return False
+        try:
+            is_made = self._registered(database, table, Description.of(definition, location))
+        except BaseException:
+            self._discard(location)
+            raise
+        if not is_made:
+            self._discard(location)
+        return is_made
+
+    def drop(self, database: str, table: str) -> None:
+        """See `Warehouse`. The files of a table that is external to the metastore stay."""
+        found = self._found(database, table)
+        if found is None:
+            return
+        location = self._place_of(database, found)
+        self.registry.drop_table(database, table)
+        if found.kind != _EXTERNAL:
+            self._delete(location)
+
+    def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        """See `Warehouse`. The files stay where they are, unless the metastore moves them."""
+        _check_name(new[1])
+        if self.registry.database(new[0]) is None:
+            raise NotFoundError(
+                f"{self.uri} cannot rename {'.'.join(old)} to {'.'.join(new)}: there is no "
+                f"database {new[0]}; make it first"
+            )
+        return self.registry.rename_table(old, new)
+
+    def views(self, database: str) -> list[str]:
+        """See `Warehouse`. Views of a metastore are in other words than Keytide's: none is seen."""
+        return []
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """See `Warehouse`."""
+        return None
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            f"view {database}.{name}: Keytide makes no views in a metastore; make it by an engine "
+            f"that does, or in a warehouse that is a folder"
+        )
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        self.create_view(database, name, view)
+
+    def drop_view(self, database: str, name: str) -> None:
+        """See `Warehouse`. There is none."""
+
+    # -- what is registered -----------------------------------------------------------------------
+
+    def _found(self, database: str, table: str) -> RegisteredTable | None:
+        # Metastores find names in any case; here a name is the one that they list.
+        if not _is_lower(database) or not _is_lower(table):
+            return None
+        return self.registry.table(database, table)
+
+    def _metadata(self, database: str, found: RegisteredTable) -> TableMetadata:
+        store = self._store(self._place_of(database, found))
+        commits = RegisteredCommits(self.registry, database, found.name)
+        return TableMetadata(store, f"{database}.{found.name}", commits)
+
+    def _place_of(self, database: str, found: RegisteredTable) -> str:
+        """Where a table of Paimon lies. Raises `UnsupportedError` for others."""
+        name = f"{database}.{found.name}"
+        if not _is_paimon(found):
+            kind = found.parameters.get("table_type") or found.input_format or found.kind
+            raise UnsupportedError(
+                f"{name} is in {self.uri}, and is no table of Apache Paimon's but {kind}; read it "
+                f"as an external table, by its place: {found.location}"
+            )
+        if not found.location:
+            raise DataError(f"table {name}: {self.uri} tells no place of it; look at the metastore")
+        return found.location
+
+    def _registered(self, database: str, table: str, description: Description) -> bool:
+        try:
+            return self.registry.create_table(database, table, description)
+        except NotFoundError:
+            self.create_database(database, None)
+            return self.registry.create_table(database, table, description)
+
+    # -- places -----------------------------------------------------------------------------------
+
+    def _store(self, location: str) -> Store:
+        options = self.storage if takes_options(location) else None
+        copies = self.copies if takes_options(location) else None
+        return open_near(location, options, copies)
+
+    def _free_place(self, database: str, table: str) -> str:
+        """Where a new table lies: by its name, unless something is there, as after a renaming."""
+        known = self.registry.database(database)
+        folder = None if known is None else known.location
+        folder = folder or f"{self._root(f'{database}.{table}')}/{database}{DATABASE_SUFFIX}"
+        place = f"{folder.rstrip('/')}/{table}"
+        is_taken = next(iter(self._store(place).list_names()), None) is not None
+        return f"{place}-{uuid.uuid4().hex[:8]}" if is_taken else place
+
+    def _root(self, name: str) -> str:
+        if self.root is None:
+            raise InvalidError(
+                f"{name}: {self.uri} tells no place where it is to lie; connect with "
+                f"options={{'warehouse': 's3://bucket/prefix', ...}}, or make the database there "
+                f"with a location"
+            )
+        return self.root.rstrip("/")
+
+    def _discard(self, location: str) -> None:
+        with suppress(KeytideError):
+            self._delete(location)
+
+    def _delete(self, location: str) -> None:
+        folder, _, name = location.rstrip("/").rpartition("/")
+        self._store(folder).delete_tree(name)
+
+
+def _is_paimon(table: RegisteredTable) -> bool:
+    return table.input_format == INPUT_FORMAT
+
+
+def _is_lower(name: str) -> bool:
+    return name == name.lower()
+
+
+def _check_name(name: str) -> None:
+    if not _is_lower(name):
+        raise InvalidError(f"{name!r}: metastores have names in lower case; write {name.lower()!r}")
