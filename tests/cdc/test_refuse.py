@@ -84,3 +84,24 @@ def test_feed_goes_into_no_table_that_takes_kinds_from_a_column(
     with pytest.raises(kt.InvalidError, match="takes the kinds of rows from column 'op'"):
         feed_target(lake.catalog, request, batch(FEED))
     assert lake.tables() == before
+
+
+@pytest.mark.parametrize("key", [("id",), ("id", "half")], ids=["value", "key"])
+def test_generated_columns_are_computed_and_other_values_rejected(
+    warehouse: str, key: tuple[str, ...]
+) -> None:
+    columns = feed("debezium-json", "id INT; half INT").columns
+    lake = kt.connect(warehouse)
+    table = lake.create_table("t", columns, key, generated={"half": "id DIV 2"})
+    rows = ({"id": 6}, {"id": 7, "half": 3}, {"id": 8, "half": 5})
+    messages = batch([{"op": "c", "after": row} for row in rows])
+    request = FeedRequest(warehouse, "t", "", "debezium-json")
+    stored, spec = feed_target(lake.catalog, request, messages)
+
+    found = as_table_takes(decode(messages, spec), messages, writable_view(stored))
+
+    [rejected] = found.rejected.to_pylist()
+    assert rejected["ordinal"] == 2
+    assert "another 'half'" in rejected["reason"]
+    table.write(found.rows.select(["id", "half"]))
+    assert table.scan().to_polars().sort("id").rows() == [(6, 3), (7, 3)]

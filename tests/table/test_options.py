@@ -313,7 +313,7 @@ def test_option_of_a_column_acts(effect: Effect) -> None:
 def test_every_option_that_acts_is_tested_above() -> None:
     acting = {option.key for option in ROWS if option.use == ACTS and not option.uses}
     elsewhere = {"primary-key", "partition", "user.<name>"}
-    elsewhere |= {"constraint.<name>"}  # rows that it refuses: see test_constraints.py
+    elsewhere |= {"constraint.<name>", "generated.<column>"}  # see the tests of their own
     elsewhere |= {"upsert.primary-key"}  # where an index of keys goes by the key
     # What reads show is the same with and without filters: see test_file_filters.py.
     elsewhere |= {f"file-index.bloom-filter.<column>.{setting}" for setting in ("fpp", "items")}

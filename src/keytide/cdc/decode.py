@@ -144,6 +144,8 @@ def _first_problems(problems: list[pl.Series], length: int) -> pl.Series:
 
 def _is_required(column: Field, image: Image, kinds: pl.Series, spec: FeedSpec) -> pl.Series | bool:
     """Where a column must have a value: a key always, else what is NOT NULL in a written row."""
+    if column.name in spec.generated:
+        return False
     if column.name in spec.primary_key:
         return True
     if column.type.nullable or column.default_value is not None:

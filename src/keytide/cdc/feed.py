@@ -73,6 +73,7 @@ class FeedSpec:
     ``empty_as_null`` names columns whose source writes '' for NULL.
     ``encoding`` says how the source spells dates, decimals and bytes when its messages carry no
     schema of their own; None takes the format's defaults.
+    ``generated`` names columns that the table computes where messages lack them.
     ``before_images`` adds a ``-U`` row to each update whose old image is in the feed.
     Raises InvalidError or UnsupportedError when the parts do not go together.
     """
@@ -85,6 +86,7 @@ class FeedSpec:
     unavailable_value: str = UNAVAILABLE_VALUE
     encoding: Encoding | None = None
     before_images: bool = False
+    generated: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]

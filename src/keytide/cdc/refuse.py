@@ -28,7 +28,7 @@ def as_table_takes(
     rows = decoded.rows
     for name in view.schema.primary_keys:
         rows = rows.set_column(rows.column_names.index(name), name, given.table[name])
-    why = why_refused(given.frame, view)
+    why = why_refused(given.frame, view, given.refusals)
     if why.null_count() == len(why):
         return decoded._replace(rows=rows)
     ordinals = pl.Series("ordinal", values=rows[ORDINAL_COLUMN])

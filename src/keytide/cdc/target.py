@@ -13,6 +13,7 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.options import TableOptions, keys, stored_names
 from keytide.plural import counted
 from keytide.table.catalog import Catalog, NewTable
+from keytide.table.definition.generated import generation_texts
 from keytide.table.definition.kind import require_key
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
@@ -41,7 +42,7 @@ def feed_target(
         return _made(catalog, request, sample)
     require_key(table.schema, table.name, "a change feed", "Ingest into a table with a primary key")
     schema, ordering = table.schema, _filled(table, request, sample)
-    return table, _feed_spec(request, schema.fields, schema.primary_keys, ordering)
+    return table, _feed_spec(request, schema.fields, schema.primary_keys, ordering, options)
 
 
 def _existing(catalog: Catalog, name: str) -> StoredTable | None:
@@ -69,12 +70,13 @@ def _made(catalog: Catalog, request: FeedRequest, sample: Sample) -> tuple[Store
             f"table {request.table}: the feed does not say which columns are the primary key; "
             "name them"
         )
+    options = stored_names(request.options)
     stored = dict(request.options)
     if ordering and keys.SEQUENCE_FIELD not in stored and keys.WATERMARK_KEY not in stored:
         # Without it the order of arrival would decide, and a file that is read late would win.
         stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
     fields = (*rows, *(source.to_field() for source in ordering))
-    spec = _feed_spec(request, fields, key, ordering)
+    spec = _feed_spec(request, fields, key, ordering, options)
     wanted = NewTable(fields, key, request.partition_by, stored)
     return catalog.create_table(request.table, wanted), spec
 
@@ -103,6 +105,7 @@ def _feed_spec(
     fields: Sequence[Field],
     key: Sequence[str],
     ordering: tuple[SequenceSource, ...],
+    options: Mapping[str, str],
 ) -> FeedSpec:
     return FeedSpec(
         format=request.format,
@@ -110,4 +113,5 @@ def _feed_spec(
         primary_key=tuple(key),
         sequence=ordering,
         empty_as_null=frozenset(request.empty_as_null),
+        generated=frozenset(generation_texts(TableOptions.parse(options))),
     )

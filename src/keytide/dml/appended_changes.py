@@ -47,6 +47,7 @@ from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.table.write.input_rows import incoming_rows
+from keytide.table.write.refusals import refuse_unmergeable
 
 __all__ = ["FILE", "AppendedPages", "AppendedSinks", "AppendedSplit", "dead_rows", "place_column"]
 
@@ -239,7 +240,7 @@ class _Places(Changes):
         self._take(row_ids)
         carried = row_ids.type.get_field_index(_ROW)
         row = members_of(pc.struct_field(row_ids, carried)) if carried >= 0 else None
-        self._made.add(self._image(values, row))
+        self._made.add(self._image(values, row, updated))
         self._rows += len(row_ids)
 
     def insert(self, rows: pa.RecordBatch) -> None:
@@ -294,6 +295,7 @@ class _Places(Changes):
             yield from reading.left(file, self._gone[file.meta.file_name])
         for rows in images:
             checked = incoming_rows(rows, view.schema, view.options, view.name)
+            refuse_unmergeable(checked.frame, view, checked.refusals)
             yield checked.frame.drop(VALUE_KIND)
 
     def _take(self, row_ids: pa.Array) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from keytide.table.conditions.predicate import Predicate
+from keytide.table.definition.generated import generated_columns
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import PinnedTable
@@ -183,4 +184,8 @@ class AppendedHandle(StoredHandle):
         """Whether rows get to other partitions or buckets."""
         view = self.view
         placing = {*view.schema.partition_keys, *(view.options.bucket_key or ())}
-        return bool(set(self.updated) & placing)
+        changed = set(self.updated)
+        for column in generated_columns(view.schema, view.options):
+            if changed.intersection(column.columns):
+                changed.add(column.field.name)
+        return bool(changed & placing)

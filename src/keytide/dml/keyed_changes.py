@@ -36,6 +36,7 @@ from keytide.errors import InvalidError
 from keytide.options import keys
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.read.task import ReadTask
+from keytide.table.write.generated import filled
 
 __all__ = ["KeyedPages", "KeyedSinks", "Versions", "structs_of"]
 
@@ -138,7 +139,7 @@ class Versions(Changes):
         """Append new images, and tombstones, no older, for rows that leave their key."""
         self._begin(row_ids)
         old = members_of(row_ids)
-        new = self._image({**values, **watermarks(self._on, old, updated)}, old)
+        new = self._image({**values, **watermarks(self._on, old, updated)}, old, updated)
         self._refuse_gaps(values, updated)
         self._refuse_older(old, new, updated)
         self._rows += new.num_rows
@@ -155,6 +156,7 @@ class Versions(Changes):
         """Append rows that were not there."""
         self._refuse_after_end()
         self._refuse_other_kinds(rows)
+        rows = filled(rows, self._on.view)
         self._made.add(self._of_kind(rows, RowKind.INSERT))
         # NULL matches nothing, and is in a key what NULL is in another one.
         may_be_there = any(rows.column(n).null_count for n in self._on.view.schema.primary_keys)

@@ -28,6 +28,7 @@ from keytide.dml.spi import (
 from keytide.dml.spool import Spool
 from keytide.errors import InvalidError
 from keytide.table.commit.transaction import discard
+from keytide.table.write.generated import regenerated
 from keytide.table.write.task import Written
 
 __all__ = ["Changes", "TableSink", "TableSource", "members_of"]
@@ -108,13 +109,19 @@ class Changes(ABC):
         if spool.rows and (made := self._on.task.feed(spool.tables(), part)) is not None:
             self._written.append(made)
 
-    def _image(self, values: Mapping[str, pa.Array], old: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Whole rows with new values, and old ones where there are no new ones."""
+    def _image(
+        self, values: Mapping[str, pa.Array], old: pa.RecordBatch | None, updated: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Whole rows with new values, and old ones where there are no new ones.
+
+        Generated columns follow, but for those that the statement sets.
+        """
         columns = [
             values[f.name].cast(f.type) if old is None or f.name in values else old.column(f.name)
             for f in self._on.view.schema.arrow_schema()
         ]
-        return pa.record_batch(columns, list(self._on.view.schema.names))
+        rows = pa.record_batch(columns, list(self._on.view.schema.names))
+        return regenerated(rows, self._on.view, updated)
 
     def _begin(self, row_ids: pa.Array) -> None:
         self._refuse_after_end()

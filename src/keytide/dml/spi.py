@@ -116,12 +116,14 @@ class ColumnHandle:
     """A column: its name, its Arrow type, and whether it takes NULL.
 
     `default` is the value that an INSERT stores which leaves the column out; None stands for NULL.
+    Where `is_generated`, the connector computes the value of the columns beside it.
     """
 
     name: str
     type: pa.DataType
     nullable: bool = True
     default: pa.Scalar | None = None
+    is_generated: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,11 @@ class ConnectorTableSchema:
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of those that rows bring: all but generated ones."""
+        return tuple(column.name for column in self.columns if not column.is_generated)
 
     def column(self, name: str) -> ColumnHandle:
         """The column of a name. Raises `KeyError` where there is none."""

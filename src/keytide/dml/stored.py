@@ -29,6 +29,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.definition.defaults import write_default
+from keytide.table.definition.generated import generation_texts
 from keytide.table.definition.kind import kind_of
 from keytide.table.state.stored import PinnedTable
 from keytide.table.write.task import Written
@@ -78,9 +79,17 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     def get_table_schema(self, session: ConnectorSession, table: H) -> ConnectorTableSchema:
         """See `ConnectorMetadata`."""
         schema = table.view.schema
+        made = generation_texts(table.view.options)
         defaults = {f.name: write_default(f) for f in schema.fields if f.default_value is not None}
         columns = tuple(
-            ColumnHandle(f.name, f.type, f.nullable, defaults.get(f.name))
+            ColumnHandle(
+                f.name,
+                f.type,
+                # Whoever leaves a generated column out has no value for it, and the table has.
+                f.nullable or f.name in made,
+                defaults.get(f.name),
+                is_generated=f.name in made,
+            )
             for f in schema.arrow_schema()
         )
         return ConnectorTableSchema(table.table.name, columns, tuple(schema.primary_keys))
@@ -101,6 +110,12 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
             raise InvalidError(
                 f"{table}: an UPDATE cannot set {name!r}: '{keys.ROWKIND_FIELD}' makes it say what "
                 f"becomes of a row that is written; DELETE the rows that are to go"
+            )
+        made = changes.sets & generation_texts(table.view.options).keys()
+        if made and session.operation == "UPDATE":
+            raise InvalidError(
+                f"{table}: an UPDATE cannot set {min(made)!r}, which is generated of other "
+                f"columns; set those"
             )
         marker = table.view.options.out_of_order_column
         if marker in changes.sets:

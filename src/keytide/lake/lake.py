@@ -418,6 +418,7 @@ class Lake:
         options: Mapping[str, str] | None = None,
         comment: str | None = None,
         *,
+        generated: Mapping[str, str] | None = None,
         exists_ok: bool = False,
     ) -> Table:
         """Make a table; atomic: of several callers one makes it.
@@ -426,12 +427,14 @@ class Lake:
         `comment` or `description` in the metadata of an Arrow field is the comment of the column.
         Primary key columns become NOT NULL. An empty `primary_key` asks for an append table: it
         keeps every row that is written. Without the option `bucket` a table gets one bucket a
-        partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
-        definition that cannot work, or whose keys are not those of the table that exists,
-        `UnsupportedError` for an option that no engine would obey, with nothing made. Warns of
-        options that only other engines obey.
+        partition. `generated` has the expressions of columns that writes compute, by their names,
+        such as `{"day": "CAST(ts AS DATE)"}` (docs/semantics.md#generated-columns).
+
+        Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a definition that cannot
+        work, or whose keys are not those of the table that exists, `UnsupportedError` for an option
+        that no engine would obey, with nothing made. Warns of options that only other engines obey.
         """
-        wanted = NewTable(schema, primary_key, partition_by, options, comment)
+        wanted = NewTable(schema, primary_key, partition_by, options, comment, generated or {})
         made = self._catalog.create_table(name, wanted, exists_ok=exists_ok)
         return Table.of(made, self._spark, self._catalog)
 
@@ -578,6 +581,8 @@ class Lake:
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         comment: str | None = None,
+        *,
+        generated: Mapping[str, str] | None = None,
     ) -> WriteResult:
         """Make a table that holds `rows` from the start; after an error there is none.
 
@@ -595,7 +600,7 @@ class Lake:
                 view = transaction.view
                 fill(transaction, to_arrow_table(rows, view.schema, view.name))
 
-        wanted = NewTable(schema, primary_key, partition_by, options, comment)
+        wanted = NewTable(schema, primary_key, partition_by, options, comment, generated or {})
         return self._catalog.create_filled(name, wanted, write)
 
     @checked

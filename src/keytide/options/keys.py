@@ -122,6 +122,7 @@ MERGE_MAP_TS_FIELD = _key("fields.<column>.merge-map-with-keytime.ts-field")
 TS_FIELD = _key("fields.<column>.ts-field")
 DEFAULT_VALUE = _key("fields.<columns>.default-value")
 CONSTRAINT = _key("constraint.<name>")
+GENERATED = _key("generated.<column>")
 USER = _key("user.<name>")
 
 # -- files and commits -----------------------------------------------------------------------------

@@ -272,6 +272,9 @@ _COLUMNS = (
 _WRITING = (
     Option("constraint.<name>", TEXT, "A condition that no row may fail which is written: "
            "`CONSTRAINT name CHECK (...)`."),
+    Option("generated.<column>", TEXT, "An expression of SQL over other columns "
+           "of the row, which gives the column its value when a row is written: `GENERATED ALWAYS "
+           "AS (...)`. Set when a table is made, and may be taken away."),
     Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; "
            "files of all of them may lie in one table. `avro` is written row by row, which takes "
            "many times as long, and read whole.", "parquet"),

@@ -20,6 +20,7 @@ from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
 from keytide.spark.buffered import ORDER
 from keytide.spark.connect import cores, is_connect
+from keytide.spark.generated import with_placing_columns
 from keytide.spark.internals import partition_count, planned_bytes
 from keytide.table.definition.distribution import check_distribution, why_brought_together
 from keytide.table.state.live_files import LiveFiles
@@ -102,6 +103,7 @@ _BUCKET, _TARGET = map(scratch, ("bucket", "target"))
 
 def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     """The rows with each bucket in one partition; their order in the DataFrame is in `ORDER`."""
+    df = with_placing_columns(df, view)
     names = [quoted(name) for name in df.columns]
     # A key that may come in any partition has to come to one task.
     apart = () if view.moves_keys else view.schema.partition_keys

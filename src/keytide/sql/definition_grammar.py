@@ -122,7 +122,7 @@ def _element(cursor: Cursor, parts: _Parts) -> None:
     if not cursor.accept("PRIMARY", "KEY"):
         if constraint:
             raise cursor.error("expected PRIMARY KEY or CHECK")
-        parts.columns.append(_column(cursor, parts.primary_key))
+        parts.columns.append(_column(cursor, parts))
         return
     if parts.primary_key:
         raise cursor.error("the primary key is given twice")
@@ -185,7 +185,7 @@ def _partition_column(cursor: Cursor, parts: _Parts) -> str:
     """A column's name, or the definition of a column, as Hive has it."""
     if cursor.peek(1) in (",", ")"):
         return cursor.name("a column")
-    parts.columns.append(_column(cursor, parts.primary_key))
+    parts.columns.append(_column(cursor, parts))
     return parts.columns[-1].name
 
 
@@ -233,8 +233,8 @@ def _text(cursor: Cursor, *stops: str) -> str:
 # -- columns ---------------------------------------------------------------------------------------
 
 
-def _column(cursor: Cursor, primary_key: list[str] | None = None) -> Field:
-    """A column's definition, which joins the primary key where it says so and there is one."""
+def _column(cursor: Cursor, parts: _Parts | None = None) -> Field:
+    """A column's definition; in that of a table it may join the key, and may be generated."""
     name = cursor.name("a column or PRIMARY KEY")
     type_ = _type(cursor)
     given: dict[str, str] = {}
@@ -242,11 +242,15 @@ def _column(cursor: Cursor, primary_key: list[str] | None = None) -> Field:
         start = cursor.start
         if cursor.accept("COMMENT"):
             _once(cursor, start, given, "COMMENT", cursor.string())
-        elif primary_key is not None and cursor.accept("PRIMARY", "KEY"):
-            primary_key.append(name)
+        elif parts is not None and cursor.accept("GENERATED", "ALWAYS", "AS"):
+            key = key_of(keys.GENERATED, name)
+            _once(cursor, start, given, "GENERATED", _expression(cursor))
+            parts.options[key] = given["GENERATED"]
+        elif parts is not None and cursor.accept("PRIMARY", "KEY"):
+            parts.primary_key.append(name)
             cursor.accept("NOT", "ENFORCED")
         elif cursor.accept("DEFAULT"):
-            value = _text(cursor, "COMMENT", "PRIMARY", "NOT", "AFTER", "FIRST")
+            value = _text(cursor, "COMMENT", "PRIMARY", "NOT", "AFTER", "FIRST", "GENERATED")
             _once(cursor, start, given, "DEFAULT", value)
         elif cursor.accept("NOT", "NULL"):
             type_ = type_.with_nullable(False)
@@ -254,10 +258,18 @@ def _column(cursor: Cursor, primary_key: list[str] | None = None) -> Field:
             return Field(-1, name, type_, given.get("COMMENT"), given.get("DEFAULT"))
 
 
+def _expression(cursor: Cursor) -> str:
+    """The expression of a generated column."""
+    start, expression = cursor.start, cursor.bracketed()
+    if not expression:
+        raise cursor.error_at(start, "expected an expression in brackets")
+    return expression
+
+
 def _type(cursor: Cursor) -> DataType:
     """A type, NOT NULL included."""
     start = cursor.start
-    source = cursor.until("COMMENT", "PRIMARY", "DEFAULT", "AFTER", "FIRST")
+    source = cursor.until("COMMENT", "PRIMARY", "DEFAULT", "AFTER", "FIRST", "GENERATED")
     if not source:
         raise cursor.error("expected a type")
     try:

@@ -120,7 +120,9 @@ def merge(
     """
 
     def once(target: Target) -> Changed:
-        query = merge_query(statement, target.catalog, target.name, target.fields)
+        query = merge_query(
+            statement, target.catalog, target.name, target.fields, target.schema.given
+        )
         columns = target.columns(query.target)
         host = engine.merge_host(query, target.means)
         return merge_rows(

@@ -89,7 +89,7 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
         raise UnsupportedError(
             f"table {target.name}: connector {target.connector.name} does not support MERGE"
         )
-    query = merge_query(statement, target.catalog, target.name, target.fields)
+    query = merge_query(statement, target.catalog, target.name, target.fields, target.schema.given)
     metadata, session = target.connector.metadata, target.session
     changes = query.changes(target.schema.primary_key)
     metadata.check_changes(session, target.handle, changes)

@@ -126,16 +126,27 @@ class MergeQuery:
 
 
 def merge_query(
-    statement: Merge, catalog: AttachedCatalog, table: str, fields: Sequence[Field]
+    statement: Merge,
+    catalog: AttachedCatalog,
+    table: str,
+    fields: Sequence[Field],
+    starred: Collection[str],
 ) -> MergeQuery:
-    """The query of a MERGE into a table with these columns. Raises as `bind` does."""
+    """The query of a MERGE into a table with these columns. Raises as `bind` does.
+
+    `starred` names those that SET * and INSERT * stand for.
+    """
+    all_given = [field for field in fields if field.name in starred]
     tree = statement.pairs.tree.copy()
     node = target_of_tree(tree)
     alias = node.alias_or_name
     source = tree.args["joins"][0].this
     if isinstance(source, exp.Subquery) and not source.alias:
         source.set("alias", exp.TableAlias(this=exp.to_identifier("source")))
-    given = [_values(when, source.alias_or_name, table, fields) for when in statement.whens]
+    given = [
+        _values(when, source.alias_or_name, table, all_given if when.values is None else fields)
+        for when in statement.whens
+    ]
     chosen = [
         exp.alias_(_as_condition(when.condition), _condition(i), quoted=True)
         for i, when in enumerate(statement.whens)
@@ -148,7 +159,7 @@ def merge_query(
     ]
     tree.set("expressions", chosen or [exp.alias_(exp.null(), "$nothing", quoted=True)])
     bound, target = split_target(bind(replace(statement.pairs, tree=tree), catalog))
-    _refuse_short_source(statement, bound, table, fields)
+    _refuse_short_source(statement, bound, table, all_given)
     match = match_of(bound.tree.args["joins"][0], alias, fields, bound.relations)
     branches = tuple(
         _branch(when, values, match, source.alias_or_name)

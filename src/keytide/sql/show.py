@@ -13,7 +13,8 @@ from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.moments import moment_text
-from keytide.options import keys
+from keytide.options import TableOptions, keys
+from keytide.options.keys import key_of
 from keytide.sql.names import entry_of, table_of
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
@@ -25,6 +26,7 @@ from keytide.table.definition.external import (
     is_read_on_demand,
     location_of,
 )
+from keytide.table.definition.generated import generation_texts
 from keytide.table.state.stored import PinnedTable
 from keytide.table.stored_view import StoredView
 from keytide.table.system_tables import system_table
@@ -144,10 +146,12 @@ def described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
 def create_statement(schema: TableSchema, name: str) -> str:
     """CREATE TABLE that makes the table, or defines the external one, as it is now."""
     outside = is_external(schema)
-    lines = [] if outside and is_read_on_demand(schema) else [_column(f) for f in schema.fields]
+    made = {} if outside else generation_texts(TableOptions.parse(schema.options))
+    lines = [_column(f, made.get(f.name)) for f in schema.fields]
+    lines = [] if outside and is_read_on_demand(schema) else lines
     if schema.primary_keys:
-        keys = ", ".join(quoted(key) for key in schema.primary_keys)
-        lines.append(f"PRIMARY KEY ({keys}) NOT ENFORCED")
+        key = ", ".join(map(quoted, schema.primary_keys))
+        lines.append(f"PRIMARY KEY ({key}) NOT ENFORCED")
     what = "EXTERNAL TABLE" if outside else "TABLE"
     text = f"CREATE {what} {'.'.join(map(quoted, name.split('.')))} (\n  "
     text += ",\n  ".join(lines) + "\n)"
@@ -157,7 +161,9 @@ def create_statement(schema: TableSchema, name: str) -> str:
         text += f" COMMENT {_text(schema.comment)}"
     if schema.partition_keys:
         text += f" PARTITIONED BY ({', '.join(map(quoted, schema.partition_keys))})"
-    options = given_options(schema) if outside else schema.options
+    options = given_options(schema) if outside else dict(schema.options)
+    for column in made:
+        options.pop(key_of(keys.GENERATED, column))
     if options:
         pairs = (f"  {_text(k)} = {_text(v)}" for k, v in sorted(options.items()))
         text += " WITH (\n" + ",\n".join(pairs) + "\n)"
@@ -228,6 +234,9 @@ def _role(schema: TableSchema, name: str) -> str:
         roles += [role for key, role in _UPSERT_ROLES.items() if name in _listed(schema, key)]
     if name in schema.partition_keys:
         roles.append("partition")
+    if not is_external(schema):
+        text = schema.options.get(key_of(keys.GENERATED, name))
+        roles += [] if text is None else [f"generated as ({text})"]
     return ", ".join(roles)
 
 
@@ -238,8 +247,10 @@ def _listed(schema: TableSchema, key: str) -> list[str]:
     return [name.strip() for name in schema.options.get(key, "").split(",")]
 
 
-def _column(field: Field) -> str:
+def _column(field: Field, expression: str | None) -> str:
     text = replace(field, default_value=None).sql()
+    if expression is not None:
+        text += f" GENERATED ALWAYS AS ({expression})"
     return text if field.default_value is None else f"{text} DEFAULT {_text(field.default_value)}"
 
 

@@ -25,6 +25,7 @@ from keytide.store import created
 from keytide.table.conditions.constraint import expressions_in
 from keytide.table.definition.checks import check_uses, validate_definition
 from keytide.table.definition.evolution import RemoveOption, SchemaChange, SetOption, evolve
+from keytide.table.definition.option_changes import refuse_losing_read
 from keytide.table.state.branches import branch_names, has_branch
 from keytide.table.state.commits import UnknownOutcomeError, refuse_lost
 from keytide.table.state.keeper import Keeper
@@ -176,7 +177,7 @@ def _evolved(
     has_rows = latest is not None and latest.total_record_count != 0
     try:
         evolved = evolve(base, changes, has_rows=has_rows)
-        _refuse_losing_read(base, evolved)
+        refuse_losing_read(base, evolved, expressions_in(base))
         _messages(base, evolved)
         _check_branch(metadata, evolved)
         return evolved
@@ -187,21 +188,6 @@ def _evolved(
             f"table {metadata.name}: another change of its schema came first, and now these are "
             f"not possible: {error}; look at the new schema and try again"
         ) from error
-
-
-def _refuse_losing_read(base: TableSchema, evolved: TableSchema) -> None:
-    """Raise `InvalidError` where a column goes, or has another name, that an expression reads."""
-    ids = {field.name: field.id for field in evolved.fields}
-    lost = {field.name for field in base.fields if ids.get(field.name) != field.id}
-    if not lost:
-        return
-    for key, columns in expressions_in(base).items():
-        read = sorted(lost.intersection(columns))
-        if read and evolved.options.get(key) == base.options[key]:
-            raise InvalidError(
-                f"column {read[0]!r} cannot be dropped or renamed: '{key}' = "
-                f"{base.options[key]!r} reads it; remove that first"
-            )
 
 
 def _try(metadata: TableMetadata, base: TableSchema, evolved: TableSchema) -> None:

@@ -23,7 +23,13 @@ from keytide.format import paths
 from keytide.format.branch import split_branch
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
-from keytide.options.keys import BRANCH, PARTITION, PRIMARY_KEY
+from keytide.options.keys import (
+    BRANCH,
+    GENERATED,
+    PARTITION,
+    PRIMARY_KEY,
+    key_of,
+)
 from keytide.store import CacheFolder, Store
 from keytide.table.caching import open_near
 from keytide.table.commit.result import WriteResult
@@ -92,6 +98,8 @@ class NewTable:
     partition_by: Sequence[str] = ()
     options: Mapping[str, str] | None = None
     comment: str | None = None
+    generated: Mapping[str, str] = field(default_factory=dict)
+    """The expressions of generated columns, by their names."""
 
 
 @dataclass(frozen=True)
@@ -501,6 +509,7 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
     """The definition to store. Raises errors that name the table, and warns of doubts."""
     try:
         given = stored_names({} if wanted.options is None else wanted.options)
+        given |= {key_of(GENERATED, n): text for n, text in wanted.generated.items()}
         keys = _named_columns("primary_key", wanted.primary_key, given.pop(PRIMARY_KEY, None))
         partitions = _named_columns("partition_by", wanted.partition_by, given.pop(PARTITION, None))
         fields = fields_of(wanted.schema)

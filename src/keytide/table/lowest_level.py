@@ -120,7 +120,7 @@ class _Filling:
         view = self._view
         for given in prefetched(iter(self.read())):
             rows = incoming_rows(given, view.schema, view.options, view.name)
-            refuse_unmergeable(rows.frame, view)
+            refuse_unmergeable(rows.frame, view, rows.refusals)
             yield rows
 
     # -- where it goes -------------------------------------------------------------------------

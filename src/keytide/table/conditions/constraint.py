@@ -118,7 +118,7 @@ def _expression(
     by_name = {field.name: field for field in fields}
     try:
         expression = row_expression(duckdb_expression(text, tuple(by_name)))
-        read = tuple(by_name[name] for name in expression.columns)
+        read = expression.read_of(by_name)
         expression.check_condition(read)
     except KeytideError as error:
         raise type(error)(f"table {told}: {error}") from error

@@ -23,6 +23,7 @@ from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import read_defaults, write_default
 from keytide.table.definition.distribution import check_distribution
+from keytide.table.definition.generated import check_generated
 from keytide.table.definition.kind import kind_of
 from keytide.table.definition.partition_times import PartitionTimes
 from keytide.table.definition.post_merge import check_post_merge
@@ -85,6 +86,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema).check(schema, options)
     check_post_merge(schema, options)
+    check_generated(schema, options)
     _check_file_formats(schema, options)
     _check_bloom_filters(schema, options)
     _check_defaults(schema, options)

@@ -31,12 +31,14 @@ from keytide.format.schema import (
 )
 from keytide.options import TableOptions, stored_name, stored_names
 from keytide.table.definition.checks import refuse_same_names, validate_definition
+from keytide.table.definition.generated import generations_in
 from keytide.table.definition.option_changes import (
     completed_options,
     orders_versions,
     refuse_bucket_change,
     refuse_changes,
     refuse_dropping_named,
+    refuse_losing_read,
     renamed_options,
     with_option,
 )
@@ -195,6 +197,7 @@ def evolve(
     evolved = schema
     for change in changes:
         evolved = _apply(evolved, _as_stored(change))
+    refuse_losing_read(schema, evolved, generations_in(schema))
     options = completed_options(evolved)
     evolved = replace(evolved, id=schema.id + 1, options=options)
     validate_schema(evolved)

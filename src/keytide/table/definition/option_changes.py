@@ -8,7 +8,7 @@ step: in them every stored row is NULL, and so the rows stay what they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = [
     "refuse_bucket_change",
     "refuse_changes",
     "refuse_dropping_named",
+    "refuse_losing_read",
     "renamed_options",
     "with_option",
 ]
@@ -77,6 +78,7 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
             names = {field.id: field.name for field in (*before.fields, *after.fields)}
             raise _refused(statement.key, _named(found, names), _named(wanted, names))
     if has_rows:
+        _refuse_generating(before, after)
         _refuse_other_time(before, after)
         _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
 
@@ -178,6 +180,24 @@ _REWRITE = (
 )
 
 
+def _refuse_generating(before: TableSchema, after: TableSchema) -> None:
+    """Raise `InvalidError` for a generated column that is not what its expression gives."""
+    had, has = (
+        {schema.field(n).id: text for n, text in _generations(schema) if n in schema.by_name}
+        for schema in (before, after)
+    )
+    for name, text in _generations(after):
+        if had.get(after.field(name).id) != has[after.field(name).id]:
+            raise InvalidError(
+                f"column {name!r} cannot be GENERATED ALWAYS AS ({text}) from now on, for rows "
+                f"that are stored have other values; {_REWRITE}"
+            )
+
+
+def _generations(schema: TableSchema) -> Iterable[tuple[str, str]]:
+    return TableOptions.parse(schema.options).by_columns(keys.GENERATED).items()
+
+
 def _refuse_other_time(before: TableSchema, after: TableSchema) -> None:
     """The time of `merge_map_with_keytime` is a member, the last one where no option names it."""
     times, new_times = _last_members(before), _last_members(after)
@@ -269,6 +289,24 @@ def refuse_dropping_named(options: Mapping[str, str], name: str) -> None:
             f"column {name!r} cannot be dropped: {', '.join(map(repr, naming))} name it; change or "
             f"remove the option first, where that is allowed"
         )
+
+
+def refuse_losing_read(
+    before: TableSchema, after: TableSchema, read: Mapping[str, Collection[str]]
+) -> None:
+    """Raise `InvalidError` where a column goes, or has another name, that an expression reads.
+
+    `read` has the columns that expressions of the definition before read, by their options.
+    """
+    ids = {field.name: field.id for field in after.fields}
+    lost = {field.name for field in before.fields if ids.get(field.name) != field.id}
+    for key, columns in read.items():
+        gone = sorted(lost.intersection(columns))
+        if gone and after.options.get(key) == before.options[key]:
+            raise InvalidError(
+                f"column {gone[0]!r} cannot be dropped or renamed: '{key}' = "
+                f"{before.options[key]!r} reads it; remove that first"
+            )
 
 
 def renamed_options(options: Mapping[str, str], old: str, new: str) -> dict[str, str]:

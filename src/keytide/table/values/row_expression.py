@@ -8,7 +8,7 @@ such an expression.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,20 @@ class RowExpression:
 
     text: str
     columns: tuple[str, ...]
+
+    def read_of(self, fields: Mapping[str, Field]) -> tuple[Field, ...]:
+        """The columns that it reads, of a table with these.
+
+        Raises `InvalidError` for what is no column of it: words such as CURRENT_DATE stand for what
+        the clock or the session tells.
+        """
+        for name in self.columns:
+            if name not in fields:
+                raise InvalidError(
+                    f"it reads {name!r}, which is no column, and does not give the same value for "
+                    f"the same row at any time and in any session: leave it out"
+                )
+        return tuple(fields[name] for name in self.columns)
 
     def check(self, target: Field, fields: tuple[Field, ...]) -> None:
         """Raise `InvalidError` where a column cannot have the values of the expression.

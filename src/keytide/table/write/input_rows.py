@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,13 +22,16 @@ from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
 from keytide.merge.engines import engine_class
 from keytide.merge.order import VALUE_KIND
+from keytide.merge.refusal import Refusal
 from keytide.options import TableOptions, keys
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.definition.counting import counted_columns
 from keytide.table.definition.defaults import write_default
+from keytide.table.definition.generated import generation_texts
 from keytide.table.values.columns import key_column, stored_column
 from keytide.table.values.nesting import refuse_nested_types, refuse_nested_values
 from keytide.table.values.single import array_of, key_value
+from keytide.table.write.generated import generated
 from keytide.types import AtomicType, Field
 
 __all__ = [
@@ -48,14 +52,19 @@ _KINDS = [kind.short for kind in RowKind]
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows in a table's exact types, with their kinds (`RowKind` as int8), in arrival order."""
+    """Rows in a table's exact types, with their kinds (`RowKind` as int8), in arrival order.
+
+    `refusals` tell of rows that are refused, whatever else is found.
+    """
 
     table: pa.Table
     kinds: pa.ChunkedArray
+    refusals: tuple[Refusal, ...] = ()
 
     def filter(self, keep: pa.ChunkedArray) -> Rows:
         """The rows for which `keep` is true."""
-        return Rows(self.table.filter(keep), self.kinds.filter(keep))
+        left = tuple(replace(r, rows=r.rows[np.asarray(keep)]) for r in self.refusals)
+        return Rows(self.table.filter(keep), self.kinds.filter(keep), left)
 
     @cached_property
     def frame(self) -> pl.DataFrame:
@@ -221,17 +230,26 @@ def complete_rows(given: Rows, schema: TableSchema, options: TableOptions, table
     Raises as `incoming_rows`.
     """
     retracts = pc.invert(_is_add(given.kinds))
+    refused = _refused(given)
     columns = {
-        name: _without_forbidden_nulls(column, schema.field(name), retracts, schema, table)
+        name: _without_forbidden_nulls(column, schema.field(name), retracts, refused, schema, table)
         for name, column in zip(given.table.column_names, given.table.columns, strict=True)
     }
     for name in counted_columns(options) & columns.keys():
         columns[name] = _counted(columns[name])
-    rows = Rows(pa.table(columns, schema=schema.arrow_schema()), given.kinds)
+    rows = replace(given, table=pa.table(columns, schema=schema.arrow_schema()))
     ignored = ignored_kinds(options)
     if not ignored:
         return rows
     return rows.filter(pc.invert(pc.is_in(rows.kinds, pa.array(ignored, pa.int8()))))
+
+
+def _refused(rows: Rows) -> pa.ChunkedArray:
+    """Which rows are refused whatever else is found."""
+    flags = np.zeros(len(rows.kinds), np.bool_)
+    for refusal in rows.refusals:
+        flags |= refusal.rows
+    return pa.chunked_array([flags])
 
 
 def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
@@ -244,7 +262,12 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
     columns |= _filled_with_defaults(columns, schema, table)
     if options.out_of_order_column is not None:
         columns[options.out_of_order_column] = _not_late_yet(len(kinds))
-    return Rows(pa.table(columns), with_tombstones(kinds, columns, schema, options))
+    kinds = with_tombstones(kinds, columns, schema, options)
+    if not generation_texts(options):
+        return Rows(pa.table(columns), kinds)
+    retracts = np.asarray(pc.invert(_is_add(kinds)))
+    whole = generated(columns, retracts, schema, options, table)
+    return Rows(pa.table(whole.columns), kinds, whole.refusals)
 
 
 def ignored_kinds(options: TableOptions) -> list[RowKind]:
@@ -426,7 +449,8 @@ def _missing_column(
     fills_gaps = options.merges_rows or engine_class(options).fills_gaps
     partial = fills_gaps and field.type.nullable
     is_written = field.name == options.out_of_order_column
-    may_lack = not is_key and (only_retracts or partial or is_written)
+    is_generated = field.name in generation_texts(options)
+    may_lack = is_generated or (not is_key and (only_retracts or partial or is_written))
     if not may_lack and not options.counts_row_errors:
         what = "the primary key column" if is_key else "the column"
         raise InvalidError(
@@ -442,12 +466,13 @@ def _without_forbidden_nulls(
     column: pa.ChunkedArray,
     field: Field,
     retracts: pa.ChunkedArray,
+    refused: pa.ChunkedArray,
     schema: TableSchema,
     table: str,
 ) -> pa.ChunkedArray:
     if field.type.nullable or not column.null_count:
         return column
-    wrong = _are_forbidden(column, field, retracts, schema)
+    wrong = pc.and_not(_are_forbidden(column, field, retracts, schema), refused)
     count = pc.sum(wrong).as_py()
     if count:
         role = "primary key column" if field.name in schema.primary_keys else "column"
@@ -458,7 +483,7 @@ def _without_forbidden_nulls(
             f"row {first} first; filter them out or give them a value"
         )
     # A delete may leave a NOT NULL column out, but its file cannot: any value does, as no reader
-    # ever shows it.
+    # ever shows it. Nor does one see what is refused.
     return pc.fill_null(column, _filler(field.type.to_arrow()))
 
 

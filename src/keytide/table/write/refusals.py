@@ -27,13 +27,16 @@ from keytide.table.write.row_merging import as_deletes, row_merger
 __all__ = ["refuse_unmergeable", "why_refused", "without_errors"]
 
 
-def refuse_unmergeable(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False) -> None:
+def refuse_unmergeable(
+    rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = (), *, states_rows: bool = False
+) -> None:
     """Raise `InvalidError` with the reason for the first row that the engine could not merge.
 
-    `rows` have the table's columns and `_VALUE_KIND`; those that the table ignores are left out.
-    With `states_rows` they are those of a statement, which takes rows that are there.
+    `rows` have the table's columns and `_VALUE_KIND`; those that the table ignores are left out,
+    and `known` is what is refused already. With `states_rows` they are those of a statement, which
+    takes rows that are there.
     """
-    refusals = _refusals(rows, view, states_rows=states_rows)
+    refusals = _refusals(rows, view, known, states_rows=states_rows)
     if not refusals:
         return
     why = reasons(refusals, rows.height)
@@ -58,12 +61,12 @@ def _others(refusal: Refusal, rows: pl.DataFrame, key: Sequence[str]) -> str:
     return f"; {alike.height:,} {do}: {named_rows(alike, columns)}"
 
 
-def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
+def why_refused(rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = ()) -> pl.Series:
     """Why the engine could not merge each of some rows; NULL where it can, or ignores the row.
 
-    `rows` have the table's columns and `_VALUE_KIND`.
+    `rows` have the table's columns and `_VALUE_KIND`; `known` is what is refused already.
     """
-    why = reasons(_refusals(rows, view), rows.height)
+    why = reasons(_refusals(rows, view, known), rows.height)
     return why.set(rows[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
 
 
@@ -73,7 +76,7 @@ def without_errors(rows: Rows, view: TableView) -> tuple[Rows, dict[str, int]]:
     A row counts once, under what is found first. Rows that the table ignores are not looked at.
     """
     frame = rows.frame
-    refusals = [*_of_nulls(rows, view), *_refusals(frame, view)]
+    refusals = [*_of_nulls(rows, view), *_refusals(frame, view, rows.refusals)]
     if not refusals:
         return rows, {}
     names = [replace(refusal, reason=refusal.name) for refusal in refusals]
@@ -95,7 +98,9 @@ def _of_nulls(rows: Rows, view: TableView) -> Iterator[Refusal]:
             yield Refusal(marks, name, name)
 
 
-def _refusals(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False) -> list[Refusal]:
+def _refusals(
+    rows: pl.DataFrame, view: TableView, known: Sequence[Refusal], *, states_rows: bool = False
+) -> list[Refusal]:
     if not view.kind.takes_deletes:
         found = _not_inserted(rows)
     elif view.options.merges_rows:
@@ -106,7 +111,7 @@ def _refusals(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False)
         found = itertools.chain(found, _of_no_producer(rows, view, states_rows=states_rows))
     if constraint_texts(view.options):
         found = itertools.chain(found, broken_constraints(rows, view))
-    return [refusal for refusal in found if refusal.rows.any()]
+    return [refusal for refusal in (*known, *found) if refusal.rows.any()]
 
 
 def _of_no_producer(rows: pl.DataFrame, view: TableView, *, states_rows: bool) -> Iterator[Refusal]:

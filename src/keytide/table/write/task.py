@@ -178,7 +178,7 @@ class WriteTask:
         if self.stored is not None:
             known = Written.together(before).entries
             late = count_out_of_order(rows, self.stored, known, placing)
-        refuse_unmergeable(rows.frame, view)
+        refuse_unmergeable(rows.frame, view, rows.refusals)
         made = self._placed(rows, base, placing, before)
         return replace(made, rows=run.num_rows, out_of_order=late)
 

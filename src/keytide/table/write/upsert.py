@@ -101,7 +101,7 @@ class UpsertTask(WriteTask):
         rows = complete_rows(given, view.schema, view.options, view.name)
         if self.partition is not None:
             self.partition.check(rows.table)
-        refuse_unmergeable(rows.frame, view, states_rows=self.states_rows)
+        refuse_unmergeable(rows.frame, view, rows.refusals, states_rows=self.states_rows)
         written = self._placed(rows, base, placing, before)
         return replace(written, rows=run.num_rows, errors=errors)
 

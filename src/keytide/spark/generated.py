@@ -1,0 +1,57 @@
+"""Generated columns of DataFrames that have to be known before rows come to their tasks.
+
+A task computes the generated columns of the rows that it writes. Where rows are first brought
+together by partition and bucket, columns that say where a row goes are computed before that, by the
+same engine: what Spark itself would make of an expression could differ.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from keytide.errors import InvalidError
+from keytide.spark.predicate import column
+from keytide.spark.types import spark_schema
+from keytide.table.definition.generated import GeneratedColumn, generated_columns
+from keytide.table.state.view import TableView
+from keytide.table.values.columns import convert_column
+from keytide.table.write.generated import computed_values
+from keytide.types import arrow_schema
+
+__all__ = ["with_placing_columns"]
+
+
+def with_placing_columns(rows: DataFrame, view: TableView) -> DataFrame:
+    """The rows with the generated columns by which they are placed, where they have none or NULL.
+
+    A row of which one cannot be computed may go anywhere; writing it reports the error.
+    """
+    placing = {*view.schema.partition_keys, *(field.name for field in view.bucket_fields)}
+    for made in generated_columns(view.schema, view.options):
+        name = made.field.name
+        if name in placing and set(made.columns) <= set(rows.columns):
+            computed = _by_udf(made, view)
+            if name in rows.columns:
+                computed = F.coalesce(column(name), computed)
+            rows = rows.withColumn(name, computed)
+    return rows
+
+
+def _by_udf(made: GeneratedColumn, view: TableView) -> Column:
+    def compute(*columns: pa.Array) -> pa.Array:
+        nothing = pa.nulls(len(columns[0]), made.field.type.to_arrow())
+        try:
+            given = {
+                field.name: convert_column(pa.chunked_array([values]), field, view.name)
+                for field, values in zip(made.read, columns, strict=True)
+            }
+            given[made.field.name] = pa.chunked_array([nothing])
+            found, _ = computed_values(made, given, view.schema, view.name)
+        except InvalidError:
+            return nothing
+        return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+
+    type_ = spark_schema(arrow_schema([made.field])).fields[0].dataType
+    return F.arrow_udf(compute, type_)(*[column(name) for name in made.columns])

@@ -1,0 +1,132 @@
+"""Generated columns: of a row's other columns, an expression gives their value when it is written.
+
+What is stored follows from the row alone. So a generated column orders no versions and marks no
+rows; in a primary key it is made of columns of the key; and where rows are merged column by column,
+whose other columns may have come at other times, it has to be in the key.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+from keytide.errors import InvalidError, KeytideError
+from keytide.format.schema import TableSchema
+from keytide.merge.engines import engine_class
+from keytide.options import TableOptions, keys
+from keytide.row_dialect import duckdb_expression
+from keytide.table.values.row_expression import RowExpression, row_expression
+from keytide.types import Field
+
+__all__ = [
+    "GeneratedColumn",
+    "check_generated",
+    "generated_columns",
+    "generation_texts",
+    "generations_in",
+]
+
+
+@dataclass(frozen=True)
+class GeneratedColumn:
+    """A column, the expression that gives its value, and the columns that this reads."""
+
+    field: Field
+    text: str
+    expression: RowExpression
+    read: tuple[Field, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that are read."""
+        return tuple(field.name for field in self.read)
+
+
+def generation_texts(options: TableOptions) -> dict[str, str]:
+    """The expressions by the names of their columns, as they are stored."""
+    return options.by_columns(keys.GENERATED)
+
+
+def generated_columns(schema: TableSchema, options: TableOptions) -> tuple[GeneratedColumn, ...]:
+    """The generated columns. Raises as `check_generated`."""
+    texts = generation_texts(options)
+    return tuple(_generated(name, text, schema.fields) for name, text in texts.items())
+
+
+def check_generated(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for expressions and columns with which no column can be generated.
+
+    Raises `NotFoundError` for an unknown column.
+    """
+    texts = generation_texts(options)
+    for column in generated_columns(schema, options):
+        name, told = column.field.name, _told(column.field.name, column.text)
+        again = [n for n in column.columns if n in texts or n == options.out_of_order_column]
+        if again:
+            raise InvalidError(
+                f"{told}: it reads {again[0]!r}, which is computed itself; read the columns that "
+                f"rows bring"
+            )
+        if schema.field(name).default_value is not None:
+            raise InvalidError(f"{told}: column {name!r} has a DEFAULT too; give one of them")
+        _check_role(column, told, schema, options)
+
+
+def generations_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
+    """The columns that are read for generated ones, by the options that say so.
+
+    An expression that does not parse reads none.
+    """
+    found = {}
+    for name, text in generation_texts(TableOptions.parse(schema.options)).items():
+        with suppress(KeytideError):
+            key = keys.key_of(keys.GENERATED, name)
+            found[key] = _generated(name, text, schema.fields).columns
+    return found
+
+
+def _check_role(
+    column: GeneratedColumn, told: str, schema: TableSchema, options: TableOptions
+) -> None:
+    name, key = column.field.name, schema.primary_keys
+    orders = {*options.sequence_field, *options.watermark_key}
+    marks = {options.rowkind_field, options.delete_record_column, options.out_of_order_column}
+    if name in {*orders, *marks, *options.tombstone_key}:
+        raise InvalidError(
+            f"{told}: {name!r} orders or marks rows by an option, so rows have to bring it"
+        )
+    others = [each for each in column.columns if each not in key]
+    if name in key and others:
+        raise InvalidError(
+            f"{told}: {name!r} is in the primary key and made of {others[0]!r}, which is not, so "
+            f"an update of that would make another row of it; take {others[0]!r} into the key, or "
+            f"{name!r} out of it"
+        )
+    is_whole = engine_class(options).picks_a_version and not options.merges_rows
+    if name not in key and key and not is_whole:
+        raise InvalidError(
+            f"{told}: rows of the table are merged column by column, and {name!r} would be made of "
+            f"what one of them brings; have readers compute it, or make it of the primary key "
+            f"within the key"
+        )
+
+
+def _told(name: str, text: str) -> str:
+    return f"'{keys.key_of(keys.GENERATED, name)}' = {text!r}"
+
+
+@lru_cache(maxsize=256)
+def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColumn:
+    by_name, told = {field.name: field for field in fields}, _told(name, text)
+    if name not in by_name:
+        raise InvalidError(f"{told}: {name!r} is none of {', '.join(by_name)}")
+    try:
+        expression = row_expression(duckdb_expression(text, tuple(by_name)))
+        read = expression.read_of(by_name)
+        if name in expression.columns:
+            raise InvalidError("a column is not computed of itself; read others")
+        expression.check(by_name[name], read)
+    except KeytideError as error:
+        raise type(error)(f"{told}: {error}") from error
+    return GeneratedColumn(by_name[name], text, expression, read)
