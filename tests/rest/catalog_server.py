@@ -37,6 +37,12 @@ class Service:
     address: str = ""
     databases: dict[str, dict[str, KeptTable]] = field(default_factory=dict)
     options: dict[str, dict[str, str]] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    insists: bool = False
+    """Whether the settings hold whatever the user says."""
+    place: str | None = None
+    """Where all tables are said to lie, if that is not where they do."""
+    token: Callable[[], dict[str, Any]] = dict
     kinds: dict[str, Any] = field(default_factory=dict)
     """What the schemas of all tables are said to have beside what they have."""
     asked: list[str] = field(default_factory=list)
@@ -46,7 +52,7 @@ class Service:
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Said:
         if path == "/v1/config":
             known = query.get("warehouse") == WAREHOUSE
-            return (200, {"overrides": {"prefix": PREFIX}}) if known else missing("WAREHOUSE")
+            return (200, self._configuration()) if known else missing("WAREHOUSE")
         parts = [unquote(part) for part in path.removeprefix(f"/v1/{PREFIX}/").split("/")]
         with self.lock:
             if parts == ["tables", "rename"]:
@@ -58,6 +64,10 @@ class Service:
             if len(parts) == 2:
                 return self._database(method, parts[1])
             return self._tables(method, parts[1], parts[3:], query, body)
+
+    def _configuration(self) -> dict[str, Any]:
+        member = "overrides" if self.insists else "defaults"
+        return {"overrides": {"prefix": PREFIX}} | {member: {"prefix": PREFIX, **self.settings}}
 
     def _all_databases(self, method: str, query: dict[str, str], body: dict[str, Any]) -> Said:
         if method == "GET":
@@ -92,10 +102,12 @@ class Service:
             shutil.rmtree(tables.pop(name).folder)
             return 200, {}
         if not rest[1:] and method == "GET":
-            folder = tables[name].folder.as_uri()
+            folder = self.place or tables[name].folder.as_uri()
             found = {"id": table.id, "name": rest[0], "path": folder, "isExternal": False}
             schema = table.schema
             return 200, found | {"schemaId": schema["id"], "schema": schema | self.kinds}
+        if rest[1:] == ["token"]:
+            return 200, self.token()
         return _of_table(table, method, rest[1:], body)
 
     def _create(self, tables: dict[str, KeptTable], body: dict[str, Any]) -> Said:

@@ -72,13 +72,26 @@ class RestClient:
         """The service and the warehouse, as people write them."""
         return f"{self.address}?{urlencode({'warehouse': self.warehouse})}"
 
+    def setting(self, name: str, own: str | None = None) -> str | None:
+        """A setting of the service; `own` is what the user says, which may not be for him to say.
+
+        The service has defaults, and others that hold whatever the user says.
+        """
+        defaults, overrides = self._settings
+        found = overrides.get(name, defaults.get(name) if own is None else own)
+        return None if found is None else str(found)
+
     @cached_property
-    def _base(self) -> str:
-        """What the paths of the warehouse begin with; asked once."""
+    def _settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Defaults and overrides of the service; asked once."""
         query = urlencode({"warehouse": self.warehouse})
         answer = self._asked("GET", f"/v1/config?{query}").document
-        settings = {**(answer.get("defaults") or {}), **(answer.get("overrides") or {})}
-        prefix = str(settings.get("prefix") or "").strip("/")
+        return answer.get("defaults") or {}, answer.get("overrides") or {}
+
+    @cached_property
+    def _base(self) -> str:
+        """What the paths of the warehouse begin with."""
+        prefix = (self.setting("prefix") or "").strip("/")
         return f"/v1/{prefix}" if prefix else "/v1"
 
     def get(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:

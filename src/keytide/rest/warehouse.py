@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
@@ -17,8 +17,9 @@ from keytide.rest.client import MISSING, Answer, RestClient
 from keytide.rest.commits import RestCommits
 from keytide.rest.kept_store import KeptStore, UnmadeStore
 from keytide.rest.table import RestTable
-from keytide.store import CacheFolder
-from keytide.table.caching import open_near
+from keytide.rest.token import LENDS, TableToken
+from keytide.store import CacheFolder, ObjectStore, Store, open_store, takes_options
+from keytide.table.caching import near
 from keytide.table.definition.external import is_external
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.stored_view import StoredView
@@ -41,6 +42,8 @@ class RestWarehouse:
     client: RestClient
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     copies: CacheFolder | None = None
+    lends: str | None = None
+    """What the user says of credentials that the catalog is to lend, as the option has it."""
 
     @property
     def uri(self) -> str:
@@ -101,7 +104,7 @@ class RestWarehouse:
         if not isinstance(path, str):
             raise DataError(f"table {name}: {self.uri} tells no path of it; look at the service")
         _refuse_others(name, path, found)
-        store = open_near(path, self.storage, self.copies)
+        store = near(self._opened(database, table, path), self.copies)
         commits = RestCommits(RestTable(self.client, database, table, str(found.get("id"))))
         return TableMetadata(KeptStore(store, name), name, commits)
 
@@ -173,6 +176,26 @@ class RestWarehouse:
         body = {"identifier": identifier, "schema": _schema_of(definition)}
         return self.client.post("databases", database, "tables", body=body).is_done
 
+    def _opened(self, database: str, table: str, path: str) -> Store:
+        """The store of a table, with the catalog's credentials where it lends some."""
+        options = self.storage if takes_options(path) else {}
+        if not takes_options(path) or not self._lends:
+            return open_store(path, options)
+        token = TableToken(self.client, database, table)
+        opened = open_store(path, {**options, **token.options()})
+        if not isinstance(opened, ObjectStore) or not path.startswith("s3"):
+            raise UnsupportedError(
+                f"table {database}.{table}: {self.uri} lends credentials for {path}, and this "
+                f"release takes them for S3 alone; connect with 'data-token.enabled' = 'false' and "
+                f"credentials of your own, if the catalog allows it"
+            )
+        return replace(opened, lender=token)
+
+    @property
+    def _lends(self) -> bool:
+        """Whether the catalog lends credentials of tables."""
+        return self.client.setting(LENDS, self.lends) == "true"
+
     def _described(self, database: str, table: str) -> Answer:
         return self.client.get("databases", database, "tables", table)
 
@@ -198,7 +221,8 @@ def open_rest_warehouse(
         )
     base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     warehouse = _named_warehouse(parts, given.pop(_WAREHOUSE, None))
-    return RestWarehouse(RestClient(base, warehouse, _token(given)), given, copies)
+    client = RestClient(base, warehouse, _token(given))
+    return RestWarehouse(client, given, copies, given.pop(LENDS, None))
 
 
 def _has_plain_port(parts: SplitResult) -> bool:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
@@ -38,10 +38,21 @@ from keytide.threads import begin, side_by_side
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
+    from obstore.store import S3Credential
 
-__all__ = ["ObjectStore", "open_object_store"]
+__all__ = ["Lender", "ObjectStore", "open_object_store"]
 
 T = TypeVar("T")
+
+
+class Lender(Protocol):
+    """Lends credentials of S3 for a while. Can be hashed and pickles."""
+
+    def __call__(self) -> S3Credential:
+        """Those of now, and until when they hold; asked for again a few minutes before that."""
+        ...
+
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,14 @@ class ObjectStore(Store):
     """The objects below `prefix` in `bucket`, a URL such as `s3://sales`.
 
     The options, credentials included, travel with a pickle and are in no message. Objects in
-    `memory://name` last as long as the process and are shared by all stores of that name.
+    `memory://name` last as long as the process and are shared by all stores of that name. In S3 a
+    `lender` may give the credentials instead.
     """
 
     bucket: str
     prefix: str = ""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    lender: Lender | None = field(default=None, repr=False)
 
     @property
     def uri(self) -> str:
@@ -64,7 +77,7 @@ class ObjectStore(Store):
     @property
     def identity(self) -> Hashable:
         """Bucket, prefix and options: an endpoint may have a bucket of the same name."""
-        return self.bucket, self.prefix, self.options
+        return self.bucket, self.prefix, self.options, self.lender
 
     def read(self, path: str) -> bytes:
         """The whole object."""
@@ -129,7 +142,7 @@ class ObjectStore(Store):
     def uploading(self) -> tuple[Store, Callable[[], None]]:
         """The same objects, written side by side with what comes after."""
         uploads = Uploads()
-        store = _UploadingStore(self.bucket, self.prefix, self.options, uploads)
+        store = _UploadingStore(self.bucket, self.prefix, self.options, self.lender, uploads)
         return store, uploads.settle
 
     def copy(self, path: str, to: str) -> None:
@@ -152,7 +165,7 @@ class ObjectStore(Store):
 
     def _putting_anew(self, key: str, data: bytes) -> Callable[[], object]:
         # Tried once, because only `claim` knows what the answer to a second try means.
-        once = _handle(self.bucket, self.options, 0)
+        once = _handle(self.bucket, self.options, 0, self.lender)
         return lambda: obstore.put(once, key, data, mode="create")
 
     def _found(self, path: str) -> bytes | None:
@@ -264,11 +277,11 @@ class ObjectStore(Store):
 
     def sub(self, prefix: str) -> ObjectStore:
         """The same bucket, rooted at `prefix`."""
-        return ObjectStore(self.bucket, self._key(prefix), self.options)
+        return ObjectStore(self.bucket, self._key(prefix), self.options, self.lender)
 
     @property
     def _handle(self) -> Handle:
-        return _handle(self.bucket, self.options)
+        return _handle(self.bucket, self.options, lender=self.lender)
 
     def _whole(self, path: str) -> bytes:
         key = self._key(path)
@@ -405,7 +418,10 @@ class _RangeReader(SeekableReader):
 
 
 def _handle(
-    bucket: str, options: tuple[tuple[str, str], ...], retries: int | None = None
+    bucket: str,
+    options: tuple[tuple[str, str], ...],
+    retries: int | None = None,
+    lender: Lender | None = None,
 ) -> Handle:
     """The client of a bucket, with as many retries as the options say, or with so many."""
     refuse_forked_child()
@@ -413,7 +429,7 @@ def _handle(
     with _CONNECTING:
         if bucket.startswith(_MEMORY):
             return _memory(bucket)
-        return _connect(bucket, options, retries)
+        return _connect(bucket, options, retries, lender)
 
 
 @cache
@@ -422,7 +438,12 @@ def _memory(bucket: str) -> Handle:
 
 
 @cache
-def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int | None) -> Handle:
+def _connect(
+    bucket: str,
+    options: tuple[tuple[str, str], ...],
+    retries: int | None,
+    lender: Lender | None,
+) -> Handle:
     client: dict[str, Any] = {k: v for k, v in options if k.lower() in _CLIENT_OPTIONS}
     ours = _CLIENT_OPTIONS | RETRY_OPTIONS
     config: dict[str, Any] = {k: v for k, v in options if k.lower() not in ours}
@@ -433,7 +454,7 @@ def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int | N
         "max_retries": wanted.count if retries is None else retries,
         "retry_timeout": wanted.within,
     }
-    connect: Any = from_url
+    connect: Any = from_url if lender is None else partial(from_url, credential_provider=lender)
     try:
         handle: Handle = connect(
             bucket, config=config, client_options=client or None, retry_config=retry_config

@@ -61,6 +61,8 @@ def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
     if isinstance(store, ObjectStore) and uri.startswith(f"{store.bucket}/"):
         options = dict(store.options)
     opened = open_store(folder, options)
+    if isinstance(store, ObjectStore) and isinstance(opened, ObjectStore) and options:
+        opened = replace(opened, lender=store.lender)
     if isinstance(near, CachedStore) and isinstance(opened, ObjectStore):
         return replace(near, beneath=opened), name
     return opened, name
