@@ -175,3 +175,16 @@ def test_interop_thin_files_read_alike(judge: Judge, lake: kt.Lake, file_format:
     table.compact(full=True)
     assert len(assert_reads_alike(judge, table)) == 18
     assert len(assert_reads_alike(judge, table, where=[Condition("k", "=", (3,))])) == 1
+
+
+def test_interop_formats_of_levels_are_those_of_the_judge(judge: Judge, lake: kt.Lake) -> None:
+    names = ("k", "c", "f")
+    options = {"bucket": "1", "file.format.per.level": "0:avro,5:orc"}
+    judge.create("db.t", {name: COLUMNS[name] for name in names}, ["k"], [], options)
+    table = lake.table("db.t")
+    table.write(rows_of(table, 12))
+    table.compact(full=True)
+    table.write(rows_of(table, 12, start=6))
+    names_of = [entry.file.file_name for entry in table.stored.newest_files().entries]
+    assert sorted(name.rsplit(".")[-1] for name in names_of) == ["avro", "orc"]
+    assert_reads_alike(judge, table)

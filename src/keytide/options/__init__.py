@@ -114,6 +114,7 @@ class TableOptions:
 
     # -- files --------------------------------------------------------------------------------
     file_format: str = _option("file.format")
+    file_formats_by_level: tuple[tuple[int, str], ...] = _option("file.format.per.level")
     file_compression: str | None = _option("file.compression")
     file_compression_zstd_level: int = _option("file.compression.zstd-level")
     target_file_size_bytes: int = _option("target-file-size")

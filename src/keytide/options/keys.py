@@ -129,6 +129,7 @@ USER = _key("user.<name>")
 
 FILE_COMPRESSION = _key("file.compression")
 FILE_FORMAT = _key("file.format")
+FILE_FORMAT_PER_LEVEL = _key("file.format.per.level")
 FILE_INDEX_BLOOM_FILTER_COLUMNS = _key("file-index.bloom-filter.columns")
 FILE_INDEX_BLOOM_FILTER_FPP = _key("file-index.bloom-filter.<column>.fpp")
 FILE_INDEX_BLOOM_FILTER_ITEMS = _key("file-index.bloom-filter.<column>.items")

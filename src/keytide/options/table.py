@@ -278,6 +278,9 @@ _WRITING = (
     Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; "
            "files of all of them may lie in one table. `avro` is written row by row, which takes "
            "many times as long, and read whole.", "parquet"),
+    Option("file.format.per.level", LEVELS, "Formats of new files of some levels, as in "
+           "`0:avro,5:parquet`; other levels have `file.format`. A compaction writes a file anew "
+           "whose level asks for another one. For tables whose versions are merged.", ""),
     Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "The codec of data "
            "files. Left out it is `lz4` for small files at level 0, for a frequent upsert is "
            "written faster then, and is written again by the next compaction anyway, and with "
@@ -707,8 +710,6 @@ _WRITERS = (
     _kept("file.block-size", SIZE, None, "The size of a row group.", _METADATA),
     _kept("file.compression.per.level", LEVELS, "", "Codecs by level.",
           "'file.compression' says it for all levels"),
-    _kept("file.format.per.level", LEVELS, "", "Formats by level.",
-          "'file.format' says it for all levels"),
     _kept("file.suffix.include.compression", BOOLEAN, "false", "Whether names tell the codec.",
           "names of files do not tell it"),
     Option("index-file-in-data-file-dir", BOOLEAN, "Whether index files lie beside data files.",

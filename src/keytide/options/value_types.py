@@ -240,14 +240,14 @@ def _iceberg_version(text: str) -> int:
     return int(_one_of(("2", "3"))(text))
 
 
-def _levels(text: str) -> dict[int, str]:
-    found = {}
+def _levels(text: str) -> tuple[tuple[int, str], ...]:
+    found: dict[int, str] = {}
     for part in _names(text):
         level, _, word = part.partition(":")
         if re.fullmatch(r"[0-9]{1,9}", level.strip()) is None or not word.strip():
             raise ValueError("levels with a word for each, such as '0:avro,5:parquet'")
         found[int(level)] = word.strip()
-    return found
+    return tuple(found.items())
 
 
 def _engine(text: str) -> str:

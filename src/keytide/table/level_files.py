@@ -114,13 +114,14 @@ class LevelFiles:
             self._stored.append(self._under_way.popleft()[1].result())
 
     def _store(self, bucket: BucketId, run: pa.Table) -> _Stored:
-        view, writer = self._view, run_writer(self._view)
+        view, level = self._view, self._view.options.num_levels - 1
+        writer = run_writer(view, level)
         names = self._files.of(paths.FileNames(), view.options.data_file_prefix, writer.file_format)
         metas = writer.write(
             run,
             directory=view.bucket_directory(*bucket),
             file_names=names(bucket),
-            level=view.options.num_levels - 1,
+            level=level,
             source=FileSource.COMPACT,
         )
         marks = Marks()

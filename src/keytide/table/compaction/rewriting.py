@@ -54,7 +54,13 @@ from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
+from keytide.table.write.bucket_writer import (
+    NewFiles,
+    added_file,
+    format_of_level,
+    run_writer,
+    stored_schema,
+)
 from keytide.table.write.task import Written
 
 __all__ = ["CompactTask", "Compacted"]
@@ -164,11 +170,23 @@ class CompactTask:
         if len(section.files) > 1 or not self._is_sorted(section):
             return False
         (file,) = section.files
+        if not self._is_in_format(file):
+            return False
         if self._marks_rows and not self._may_stay_marked(section):
             return False
         if not self._marks_rows and self._looks_up(section) and not self.view.engine.newest_decides:
             return False
         return not (self._forgets_of(file) or self._lacks_notes(file) or self._has_expired(file))
+
+    def _is_in_format(self, file: PlannedFile) -> bool:
+        """Whether a file has the format that the new level asks for, where one is asked for."""
+        if not self.view.options.file_formats_by_level or file.meta.level == self.unit.output_level:
+            return True
+        return file.meta.file_name.endswith(f".{self._file_format}")
+
+    @property
+    def _file_format(self) -> str:
+        return format_of_level(self.view, self.unit.output_level)
 
     def _done(self, sections: Sequence[Section], output: _Output) -> list[ManifestEntry]:
         """The entries that put the sections onto the new level."""
@@ -284,8 +302,8 @@ class CompactTask:
     # -- rewriting ------------------------------------------------------------------------------
 
     def _rewritten(self, sections: Sequence[Section], output: _Output) -> Iterator[DataFileMeta]:
-        prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format
-        names = output.files.of(paths.FileNames(), prefix, file_format)(self.bucket)
+        prefix = self.view.options.data_file_prefix
+        names = output.files.of(paths.FileNames(), prefix, self._file_format)(self.bucket)
         schema = stored_schema(self.view)
         frames = self._frames(sections, output)
         rows = (to_arrow(frame, schema) for frame in frames if frame.height)
@@ -294,7 +312,8 @@ class CompactTask:
     def _written(self, names: Iterator[str], output: _Output, rows: pa.Table) -> DataFileMeta:
         # A write waits for it, and below the highest level it is soon written again.
         awaited = self.view.options.changelog_producer == "lookup" and not self.unit.is_whole
-        writer = replace(run_writer(self.view), notes=self._notes(rows), awaited=awaited)
+        writer = run_writer(self.view, self.unit.output_level)
+        writer = replace(writer, notes=self._notes(rows), awaited=awaited)
         path = f"{self.view.bucket_directory(*self.bucket)}/{next(names)}"
         meta = writer.write_file(
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT

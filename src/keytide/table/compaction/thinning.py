@@ -195,16 +195,19 @@ class _Layers:
     def _write(self, level: int, tables: Iterator[pa.Table]) -> None:
         view, unit = self.task.view, self.task.unit
         for table in tables:
-            writer = replace(run_writer(view), notes=self.task.notes(table))
-            path = f"{view.bucket_directory(*unit.bucket)}/{next(self._names)}"
+            writer = replace(run_writer(view, level), notes=self.task.notes(table))
+            name = next(self._names_in(writer.file_format))
+            path = f"{view.bucket_directory(*unit.bucket)}/{name}"
             meta = writer.write_file(table, path, level=level, source=FileSource.COMPACT)
             self._made.append(added_file(unit.bucket, unit.files[0].total_buckets, meta))
 
+    def _names_in(self, file_format: str) -> Iterator[str]:
+        prefix, names = self.task.view.options.data_file_prefix, self._names
+        return self.files.of(names, prefix, file_format)(self.task.unit.bucket)
+
     @cached_property
-    def _names(self) -> Iterator[str]:
-        options = self.task.view.options
-        names_of = self.files.of(paths.FileNames(), options.data_file_prefix, options.file_format)
-        return names_of(self.task.unit.bucket)
+    def _names(self) -> paths.FileNames:
+        return paths.FileNames()
 
     @cached_property
     def _schema(self) -> pa.Schema:

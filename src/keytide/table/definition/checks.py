@@ -148,8 +148,15 @@ def check_types(schema: TableSchema) -> None:
 
 def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
     """Refuse columns and a codec that a format has not; files of changelogs may have their own."""
+    by_level = dict(options.file_formats_by_level)
+    for level, word in by_level.items():
+        if word not in FORMATS:
+            raise InvalidError(
+                f"'{keys.FILE_FORMAT_PER_LEVEL}' = '{options.raw[keys.FILE_FORMAT_PER_LEVEL]}': "
+                f"found {word!r} for level {level}, expected one of {', '.join(sorted(FORMATS))}"
+            )
     formats = {options.file_format, options.changelog_file_format or options.file_format}
-    for file_format in formats:
+    for file_format in formats | {*by_level.values()}:
         FORMATS[file_format].check_columns(physical_schema(schema))
     codecs = {
         keys.FILE_COMPRESSION: (options.file_format, options.file_compression),
@@ -159,7 +166,10 @@ def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
         ),
     }
     for key, (file_format, codec) in codecs.items():
-        if (file_format, codec) == ("avro", "lz4"):
+        has_avro = file_format == "avro" or (
+            key == keys.FILE_COMPRESSION and "avro" in by_level.values()
+        )
+        if has_avro and codec == "lz4":
             raise UnsupportedError(
                 f"'{key}' = 'lz4': other readers know no such Avro files; use 'zstd' or 'snappy'"
             )
@@ -318,6 +328,7 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
     return [
         *_idle_options(options),
         *_idle_bucket_options(schema, options),
+        *_idle_levels(schema, options),
         *_untold(schema, options),
         *_idle_lifetime(schema, options),
         *_idle_version_retention(schema, options),
@@ -343,6 +354,16 @@ def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:
                 f"a timestamp or a whole number"
             )
     return messages
+
+
+def _idle_levels(schema: TableSchema, options: TableOptions) -> list[str]:
+    """Formats of levels where files have none."""
+    if not options.file_formats_by_level or kind_of(schema).keeps_versions:
+        return []
+    return [
+        f"'{keys.FILE_FORMAT_PER_LEVEL}' has no effect: rows of this table are not merged, and its "
+        f"files are on no level"
+    ]
 
 
 def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:

@@ -34,9 +34,15 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
         if reason is not None:
             raise UnsupportedError(f"{told}: {reason}; leave one of them out")
     _check_alone(options, told)
-    if options.publish and options.file_format != "parquet":
+    by_level = dict(options.file_formats_by_level)
+    others = {
+        keys.FILE_FORMAT: {options.file_format},
+        keys.FILE_FORMAT_PER_LEVEL: {*by_level.values()},
+    }
+    key = next((key for key, formats in others.items() if formats - {"parquet"}), None)
+    if options.publish and key is not None:
         raise UnsupportedError(
-            f"{told} with '{keys.FILE_FORMAT}' = '{options.file_format}': other readers know "
+            f"{told} with '{key}' = '{options.raw[key]}': other readers know "
             f"Parquet files only; set it to 'parquet', or leave one of them out"
         )
 

@@ -245,10 +245,10 @@ class MoveTask:
 
     def _write(self, frame: pl.DataFrame, made: list[ManifestEntry]) -> None:
         view, schema, names = self.view, stored_schema(self.view), paths.FileNames()
-        placing = FixedLayout(view.options).begin()
+        placing, writer = FixedLayout(view.options).begin(), run_writer(view)
         frame, cut = placing.cut(frame, to_arrow(frame, schema), view)
         for bucket, rows in cut.parts(frame):
-            name = names.data_file(view.options.file_format, view.options.data_file_prefix)
+            name = names.data_file(writer.file_format, view.options.data_file_prefix)
             path = paths.join(view.bucket_directory(*bucket), name)
-            meta = run_writer(view).write_file(to_arrow(rows, schema), path)
+            meta = writer.write_file(to_arrow(rows, schema), path)
             made.append(ManifestEntry(FileKind.ADD, *bucket, view.options.bucket, meta))

@@ -48,6 +48,7 @@ __all__ = [
     "added_file",
     "changelog_writer",
     "file_filters",
+    "format_of_level",
     "restamp",
     "run_writer",
     "stored_schema",
@@ -303,10 +304,10 @@ def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> Mani
         kept_bytes_max=view.options.lookup_cache_bytes_max,
     )  # fmt: skip
     directory = view.file_path(entry).rsplit("/", 1)[0]
-    meta = run_writer(view).write_file(
-        to_arrow(reader.read(), stored_schema(view)),
-        f"{directory}/{_data_file_name(paths.FileNames(), view.options)}",
-    )
+    writer = run_writer(view)
+    name = paths.FileNames().data_file(writer.file_format, view.options.data_file_prefix)
+    rows = to_arrow(reader.read(), stored_schema(view))
+    meta = writer.write_file(rows, f"{directory}/{name}")
     return replace(entry, file=meta)
 
 
@@ -320,13 +321,13 @@ def stored_schema(view: TableView) -> pa.Schema:
     return arrow_schema((*view.schema.fields, *numbered))
 
 
-def run_writer(view: TableView) -> RunWriter:
-    """What writes sorted runs as the table's options say."""
+def run_writer(view: TableView, level: int = 0) -> RunWriter:
+    """What writes sorted runs of a level as the table's options say."""
     options = view.options
     return RunWriter(
         store=view.store,
         schema=view.schema,
-        file_format=options.file_format,
+        file_format=format_of_level(view, level),
         compression=options.file_compression,
         zstd_level=options.file_compression_zstd_level,
         target_file_size_bytes=options.target_file_size_bytes,
@@ -334,6 +335,14 @@ def run_writer(view: TableView) -> RunWriter:
         thin=options.thin_mode,
         filters=file_filters(options),
     )
+
+
+def format_of_level(view: TableView, level: int) -> str:
+    """The format of new data files of a level."""
+    options = view.options
+    if not view.kind.keeps_versions:
+        return options.file_format  # without levels
+    return dict(options.file_formats_by_level).get(level, options.file_format)
 
 
 def changelog_writer(view: TableView) -> RunWriter:
@@ -387,10 +396,6 @@ class NewFiles:
     def has_indexes(self) -> bool:
         """Whether index files may lie beside them."""
         return bool(self.view.options.bloom_filter_columns)
-
-
-def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:
-    return names.data_file(options.file_format, options.data_file_prefix)
 
 
 def added_file(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:
