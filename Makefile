@@ -62,6 +62,7 @@ soak: venv  ## Run the tests that kill drivers of Spark and writers for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
 
 kafka: venv .venv-kafka/.ready  ## Run the tests that read topics of a broker of Kafka, which they start
+	@$(WITH_JAVA) sh scripts/get-spark-kafka.sh || true
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m kafka tests/kafka $(ARGS)
 
 metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Metastore, which they start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -27,7 +28,21 @@ DATED = pa.schema({"id": pa.int64(), "day": pa.string()})
 
 
 @pytest.fixture
-def names(warehouse: str) -> dict[str, Any]:
+def topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics in the place of a broker."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "kafka")
+    fake = importlib.import_module("fake")
+    change, topic = fake.change("c", 1, 1, "a"), fake.FakeTopic
+    held = {
+        "shop.public.orders": topic(partitions=[[(b'{"id": 1}', change)]]),
+        "prices": topic(partitions=[[(b"k-7", b'{"price": 3}')]]),
+    }
+    for module in ("ingest", "feeds"):
+        monkeypatch.setattr(f"keytide.kafka.{module}.Client", lambda *given: fake.FakeKafka(held))
+
+
+@pytest.fixture
+def names(warehouse: str, topics: None) -> dict[str, Any]:
     """What the lines may name: the lake of the page, as its first block opens it."""
     lake = kt.connect(warehouse)
     t = lake.create_table("shop.orders", SCHEMA, ["id"], options={"bucket": "1"})

@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 
 from keytide.cdc import FORMATS
+from keytide.cdc.report import BatchReport, IngestReport
 from keytide.cdc.request import FeedRequest
 from keytide.cli import progress
 from keytide.cli.ingest import FeedFormat
+from keytide.errors import DataError
+from keytide.kafka.feeds import TablesReport, Told
+from keytide.kafka.request import KafkaRequest
 from keytide.types import Field, parse_sql_type
 
 Run = Callable[..., Any]
@@ -163,3 +167,29 @@ def test_path_outside_of_a_database_is_refused(run: Run, ingested: list[FeedRequ
     done = run("ingest", "/somewhere/orders", "--from", "/feed", "--format", "dms-json")
     assert (done.code, ingested) == (1, [])
     assert "warehouse/database.db/table" in done.err
+
+
+def test_several_tables_are_told_of_each_and_one_that_fails_by_the_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_feeds(request: KafkaRequest, told: Told) -> TablesReport:
+        assert (request.feed.table, request.address.topics) == ("shop.{table}", ("p.*",))
+        assert told.batch is not None
+        assert told.failure is not None
+        batch = BatchReport(0, 3, 2, 0, 0, 1, 0, 0.25, 1)
+        told.batch("shop.a", batch)
+        error = DataError("offsets are gone")
+        told.failure("shop.b", error)
+        return TablesReport((IngestReport("shop.a", "bad", (batch,)),), {"shop.b": error})
+
+    monkeypatch.setattr("keytide.kafka.feeds.run_feeds", run_feeds)
+    given = ("--from", "kafka://h/p.*", "--format", "json")
+    done = run("ingest", "-w", "/wh", "shop.{table}", *given)
+    assert done.code == 1
+    assert done.err.splitlines() == [
+        "shop.a: batch 0: 3 messages, 2 applied, 0 late, 0 duplicate, 1 rejected, 0 skipped, 0.2 s",
+        "shop.b: offsets are gone",
+    ]
+    assert "shop.b" in done.out
+    refused = run("ingest", "-w", "/wh", "shop.{table}", "--from", "/feed", "--format", "json")
+    assert (refused.code, "files feed one table" in refused.err) == (2, True)

@@ -36,6 +36,9 @@ class FakeKafka:
     held: dict[str, FakeTopic] = field(default_factory=dict)
     at: dict[tuple[str, int], int] = field(default_factory=dict)
 
+    def names(self) -> Collection[str]:
+        return [*self.held, "__consumer_offsets"]
+
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         return {
             name: Topic(

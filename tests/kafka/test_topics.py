@@ -386,3 +386,45 @@ def test_property_that_is_none_is_refused(lake: kt.Lake, name: str, found: str) 
             "shop.people", "kafka://127.0.0.1:1/t", format="debezium-json",
             consumer_properties={name: "x"},
         )  # fmt: skip
+
+
+def test_several_tables_of_one_run_through_kills(lake: kt.Lake, broker: Broker, topic: str) -> None:
+    for name in ("a", "b", "c"):
+        broker.create(f"{topic}.{name}", partitions=2)
+        messages = [change("c", lsn, lsn % 50, f"{name}{lsn}") for lsn in range(400)]
+        keys = [b"%d" % (lsn % 50) for lsn in range(400)]
+        broker.send(f"{topic}.{name}", messages, keys=keys)
+    lake.sql("CREATE TABLE shop.c (id BIGINT, name STRING)")  # without a key it takes no changes
+    arguments = command(
+        lake, "shop.{table}", broker.source(f"{topic}.*"), "--primary-key", "id",
+        "--max-messages-per-batch", "40",
+    )  # fmt: skip
+    process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    for _ in range(3):
+        process.stderr.readline()
+    process.kill()
+    process.communicate()
+    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "shop.c" in done.stderr
+    for name in ("a", "b"):
+        table: Any = lake.table(f"shop.{name}")
+        assert {row["id"]: row["name"] for row in table.scan(["id", "name"])} == {
+            lsn % 50: f"{name}{lsn}" for lsn in range(350, 400)
+        }
+        written = sum(
+            snapshot.delta_record_count
+            for snapshot in table.snapshots()
+            if snapshot.commit_kind.value == "APPEND"
+        )
+        assert written <= 400
+        assert {each.lag for each in table.kafka_lag(broker.source(f"{topic}.{name}"))} == {0}
+
+
+def test_plain_rows_with_keys_and_deletes(lake: kt.Lake, broker: Broker, topic: str) -> None:
+    broker.create(topic, partitions=3)
+    values: list[bytes | None] = [b'{"name": "a"}', b'{"name": "b"}', b'{"name": "c"}', None]
+    broker.send(topic, values, keys=[b"1", b"2", b"1", b"2"])
+    report = ingest(lake, broker, topic, format="json", schema="id BIGINT, name STRING")
+    assert (report.applied, rows(lake)) == (4, {1: "c"})

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, cast
 
+import pyarrow as pa
 import typer
 
 from keytide.cli.address import open_named_table, split_table_path
@@ -20,7 +22,7 @@ from keytide.cli.parameters import FormatOption as OutputFormat
 from keytide.cli.parameters import Limit, TableArgument, Warehouse, names
 from keytide.cli.progress import heartbeat
 from keytide.cli.spark_log import spark_log
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, KeytideError
 from keytide.record import rows_of
 from keytide.types import Field, RowType, parse_sql_type
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from keytide.cdc.report import BatchReport, IngestReport
     from keytide.cdc.request import FeedRequest
+    from keytide.kafka.feeds import TablesReport
     from keytide.kafka.request import KafkaRequest
 
 __all__ = ["FeedFormat", "ingest", "lag"]
@@ -187,6 +190,11 @@ def ingest(
     commit with the offsets that it reaches, and the next run goes on there: every message is
     applied exactly once. keytide lag tells what is still to come.
 
+    Several tables are fed by one run where the table is a template such as shop.{table}: a * in the
+    topics stands for any part of a name, {table} is the part of a topic's name behind its last dot,
+    {database} the one before it, {topic} all of it with underscores for dots. A table that fails
+    stops no other one, and has the command exit with 1.
+
     Files are read by Spark (pip install 'keytide[spark]'). Each is applied exactly once, however
     often the command is repeated with the same checkpoint.
 
@@ -198,12 +206,16 @@ def ingest(
     Example: keytide ingest -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
     --format debezium-json --continuous
 
+    Example: keytide ingest -w /data/lake "shop.{table}" --from "kafka://localhost:9092/shop.public.*"
+    --format debezium-json --continuous
+
     Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
     """
     # Change feeds bring DuckDB along, which other commands start without.
     from keytide.cdc.request import FeedRequest
     from keytide.kafka.address import is_kafka
+    from keytide.kafka.dealing import is_template
     from keytide.kafka.request import KafkaRequest, TopicOptions
 
     refuse_cache("ingest")
@@ -234,8 +246,14 @@ def ingest(
     if is_kafka(source):
         if spark is not None:
             raise typer.BadParameter(f"--spark {spark}: this process reads topics; leave it out")
-        report = _run_topics(KafkaRequest.of(request, of_topics))
+        of_tables = KafkaRequest.of(request, of_topics)
+        if is_template(name):
+            _tell_of_tables(_run_tables(of_tables))
+            return
+        report = _run_topics(of_tables)
     else:
+        if is_template(name):
+            raise typer.BadParameter(f"{name}: files feed one table; several are fed from topics")
         of_topics.check_unused(source)
         report = _run_files(request, spark)
     _tell_in_all(report)
@@ -281,6 +299,14 @@ def _run_topics(request: KafkaRequest) -> IngestReport:
         return run_feed(request, told.batch)
 
 
+def _run_tables(request: KafkaRequest) -> TablesReport:
+    from keytide.kafka.feeds import Told, run_feeds
+
+    told = _Told()
+    with heartbeat(lambda: told.progress((0, 0))):
+        return run_feeds(request, told=Told(told.batch_of, _tell_failure))
+
+
 @contextmanager
 def _on_spark(master: str | None) -> Iterator[tuple[SparkSession, _Told]]:
     """A session, and who is told of batches and of progress in between."""
@@ -299,6 +325,7 @@ class _Told:
 
     def __init__(self) -> None:
         self._batches = self._messages = 0
+        self._lock = Lock()
         self._began = time.monotonic()
 
     def batch(self, batch: BatchReport) -> None:
@@ -306,6 +333,13 @@ class _Told:
         self._batches += 1
         self._messages += batch.rows_in
         _tell(batch)
+
+    def batch_of(self, table: str, batch: BatchReport) -> None:
+        """The same of one of several tables."""
+        with self._lock:
+            self._batches += 1
+            self._messages += batch.rows_in
+            _tell(batch, f"{table}: ")
 
     def progress(self, tasks: tuple[int, int]) -> str:
         """A line about what is done so far, with the tasks of what runs now: done, and all."""
@@ -330,9 +364,42 @@ def _tell_in_all(report: IngestReport) -> None:
     write_document(summary, [Properties(summary)], Format.TABLE)
 
 
-def _tell(batch: BatchReport) -> None:
+def _tell_of_tables(report: TablesReport) -> None:
+    """What was done to each table. Exits with 1 where one failed."""
+    done = [
+        {
+            "table": each.table,
+            "batches": len(each.batches),
+            "messages": each.rows_in,
+            "applied": each.applied,
+            "rejected": each.rejected,
+            "error": None,
+        }
+        for each in report.tables
+    ]
+    failed = [{"table": name, "error": str(error)} for name, error in report.failed.items()]
+    rows = pa.Table.from_pylist([*done, *failed], _OF_TABLES)
+    write_rows(rows.to_batches(), rows.schema, Format.TABLE, rows.num_rows)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+_OF_TABLES = pa.schema(
+    [
+        pa.field("table", pa.string()),
+        *(pa.field(name, pa.int64()) for name in ("batches", "messages", "applied", "rejected")),
+        pa.field("error", pa.string()),
+    ]
+)
+
+
+def _tell_failure(table: str, error: KeytideError) -> None:
+    note(f"{table}: {error}")
+
+
+def _tell(batch: BatchReport, of: str = "") -> None:
     note(
-        f"batch {batch.batch_id}: {batch.rows_in:,} messages, {batch.applied:,} applied, "
+        f"{of}batch {batch.batch_id}: {batch.rows_in:,} messages, {batch.applied:,} applied, "
         f"{batch.late:,} late, {batch.duplicate:,} duplicate, {batch.rejected:,} rejected, "
         f"{batch.skipped:,} skipped, {batch.seconds:.1f} s"
     )

@@ -12,8 +12,8 @@ __all__ = ["KafkaAddress", "is_kafka"]
 _SCHEME = "kafka://"
 _PORT = 9092
 _BROKER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>\d{1,5}))?")
-# What Kafka takes for the name of a topic.
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+# What Kafka takes for the name of a topic, and `*` for any part of one.
+_TOPIC = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 
 
 def is_kafka(source: str) -> bool:
@@ -23,10 +23,18 @@ def is_kafka(source: str) -> bool:
 
 @dataclass(frozen=True)
 class KafkaAddress:
-    """Brokers, as Kafka's clients take them (`host:port,host:port`), and topics by name."""
+    """Brokers, as Kafka's clients take them (`host:port,host:port`), and topics by name.
+
+    In a name `*` stands for any part of one.
+    """
 
     brokers: str
     topics: tuple[str, ...]
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether it takes a broker to tell which topics are meant."""
+        return any("*" in topic for topic in self.topics)
 
     @classmethod
     def parse(cls, text: str) -> KafkaAddress:

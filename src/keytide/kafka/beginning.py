@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from keytide.errors import DataError, InvalidError, NotFoundError
@@ -47,6 +47,20 @@ class Start:
                 f'for each partition of a topic: {{"orders": {{"0": 23}}}}'
             ) from error
         return cls(given=given)
+
+    def of(self, topics: Collection[str]) -> Start:
+        """The same for some topics alone."""
+        if self.given is None:
+            return self
+        return replace(self, given={n: each for n, each in self.given.items() if n in topics})
+
+    def check_topics(self, topics: Collection[str]) -> None:
+        """Raises `InvalidError` for offsets that are given for another topic."""
+        for name in self.given or {}:
+            if name not in topics:
+                raise InvalidError(
+                    f"starting offsets are given for topic {name}, and {', '.join(topics)} are read"
+                )
 
 
 def checked_if_lost(text: str) -> IfLost:
@@ -139,11 +153,8 @@ def _loss(topic: Topic, partition: int, offset: int) -> str:
 
 
 def _check_known(start: Start, topics: Mapping[str, Topic]) -> None:
+    start.check_topics(topics)
     for name, given in (start.given or {}).items():
-        if name not in topics:
-            raise InvalidError(
-                f"starting offsets are given for topic {name}, and {', '.join(topics)} are read"
-            )
         for partition in given:
             if partition not in topics[name].first:
                 raise InvalidError(

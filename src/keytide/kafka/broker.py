@@ -42,6 +42,10 @@ class Topic:
 class Broker(Protocol):
     """Tells of topics."""
 
+    def names(self) -> Collection[str]:
+        """The names of all topics. Raises as `topics`."""
+        ...
+
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         """Topics by name; one that is not there is left out.
 

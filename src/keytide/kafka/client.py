@@ -100,6 +100,14 @@ class Client:
 
     # -- topics ---------------------------------------------------------------------------------
 
+    def names(self) -> Collection[str]:
+        """See `Broker`."""
+        try:
+            found = self._admin.list_topics(timeout=ANSWER_SECONDS_MAX).topics
+        except self._kafka.KafkaException as error:
+            raise self._error(error.args[0], "of any name") from error
+        return list(found)
+
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         """See `Broker`."""
         asked = self._kafka.TopicCollection(list(names))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from threading import Event
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ from keytide.kafka.batch import changes_of, letters_of, report_of, write_changes
 from keytide.kafka.beginning import beginning, check_topics
 from keytide.kafka.broker import MESSAGES_SCHEMA, Consumer, Messages, Topic
 from keytide.kafka.client import BATCH_BYTES_MAX, Client
+from keytide.kafka.dealing import resolved
 from keytide.kafka.documents import rows_with_keys
 from keytide.kafka.keys import key_columns
 from keytide.kafka.offsets import Offsets, TopicOffsets, offsets_told, progress_of
@@ -42,14 +44,14 @@ from keytide.table.upkeep.writing import writing
 from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.writable import writable_view
 
-__all__ = ["feed_topics", "run_feed"]
+__all__ = ["SECONDS_BETWEEN_LOOKS", "feed_topics", "run_feed"]
 
 _LOG = logging.getLogger("keytide.kafka")
 _WAIT_SECONDS = 1.0
 # A run that ends when all is read gives up after so long without an answer.
 _SILENCE_SECONDS_MAX = 120
-# How often a run looks whether topics have more partitions, or were made anew.
-_SECONDS_BETWEEN_LOOKS = 30.0
+SECONDS_BETWEEN_LOOKS = 30.0
+"""How often a run looks whether there are more topics or partitions, or topics made anew."""
 
 OnBatch = Callable[[BatchReport], None]
 
@@ -69,10 +71,16 @@ def run_feed(
 
 
 def feed_topics(
-    request: KafkaRequest, catalog: Catalog, consumer: Consumer, on_batch: OnBatch | None = None
+    request: KafkaRequest,
+    catalog: Catalog,
+    consumer: Consumer,
+    on_batch: OnBatch | None = None,
+    stop: Event | None = None,
 ) -> IngestReport:
-    """The same, from what is consumed here. Raises as `run_feed`."""
-    run = _Run(request, catalog, consumer, on_batch)
+    """The same, from what is consumed here, or until `stop` is set. Raises as `run_feed`."""
+    if request.address.has_patterns:
+        request = replace(request, address=resolved(request.address, consumer.names()))
+    run = _Run(request, catalog, consumer, on_batch, stop or Event())
     try:
         run.to_the_end()
     finally:
@@ -86,12 +94,17 @@ class _Run:
     """One run of a feed: where it is in its topics, and what it did."""
 
     def __init__(
-        self, request: KafkaRequest, catalog: Catalog, consumer: Consumer, on_batch: OnBatch | None
+        self,
+        request: KafkaRequest,
+        catalog: Catalog,
+        consumer: Consumer,
+        on_batch: OnBatch | None,
+        stop: Event,
     ) -> None:
         self.reports: list[BatchReport] = []
         self.table: StoredTable | None = None
         self._request, self._catalog, self._consumer = request, catalog, consumer
-        self._on_batch = on_batch
+        self._on_batch, self._stop = on_batch, stop
         self._author = Author.fresh("keytide-kafka-")
         self._batch_id = 0
         self._told: Offsets = {}
@@ -108,7 +121,7 @@ class _Run:
         topics = self._begin()
         ends = {name: topic.end for name, topic in topics.items()}
         looked = heard = time.monotonic()
-        while self._request.feed.continuous or not self._has_reached(ends):
+        while not self._stop.is_set() and not self._has_ended(ends):
             messages = self._consumer.read(self._request.messages_max, _WAIT_SECONDS)
             now = time.monotonic()
             if messages.next:
@@ -120,7 +133,7 @@ class _Run:
                     f"again when the brokers answer"
                 )
             self._take(messages)
-            if self._request.feed.continuous and now - looked > _SECONDS_BETWEEN_LOOKS:
+            if self._request.feed.continuous and now - looked > SECONDS_BETWEEN_LOOKS:
                 self._look_again()
                 looked = now
         self._open(MESSAGES_SCHEMA.empty_table())
@@ -159,6 +172,9 @@ class _Run:
                 self._at = beginning(self._at, topics, self._request.start, "fail")
                 self._consumer.begin_at(self._at)
                 return
+
+    def _has_ended(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
+        return not self._request.feed.continuous and self._has_reached(ends)
 
     def _has_reached(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
         return all(

@@ -9,6 +9,7 @@ from keytide.kafka.address import KafkaAddress
 from keytide.kafka.beginning import check_topics
 from keytide.kafka.broker import Broker, Topic
 from keytide.kafka.client import BATCH_BYTES_MAX, Client
+from keytide.kafka.dealing import resolved
 from keytide.kafka.offsets import Offsets, offsets_told
 from keytide.record import Record
 from keytide.table.state.stored import StoredTable
@@ -48,6 +49,8 @@ def lag(
 
 def lag_of(table: StoredTable, address: KafkaAddress, broker: Broker) -> tuple[PartitionLag, ...]:
     """The same, asked of a broker that is known."""
+    if address.has_patterns:
+        address = resolved(address, broker.names())
     topics = broker.topics(address.topics)
     check_topics(address.topics, topics, address.brokers)
     return told_lags(offsets_told(table, address.topics), topics)

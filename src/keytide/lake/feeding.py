@@ -7,13 +7,23 @@ from typing import Any
 
 from keytide.cdc.report import BatchReport, IngestReport
 from keytide.cdc.request import FeedRequest, columns_of
-from keytide.errors import SetupError
+from keytide.errors import InvalidError, SetupError
 from keytide.kafka import ingest as topics
 from keytide.kafka.address import is_kafka
+from keytide.kafka.dealing import is_template
+from keytide.kafka.feeds import TablesReport, Told, run_feeds
 from keytide.kafka.request import KafkaRequest, TopicOptions
 from keytide.table.catalog import Catalog
 
-__all__ = ["FeedRequest", "TopicOptions", "columns_of", "feed"]
+__all__ = [
+    "FeedRequest",
+    "TablesReport",
+    "Told",
+    "TopicOptions",
+    "columns_of",
+    "feed",
+    "feed_tables",
+]
 
 
 def feed(
@@ -24,6 +34,10 @@ def feed(
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
     """Carry out what was asked, as `Lake.ingest` says. Raises what it raises."""
+    if is_template(request.table):
+        raise InvalidError(
+            f"table {request.table!r} stands for several: Lake.ingest_tables feeds each of them"
+        )
     if not is_kafka(request.source):
         options.check_unused(request.source)
         if spark is None:
@@ -35,3 +49,10 @@ def feed(
 
         return run_feed(request, spark, on_batch, catalog)
     return topics.run_feed(KafkaRequest.of(request, options), on_batch, catalog)
+
+
+def feed_tables(
+    request: FeedRequest, options: TopicOptions, catalog: Catalog, told: Told
+) -> TablesReport:
+    """Carry out what was asked, as `Lake.ingest_tables` says. Raises what it raises."""
+    return run_feeds(KafkaRequest.of(request, options), catalog, told)

@@ -15,7 +15,13 @@ from keytide.arguments import checked, shown
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
-from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
 from keytide.external.adoption import AdoptionResult, NewAdopted, adopt
 from keytide.external.creation import NewExternalTable, create_external, with_upsert_keys
 from keytide.external.federated import UpsertKeys, federated_tables
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from keytide.cdc.report import IngestReport
+    from keytide.kafka.feeds import TablesReport
     from keytide.sql.query_engine import Engine
 
 __all__ = ["Lake", "connect", "open_table"]
@@ -780,6 +787,66 @@ class Lake:
             starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
         )
         return feed(request, of_topics, self._catalog, self._spark, on_batch)
+
+    @checked
+    def ingest_tables(
+        self,
+        tables: str,
+        source: str,
+        *,
+        format: str,
+        primary_key: Sequence[str] = (),
+        partition_by: Sequence[str] = (),
+        sequence_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        empty_as_null: Sequence[str] = (),
+        dead_letter: str | None = None,
+        max_messages_per_batch: int | None = None,
+        starting_offsets: str | None = None,
+        consumer_properties: Mapping[str, str] | None = None,
+        if_lost: Literal["fail", "earliest", "latest"] | None = None,
+        continuous: bool = False,
+        merge_schema: bool = False,
+        on_batch: Callable[[str, Any], None] | None = None,
+        on_failure: Callable[[str, KeytideError], None] | None = None,
+    ) -> TablesReport:
+        """Feed a table for each topic of Kafka, such as Debezium writes them, side by side.
+
+        `tables` is a template of names, such as 'shop.{table}': `{table}` is what stands behind the
+        last dot of a topic's name, `{database}` the part before that, and `{topic}` the whole name
+        with underscores for dots. Topics that come to one name feed one table. In `source`,
+        `kafka://host:port/shop.public.*`, a `*` stands for any part of a name.
+
+        Each table is fed as `ingest` does it, with its offsets in its own snapshots. One that fails
+        stops no other one: its error is in `failed` of the report, and `on_failure(table, error)`
+        is called when it happens, as `on_batch(table, batch)` is after each commit, by any thread.
+        All batches that are read at the time have 64 MiB together, and 1 MiB each at least. With
+        `continuous`, up to 1,000 tables; topics that fit and are made later are fed too.
+
+        Raises `InvalidError` for what does not go together, a template that is none and topics
+        without such parts, `NotFoundError` where no topic fits, `DataError` where no broker
+        answers, and `SetupError` where a library is missing.
+        """
+        from keytide.lake.feeding import FeedRequest, Told, TopicOptions, feed_tables
+
+        request = FeedRequest(
+            warehouse=self.uri,
+            table=tables,
+            source=source,
+            format=format,
+            primary_key=tuple(primary_key),
+            partition_by=tuple(partition_by),
+            sequence_by=tuple(sequence_by),
+            options=dict(options or {}),
+            empty_as_null=tuple(empty_as_null),
+            dead_letter=dead_letter,
+            continuous=continuous,
+            merge_schema=merge_schema,
+        )
+        of_topics = TopicOptions(
+            starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
+        )
+        return feed_tables(request, of_topics, self._catalog, Told(on_batch, on_failure))
 
     @checked
     def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:
