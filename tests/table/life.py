@@ -24,10 +24,12 @@ from owned import Owned, make_owned, tend
 
 import keytide as kt
 from far import FarFolder
+from lagging import LaggingFolder
 from service import connect_by_service
 
 SERVICE = "service"
 FAR = "far"
+LAGGING = "lagging"
 CLOUD = "cloud"
 
 TABLES: dict[str, dict[str, str]] = {
@@ -64,6 +66,8 @@ def connect(warehouse: str) -> kt.Lake:
         return kt.connect(
             "", store=FarFolder(folder), cache=f"{folder}-cache", cache_bytes=_CACHE_BYTES
         )
+    if kind == LAGGING:
+        return kt.connect("", store=LaggingFolder(folder))
     if kind == CLOUD:
         return kt.connect((Path(folder) / "address").read_text())
     return kt.connect(folder)

@@ -233,7 +233,7 @@ class _Attempt:
         with suppress(NotFoundError):
             return self._metadata.snapshot(tried).uuid not in self._tried
         # Expiry takes the oldest snapshots, a rollback the newest.
-        if tried < min(self._metadata.snapshot_ids(), default=0):
+        if tried < min(self._metadata.listed_snapshot_ids(), default=0):
             raise self._unknown(tried, "it expired before its maker could be told")
         return False
 
@@ -371,7 +371,7 @@ class _Attempt:
                     return self._metadata.snapshot(seen.id) != seen
             # Expiry takes the oldest snapshots. A rollback takes the newest, and leaves one. A
             # folder may be changed while it is listed: only a second look shows that it is empty.
-            ids = self._metadata.snapshot_ids() or self._metadata.snapshot_ids()
+            ids = self._metadata.listed_snapshot_ids() or self._metadata.listed_snapshot_ids()
             if seen is not None and min(ids, default=seen.id) < seen.id:
                 return True
             # One that expired itself had become part of the table.

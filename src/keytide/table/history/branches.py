@@ -88,12 +88,16 @@ def _shown(branch: BranchInfo) -> tuple[object, ...]:
 def branches_of(metadata: TableMetadata) -> Branches:
     """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
     main = main_store(metadata.store)
-    return Branches(_info(BranchStore(main, name), metadata) for name in branch_names(main))
+    found = (_info(BranchStore(main, name), metadata) for name in branch_names(main))
+    return Branches(info for info in found if info is not None)
 
 
-def _info(store: BranchStore, table: TableMetadata) -> BranchInfo:
+def _info(store: BranchStore, table: TableMetadata) -> BranchInfo | None:
+    """None for a branch that somebody deletes meanwhile."""
     metadata = table.by(store, store.branch)
-    made = min(info.modified_ms for info in store.list(paths.schema_dir()))
+    made = min((info.modified_ms for info in store.list(paths.schema_dir())), default=None)
+    if made is None:
+        return None
     newest, earliest = metadata.latest_snapshot(), metadata.earliest_snapshot_id()
     first = None if earliest is None else metadata.snapshot(earliest)
     return BranchInfo(store.branch, utc(made), first, newest)

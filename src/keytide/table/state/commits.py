@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 from keytide.errors import ConflictError, DataError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
+from keytide.format.snapshot import FIRST_SNAPSHOT_ID
 from keytide.store import Store
 from keytide.table.state.keeper import Keeper
 
@@ -205,17 +206,25 @@ class Family:
     folder: str
     path: Callable[[int], str]
     parse: Callable[[str], int | None]
+    first: int
     hint: str | None = None
     """Where it is written which one is the newest, right or wrong."""
     reads_all: bool = False
     """Whether who needs the newest needs those before it too."""
 
 
-SCHEMAS = Family(paths.schema_dir(), paths.schema_path, paths.parse_schema_name, reads_all=True)
+SCHEMAS = Family(
+    paths.schema_dir(),
+    paths.schema_path,
+    paths.parse_schema_name,
+    first=0,
+    reads_all=True,
+)
 _SNAPSHOTS = Family(
     paths.snapshot_dir(),
     paths.snapshot_path,
     paths.parse_snapshot_name,
+    first=FIRST_SNAPSHOT_ID,
     hint=paths.snapshot_hint_path(paths.Hint.LATEST),
 )
 
@@ -225,18 +234,18 @@ def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
     if known is not None:
         found = _run(store, family, known.number, 1)
         if known in found:
-            return _to_the_end(store, family, found)
+            return _to_the_end(store, family, found) if len(found) > 1 else found
     hinted = _hinted(store, family)
     if hinted is not None:
         found = _run(store, family, hinted, 1)
         if found:
-            return _to_the_end(store, family, found)
+            return _to_the_end(store, family, found) if len(found) > 1 else found
     return _listed(store, family)
 
 
 def _to_the_end(store: Store, family: Family, found: list[Found]) -> list[Found]:
-    """A document and the one after it, if it is there, and all that come after that."""
-    is_open = len(found) > 1
+    """Documents, and all that come after the last of them."""
+    is_open = True
     while is_open:
         more = _run(store, family, found[-1].number + 1, _PROBES)
         found += more
@@ -265,15 +274,23 @@ def _hinted(store: Store, family: Family) -> int | None:
 
 
 def _listed(store: Store, family: Family) -> list[Found]:
-    """The newest document by a listing, or all of them."""
+    """The newest document by a listing, or all of them.
+
+    What came last may be missing from the listing, so its number is tried as well.
+    """
     for _ in range(_TRIES):
         names = store.list_names(family.folder)
         numbers = sorted(n for name in names if (n := family.parse(name)) is not None)
         wanted = numbers if family.reads_all else numbers[-1:]
-        read = store.read_present([family.path(number) for number in wanted])
-        if not wanted or read[-1] is not None:
-            pairs = zip(wanted, read, strict=True)
-            return [Found(number, data) for number, data in pairs if data is not None]
+        following = wanted[-1] + 1 if wanted else family.first
+        *read, beyond = store.read_present([family.path(n) for n in (*wanted, following)])
+        if wanted and read[-1] is None:
+            continue
+        pairs = zip(wanted, read, strict=True)
+        found = [Found(number, data) for number, data in pairs if data is not None]
+        if beyond is None:
+            return found
+        return _to_the_end(store, family, [*found, Found(following, beyond)])
     raise DataError(
         f"{store.uri_of(family.folder)}: each listing names a newest document that is gone when it "
         f"is read; somebody deletes there without end"

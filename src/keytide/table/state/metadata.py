@@ -299,21 +299,28 @@ class TableMetadata:
         return min(self.snapshot_ids(), default=None)
 
     def snapshot_ids(self) -> list[int]:
-        """Ids of all snapshots, ascending."""
+        """Ids of all snapshots, ascending; newer ones than a listing shows are found by a look."""
+        return self._listed_and_known()[0]
+
+    def listed_snapshot_ids(self) -> list[int]:
+        """Ids of the snapshots that a listing shows, ascending, whatever was seen before."""
         return self.commits.ids(self.store)
+
+    def _listed_and_known(self) -> tuple[list[int], Known]:
+        listing = self.store.begin(self.listed_snapshot_ids)
+        known = self._known_now()
+        listed = listing.result()
+        # What came while both were under way, or what a listing does not show yet, follows.
+        first = listed[-1] + 1 if listed else max(known.newest_id, FIRST_SNAPSHOT_ID)
+        return [*listed, *range(first, known.newest_id + 1)], known
 
     def snapshots(self) -> Iterator[Snapshot]:
         """The snapshots as of one look, oldest first, without those that expire meanwhile.
 
         Raises `DataError` for a torn one.
         """
-        listing = self.store.begin(self.snapshot_ids)
-        known = self._known_now()
-        listed = listing.result()
-        # What came while both were under way follows what was listed.
-        first = listed[-1] + 1 if listed else max(known.newest_id, FIRST_SNAPSHOT_ID)
-        later = range(first, known.newest_id + 1)
-        ids = [*(number for number in listed if number <= known.newest_id), *later]
+        listed, known = self._listed_and_known()
+        ids = [number for number in listed if number <= known.newest_id]
         for start in range(0, len(ids), _SNAPSHOTS_TOGETHER):
             calls = [
                 partial(self._snapshot_if_there, known.lineage, number)
@@ -380,7 +387,7 @@ class TableMetadata:
             raise NotFoundError(self._why_missing(snapshot_id))
 
     def _why_missing(self, snapshot_id: int) -> str:
-        ids = self.snapshot_ids()
+        ids = self.listed_snapshot_ids()
         there = f"snapshots {ids[0]} to {ids[-1]} are there" if ids else "it has none"
         reason = f"table {self.name} has no snapshot {shown(snapshot_id)}; {there}"
         if snapshot_id < FIRST_SNAPSHOT_ID:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -223,7 +223,7 @@ class _Documents:
                 hinted = paths.decode_hint(data)
                 if hinted is None:
                     self.findings.add(path, "it names no snapshot", "a number", _HINT_WAY_OUT)
-                elif hint is paths.Hint.LATEST and hinted > max(numbers, default=0):
+                elif hint is paths.Hint.LATEST and not self._is_there(hinted, numbers):
                     self.findings.add(
                         path,
                         f"it names snapshot {hinted}, which is not there",
@@ -231,6 +231,11 @@ class _Documents:
                         f"Restore {paths.snapshot_path(hinted)} from a copy; if it was never "
                         f"made, {_HINT_WAY_OUT[0].lower()}{_HINT_WAY_OUT[1:]}",
                     )
+
+    def _is_there(self, snapshot_id: int, listed: Sequence[int]) -> bool:
+        """Whether the newest snapshot is as new as this one; a listing may lag behind."""
+        path = paths.join(self.folder, paths.snapshot_path(snapshot_id))
+        return snapshot_id <= max(listed, default=0) or self.store.exists(path)
 
     # -- tags and consumers ---------------------------------------------------------------------
 
