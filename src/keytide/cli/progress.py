@@ -14,7 +14,14 @@ from typing import TypeVar
 
 import pyarrow as pa
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from keytide.cli.output import note
 from keytide.external.scan import ExternalScan
@@ -40,7 +47,10 @@ _MEMORY_BYTES_MAX = 128 << 20
 
 
 def tracked_batches(scan: Scan | ExternalScan) -> Iterator[pa.RecordBatch]:
-    """The scan's batches, with a progress bar over its buckets if it will take a while.
+    """The scan's batches, with a progress bar over its rows if it will take a while.
+
+    Of a bucket nobody knows beforehand how many of its stored rows are left: the bar moves with
+    those that come, and makes up for the others where the bucket ends.
 
     The bar is for people who watch: it needs a terminal that the rows do not go to themselves.
     Rows that others keep lie in no buckets, and come without one.
@@ -49,15 +59,18 @@ def tracked_batches(scan: Scan | ExternalScan) -> Iterator[pa.RecordBatch]:
         yield from scan.to_batches()
         return
     memory = min(scan.view.options.read_memory_bytes, _MEMORY_BYTES_MAX)
-    tasks, rows = scan.tasks(), 0
+    tasks, rows, done = scan.tasks(), 0, 0
     with _bar(scan) as progress:
-        bar = progress.add_task("", total=len(tasks), rows="0")
+        bar = progress.add_task("", total=sum(task.stored_rows for task in tasks), rows="0")
         for task in tasks:
+            end = done + task.stored_rows
             for table in task.tables(memory):
                 rows += table.num_rows
-                progress.update(bar, rows=f"{rows:,}")
+                done = min(done + table.num_rows, end)
+                progress.update(bar, completed=done, rows=f"{rows:,}")
                 yield from table.to_batches()
-            progress.advance(bar)
+            done = end
+            progress.update(bar, completed=done)
 
 
 def _bar(scan: Scan) -> Progress:
@@ -65,8 +78,8 @@ def _bar(scan: Scan) -> Progress:
     is_long = scan.plan.funnel.stages[-1].rows >= _LONG_ROWS
     return Progress(
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("buckets, {task.fields[rows]} rows"),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]} rows"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -36,6 +36,11 @@ class ReadTask:
         """The size of the files that it reads."""
         return sum(file.meta.file_size for file in self.bucket.files)
 
+    @property
+    def stored_rows(self) -> int:
+        """How many rows the files hold that it reads; of these it gives no more."""
+        return sum(file.meta.row_count for file in self.bucket.files)
+
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, in frames that together with their making fit in about `memory_bytes`.
 
