@@ -40,6 +40,8 @@ class KeptTable:
     branches: dict[str, KeptTable] = field(default_factory=dict)
     partitions: dict[str, dict[str, int]] = field(default_factory=dict)
     """By the texts of a partition, counts as commits have told them."""
+    is_old: bool = False
+    """Whether the catalog keeps no uuids, as those before 2.0."""
 
     @classmethod
     def made(cls, folder: Path, schema: Document) -> KeptTable:
@@ -77,10 +79,13 @@ class KeptTable:
     def commit(self, body: Document) -> Said:
         if body["tableId"] != self.id:
             return missing("TABLE")
-        if body["baseSnapshotUuid"] != (None if self.head is None else self.head["uuid"]):
+        if body["baseSnapshotUuid"] != (None if self.head is None else self.head.get("uuid")):
+            return 200, {"success": False}
+        if self.has(f"snapshot/snapshot-{body['snapshot']['id']}"):
             return 200, {"success": False}
         # A catalog writes a snapshot in words of its own.
-        head = {name: value for name, value in body["snapshot"].items() if name != "operation"}
+        unknown = {"operation", "uuid"} if self.is_old else {"operation"}
+        head = {name: value for name, value in body["snapshot"].items() if name not in unknown}
         self.put(f"snapshot/snapshot-{head['id']}", head)
         self.head = head
         for told in body["statistics"]:

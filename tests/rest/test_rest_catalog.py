@@ -125,7 +125,10 @@ def test_command_line_takes_the_token_from_the_environment(
     assert [text.split() for text in said] == [['"table"', '"shop.t"'], ['"n"', "2"]]
 
 
-def test_two_writers_who_race_lose_nothing(service: Service, table: kt.Table) -> None:
+@pytest.mark.parametrize("is_old", [False, True])
+def test_two_writers_who_race_lose_nothing(service: Service, table: kt.Table, is_old: bool) -> None:
+    service.databases["shop"]["t"].is_old = is_old
+
     def write(writer: int) -> None:
         own = connected(service).table("shop.t")
         for number in range(6):
@@ -145,10 +148,12 @@ def test_two_writers_who_race_lose_nothing(service: Service, table: kt.Table) ->
 # -- trouble ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("trouble", ["lost before", "lost after", "503"])
 def test_commit_whose_answer_is_lost_is_made_once(
-    service: Service, table: kt.Table, trouble: str
+    service: Service, table: kt.Table, trouble: str, is_old: bool
 ) -> None:
+    service.databases["shop"]["t"].is_old = is_old
     put(table, {1: 1})
     service.trouble = strikes(is_commit, trouble)
     put(table, {1: 2, 2: 2})

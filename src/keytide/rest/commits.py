@@ -30,13 +30,16 @@ from keytide.table.state.lineage import known_newest
 __all__ = ["RestCommits"]
 
 _TRIES = 3
+_DELTA = "deltaManifestList"
 
 
 @dataclass(frozen=True)
 class RestCommits:
     """The catalog takes a snapshot whose base, told by its uuid, is the newest one: see `Commits`.
 
-    It stores each under the name of the format. To the catalog a branch is a table of its own.
+    It stores each under the name of the format. To the catalog a branch is a table of its own,
+    whose newest snapshot is read from its folder: what catalogs tell of a new branch may be the
+    newest one of the table.
     """
 
     table: RestTable
@@ -48,6 +51,8 @@ class RestCommits:
 
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
         """See `Commits`. One request, and one of the store where the table went on."""
+        if _is_branch(store):
+            return FOLDER_COMMITS.newest(store, known)
         head = self._head(store)
         if head is None or known is None or known.number > head.number:
             return [] if head is None else [head]
@@ -60,7 +65,7 @@ class RestCommits:
     def create(
         self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
     ) -> bool:
-        """See `Commits`. After a lost answer the snapshot is looked for, by its uuid.
+        """See `Commits`. After a lost answer the snapshot is looked for, by the files it names.
 
         Where it is not there it is sent again, which does no harm: of all that are sent on top of
         one snapshot, the catalog takes one. Raises `ConflictError` where the table is no more.
@@ -75,7 +80,7 @@ class RestCommits:
         for _ in range(_TRIES):
             is_made, lost = self._sent(store, body)
             # An answer that was lost may have been to the very same snapshot.
-            if is_made or self._is_found(store, snapshot_id, str(sent["uuid"]), lost):
+            if is_made or self._is_found(store, snapshot_id, sent, lost):
                 return True
             if lost is None:
                 return False
@@ -99,9 +104,7 @@ class RestCommits:
 
     def _id(self, store: Store) -> str:
         """The id by which the catalog knows the table, or the branch."""
-        if branch_of(store) == paths.MAIN_BRANCH:
-            return self.table.id
-        return str(self.table.described(store).get("id"))
+        return str(self.table.described(store).get("id")) if _is_branch(store) else self.table.id
 
     def _sent(self, store: Store, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
         """Whether the catalog took a snapshot; or, where nobody can tell, what was lost."""
@@ -115,6 +118,8 @@ class RestCommits:
 
     def _head(self, store: Store) -> Found | None:
         """The newest snapshot, as Keytide writes it."""
+        if _is_branch(store):
+            return next(iter(FOLDER_COMMITS.newest(store, None)[-1:]), None)
         answer = self.table.get(store, "snapshot")
         if not answer.is_done:
             self._check_table(store, answer)
@@ -135,38 +140,33 @@ class RestCommits:
             )
 
     def _base_uuid(self, store: Store, snapshot_id: int) -> str | None:
-        """What tells the snapshot that another one is made on. Raises `UnsupportedError`."""
+        """What tells the snapshot that another one is made on; None where it has no such mark.
+
+        Paimon before 2.0 has none: of two snapshots of one id its catalogs take the first.
+        """
         known = known_newest(store)
         if known is None or known.number != snapshot_id - 1:
             known = _stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None
-        if known is None:
-            return None
-        uuid = _members(known.data).get("uuid")
-        if not uuid:
-            raise UnsupportedError(
-                f"{self.table}: snapshot {known.number} has no uuid, by which the catalog tells "
-                f"what a commit is made on; commit once by a newer release of the engine that "
-                f"made it"
-            )
-        return str(uuid)
+        return None if known is None else _members(known.data).get("uuid")
 
     def _is_found(
-        self, store: Store, snapshot_id: int, uuid: str, lost: LostAnswerError | None
+        self, store: Store, snapshot_id: int, sent: Mapping[str, Any], lost: LostAnswerError | None
     ) -> bool:
         """Whether a snapshot is there that the catalog did not say it took."""
         try:
-            return self._has(store, snapshot_id, uuid)
+            return self._has(store, snapshot_id, sent)
         except DataError as error:
             raise UnknownOutcomeError(
                 f"{lost or error}; whether {self.table} has the commit could not be seen"
             ) from error
 
-    def _has(self, store: Store, snapshot_id: int, uuid: str) -> bool:
+    def _has(self, store: Store, snapshot_id: int, sent: Mapping[str, Any]) -> bool:
         head = self._head(store)
         if head is None or head.number < snapshot_id:
             return False
         there = head if head.number == snapshot_id else _stored(store, snapshot_id)
-        return there is not None and _members(there.data).get("uuid") == uuid
+        # No two snapshots name the same list, and catalogs keep no more than the members they know.
+        return there is not None and _members(there.data).get(_DELTA) == sent[_DELTA]
 
 
 def _statistics(change: PartitionChange) -> dict[str, Any]:
@@ -178,6 +178,10 @@ def _statistics(change: PartitionChange) -> dict[str, Any]:
         "lastFileCreationTime": change.newest_file_ms,
         "totalBuckets": change.total_buckets,
     }
+
+
+def _is_branch(store: Store) -> bool:
+    return branch_of(store) != paths.MAIN_BRANCH
 
 
 def _stored(store: Store, number: int) -> Found | None:

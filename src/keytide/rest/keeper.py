@@ -17,7 +17,7 @@ from keytide.rest.schema_changes import schema_changes
 from keytide.rest.table import RestTable
 from keytide.store import Store
 from keytide.table.definition.evolution import SchemaChange
-from keytide.table.state.commits import UnknownOutcomeError
+from keytide.table.state.commits import FOLDER_COMMITS, UnknownOutcomeError
 
 __all__ = ["RestKeeper"]
 
@@ -155,11 +155,10 @@ class RestKeeper:
         self, store: Store, newest_id: int, target_id: int, lost: UnknownOutcomeError
     ) -> None:
         """Raise unless the newest snapshot is the one that was rolled back to."""
-        told = (self.table.get(store, "snapshot").document.get("snapshot") or {}).get("snapshot")
-        number = told.get("id") if isinstance(told, dict) else None
-        if number == target_id:
+        newest = max(FOLDER_COMMITS.ids(store), default=0)
+        if newest == target_id:
             return
-        if number is not None and number > newest_id:
+        if newest > newest_id:
             raise ConflictError(
                 f"{self.table}: other writers committed while it was rolled back, so nothing was "
                 f"changed; look at what they did, and roll it back again"
