@@ -376,6 +376,14 @@ def test_a_table_of_another_flow_is_no_target(lake: kt.Lake) -> None:
         lake.auto_cdc("plain", [{"k": 1, "s": 1}], "k", "s")
 
 
+def test_a_table_whose_lowest_version_is_the_newest_is_no_target(lake: kt.Lake) -> None:
+    options = {"sequence.field": "s", "sequence.field.sort-order": "descending"}
+    columns = pa.schema([("k", pa.int64()), ("s", pa.int64())])
+    lake.create_table("t", columns, ["k"], options=options)
+    with pytest.raises(kt.InvalidError, match="its newest version is the lowest one"):
+        lake.auto_cdc("t", [{"k": 1, "s": 1}], "k", "s")
+
+
 def test_no_events_are_no_commit(lake: kt.Lake) -> None:
     assert lake.auto_cdc("t", [], "k", "s").snapshot_id is None
     assert apply(lake, [], 2).snapshot_id is None

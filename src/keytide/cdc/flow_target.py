@@ -71,6 +71,8 @@ def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
         yield _difference("its primary key", schema.primary_keys, wanted)
     if options.sequence_field != _sequence(flow):
         yield _difference(f"its '{keys.SEQUENCE_FIELD}'", options.sequence_field, _sequence(flow))
+    if options.sequence_sort_order == "descending":
+        yield f"its newest version is the lowest one ('{keys.SEQUENCE_FIELD_SORT_ORDER}')"
     # The engine that keeps the newest row of each key is the one that tables have by default.
     if options.merge_engine != TableOptions.parse({}).merge_engine or options.ignore_delete:
         yield "it does not keep the newest row of each key, and its deletes"
