@@ -47,7 +47,7 @@ ROOMS = [
     ["index"],
     ["merge"],
     ["table.values", "table.definition", "table.conditions"],
-    ["table.state", "table.runner"],
+    ["table.state", "table.runner", "table.strides"],
     ["table.read", "table.changes", "table.write", "table.commit"],
     ["table.publishing"],
     ["table.history"],

@@ -279,9 +279,9 @@ def test_compaction_counts_the_buckets_that_are_done(monkeypatch: pytest.MonkeyP
     shown: list[tuple[int, int]] = []
 
     @contextmanager
-    def recorded(what: str) -> Iterator[Callable[[int, int], None]]:
+    def recorded(what: str) -> Iterator[progress.Show]:
         assert what == "buckets"
-        yield lambda done, total: shown.append((done, total))
+        yield lambda done, total, rows=0: shown.append((done, total))
 
     monkeypatch.setattr(progress, "progress_bar", recorded)
     taken: list[int] = []

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import Event, Thread
-from typing import TypeVar
+from threading import Event, Lock, Thread
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from rich.console import Console
@@ -27,6 +26,7 @@ from keytide.cli.output import note
 from keytide.external.scan import ExternalScan
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Threads
+from keytide.table.strides import listening
 
 __all__ = [
     "SECONDS_BETWEEN_LINES",
@@ -87,8 +87,16 @@ def _bar(scan: Scan) -> Progress:
     )
 
 
+class Show(Protocol):
+    """Shows how far some work is."""
+
+    def __call__(self, done: int, total: int, rows: int = 0) -> None:
+        """So many things are done of all, and so many rows are written."""
+        ...
+
+
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(what: str) -> Iterator[Show]:
     """A bar over things done of so many; where no terminal shows it, a line from time to time."""
     if not sys.stderr.isatty():
         yield _Lines(what).show
@@ -96,13 +104,21 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(what),
+        TextColumn(f"{what}{{task.fields[rows]}}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     ) as progress:
-        bar = progress.add_task("", total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
+        bar = progress.add_task("", total=None, rows="")
+
+        def show(done: int, total: int, rows: int = 0) -> None:
+            progress.update(bar, completed=done, total=total, rows=_of_rows(rows))
+
+        yield show
+
+
+def _of_rows(count: int) -> str:
+    return f", {count:,} rows written" if count else ""
 
 
 @contextmanager
@@ -133,16 +149,19 @@ class _Lines:
         self._what = what
         self._told_at = time.monotonic()
 
-    def show(self, done: int, total: int) -> None:
+    def show(self, done: int, total: int, rows: int = 0) -> None:
         """Tell it, if it is time to."""
         if time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
             self._told_at = time.monotonic()
-            note(f"{done:,} of {total:,} {self._what}")
+            note(f"{done:,} of {total:,} {self._what}{_of_rows(rows)}")
 
 
 @dataclass(frozen=True)
 class TrackedThreads:
-    """Runs tasks in this process, each of them a step of a bar; see `TaskRunner`."""
+    """Runs tasks in this process, each of them a step of a bar; see `TaskRunner`.
+
+    A task that takes long is seen to go on by the rows that it has written.
+    """
 
     threads: Threads
     what: str
@@ -150,12 +169,28 @@ class TrackedThreads:
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
         """Run tasks and hand on what they made, in their order."""
         with progress_bar(self.what) as show:
-            done = itertools.count(1)
-            show(0, len(tasks))
+            way = _Way(show, len(tasks))
+            self.threads.each([partial(way.tracked, task) for task in tasks], take)
 
-            def tracked(task: Callable[[], T]) -> T:
-                made = task()
-                show(next(done), len(tasks))
-                return made
 
-            self.threads.each([partial(tracked, task) for task in tasks], take)
+class _Way:
+    """How far some tasks are; for many threads."""
+
+    def __init__(self, show: Show, total: int) -> None:
+        self._show, self._total = show, total
+        self._done = self._rows = 0
+        self._lock = Lock()
+        show(0, total)
+
+    def tracked(self, task: Callable[[], T]) -> T:
+        """Run a task, and tell what it does."""
+        with listening(lambda rows: self._add(0, rows)):
+            made = task()
+        self._add(1, 0)
+        return made
+
+    def _add(self, done: int, rows: int) -> None:
+        with self._lock:
+            self._done += done
+            self._rows += rows
+            self._show(self._done, self._total, self._rows)

@@ -29,6 +29,7 @@ from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
+from keytide.table.strides import rows_done
 from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import Written
@@ -285,6 +286,7 @@ class Rewriting:
             first += frame.height
             table, path = to_arrow(rows, stored_schema(self.view)), f"{directory}/{next(names)}"
             yield writer.write_file(table, path, source=self.source)
+            rows_done(table.num_rows)
 
 
 def _rows_of_a_file(files: Sequence[PlannedFile], target_bytes: int) -> int:

@@ -54,6 +54,7 @@ from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
+from keytide.table.strides import rows_done
 from keytide.table.write.bucket_writer import (
     NewFiles,
     added_file,
@@ -318,6 +319,7 @@ class CompactTask:
         meta = writer.write_file(
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT
         )
+        rows_done(rows.num_rows)
         if are_laid_out(self.view):
             total = self.unit.files[0].total_buckets
             lay_out(self.view, added_file(self.bucket, total, meta), rows)
