@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from socket import SHUT_RDWR
 from threading import Lock, Thread
 from typing import Any
 
 from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
 from thrift.server.TServer import TThreadedServer
 from thrift.transport.TSocket import TServerSocket
-from thrift.transport.TTransport import TTransportException
 
 __all__ = ["Hive", "hive_serving"]
 
@@ -82,16 +82,25 @@ def _there(known: dict[str, Any], name: str) -> Any:
     return known[name]
 
 
+class _Sockets(TServerSocket):
+    def accept(self) -> Any:
+        try:
+            return super().accept()
+        except (OSError, AttributeError) as error:
+            # Of all exceptions the server's loop ends with this one alone; others it logs for ever.
+            raise KeyboardInterrupt from error
+
+
 class _Server(TThreadedServer):
     def serve(self) -> None:
-        with suppress(TTransportException, OSError, ValueError, AttributeError):
+        with suppress(KeyboardInterrupt):
             super().serve()
 
 
 @contextmanager
 def hive_serving(hive: Hive) -> Iterator[str]:
     """The address of a metastore on this machine, as long as the block lasts."""
-    sockets = TServerSocket("127.0.0.1", 0)
+    sockets = _Sockets("127.0.0.1", 0)
     sockets.listen()
     port = sockets.handle.getsockname()[1]
     sockets.listen = lambda: None
@@ -99,4 +108,7 @@ def hive_serving(hive: Hive) -> Iterator[str]:
     thread = Thread(target=server.serve, daemon=True)
     thread.start()
     yield f"thrift://127.0.0.1:{port}"
+    sockets.handle.shutdown(SHUT_RDWR)  # wakes who waits for the next client
     sockets.close()
+    thread.join(10)
+    assert not thread.is_alive()

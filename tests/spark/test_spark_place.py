@@ -76,7 +76,7 @@ STATEMENTS: dict[str, Callable[[Rows], Rows]] = {
     f"{ON} WHEN MATCHED THEN UPDATE SET v = s.v, n = s.n {INSERT}": lambda r: r
     | {2: ("x", 20), 5: (None, None), 77: ("z", 7)},
     f"{ON} WHEN MATCHED AND s.op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET n = t.n + s.n": (
-        lambda r: {i: (v, n + n if i in (2, 77) else n) for i, (v, n) in r.items() if i != 5}
+        lambda r: {i: (v, n + 20 if i == 2 else n) for i, (v, n) in r.items() if i != 5}
     ),
     "DELETE FROM t WHERE id > 70 AND length(v) = 1": lambda r: {
         i: x for i, x in r.items() if i < 70
