@@ -3,14 +3,14 @@
 PY := .venv/bin/python
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java-home.sh)" && export JAVA_HOME &&
 PYTEST := $(PY) -m pytest
-CHECKED := $(wildcard src tests scripts demo benchmarks)
+CHECKED := $(wildcard src tests scripts demo benchmarks examples)
 
 # Tests start hundreds of Pythons, and none of them should have to compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test run-tests test-all test-fast soak kafka metastore clouds fuzz interop spark-versions wheels lint types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-fast soak kafka metastore clouds fuzz interop spark-versions wheels lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon a
 .venv-duckdb/.ready: requirements-duckdb.lock | venv
 	@sh scripts/make-duckdb-env.sh
 
+.venv-docs/.ready: requirements-docs.lock | venv
+	@sh scripts/make-docs-env.sh
+
 .venv-java/.ready: scripts/get-paimon-java.sh
 	@sh scripts/get-paimon-java.sh
 
@@ -43,6 +46,15 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon a
 .venv-metastore/.ready: scripts/get-metastore.sh | venv
 	@sh scripts/get-metastore.sh
 
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+
+docs: .venv-docs/.ready  ## Build the documents as a site into site/, and check what it finds
+	@.venv-docs/bin/python -m mkdocs build --quiet
+	@.venv-docs/bin/python -m pytest -m site tests/docs/test_site.py $(ARGS)
+
+docs-serve: .venv-docs/.ready  ## Show the site while you write, at http://127.0.0.1:8000
+	@.venv-docs/bin/python -m mkdocs serve
+
 demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
@@ -56,7 +68,7 @@ test-all: export KEYTIDE_CASES = all
 test-all: test  ## The same with every case of large tests, of which `make test` runs some each day
 
 test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
-	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds" $(ARGS)
+	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds and not site" $(ARGS)
 
 soak: venv  ## Run the tests that kill drivers of Spark and writers for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
@@ -105,6 +117,6 @@ bench: .venv/.bench  ## Measure Keytide and its peers side by side
 	@$(PY) -m pip install -q -r requirements-bench.lock && touch $@
 
 clean:  ## Remove caches and outputs; the environments stay
-	@rm -rf build dist demo-output spark-warehouse metastore_db derby.log \
+	@rm -rf build dist demo-output site spark-warehouse metastore_db derby.log \
 		.pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	@find $(CHECKED) -name __pycache__ -prune -exec rm -rf {} +

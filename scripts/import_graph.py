@@ -65,7 +65,7 @@ ROOMS = [
     ["lake"],
     ["duckdb", "pinot"],
     ["__init__"],
-    ["cli"],
+    ["cli", "__main__"],
 ]
 
 
@@ -144,7 +144,7 @@ def _docstrings(tree: ast.AST) -> Iterator[ast.AST]:
 
 # -- the picture -----------------------------------------------------------------------------------
 
-_WIDTH, _ROW, _LEFT, _TOP = 900, 62, 30, 56
+_WIDTH, _ROW, _LEFT, _TOP, _IN_A_ROW = 900, 62, 30, 56, 5
 _CAPTION = "The rooms of Keytide; an arrow says that one imports the other"
 _STYLE = (
     'text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#1d2b36}'
@@ -156,7 +156,11 @@ _STYLE = (
 def picture(graph: Mapping[str, frozenset[str]]) -> str:
     """The rooms from the top down, and an arrow for each import from one into another."""
     between = {(room_of(module), room_of(name)) for module in graph for name in graph[module]}
-    rows = list(reversed(ROOMS))
+    rows = [
+        row[first : first + _IN_A_ROW]  # those that come first in a row stand below the others
+        for row in reversed(ROOMS)
+        for first in reversed(range(0, len(row), _IN_A_ROW))
+    ]
     places = dict(_places(rows))
     height = _TOP + len(rows) * _ROW + 20
     arrows = "".join(

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes requirements-dev.lock and those for benchmarks, pypaimon and DuckDB as a reader:
+# Writes requirements-dev.lock and those for benchmarks, documents, pypaimon and DuckDB as a reader:
 # exact pins of the newest versions that pyproject.toml allows, for every supported Python.
 # The pins name no index, so that each machine uses its own.
 set -eu
@@ -27,6 +27,12 @@ header() { echo "# Written by \`make lock\`; do not edit."; }
 
 pins requirements-dev.lock dev
 pins requirements-bench.lock bench
+
+{
+    header
+    $uv export -q --directory "$scratch" --frozen --only-group docs \
+        --no-hashes --no-annotate --no-header
+} >requirements-docs.lock
 
 packages() { # FILE REQUIREMENT...
     file=$1
