@@ -65,6 +65,7 @@ CHANGES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.takes_turns
 @given(batches=st.lists(CHANGES, min_size=1, max_size=3))
 def test_rows_are_those_that_a_write_leaves_and_late_ones_are_counted(batches: list[Any]) -> None:
     one = new_table(**PRODUCERS)

@@ -124,6 +124,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("command", [["snapshots"], ["why", "1"]])
 def test_no_line_is_wider_than_the_terminal(
     orders: kt.Table, monkeypatch: pytest.MonkeyPatch, command: list[str]

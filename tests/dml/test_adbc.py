@@ -128,6 +128,7 @@ a_tree = st.recursive(
 )
 
 
+@pytest.mark.takes_turns
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees=st.lists(a_tree, min_size=20, max_size=20))
 def test_predicate_keeps_in_a_database_what_it_keeps_here(
@@ -581,6 +582,7 @@ CONDITIONS = [
 STEP = st.tuples(st.sampled_from(STATEMENTS), st.sampled_from(CONDITIONS), st.integers(0, 9))
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=5)
 @given(steps=st.lists(STEP, min_size=1, max_size=6))
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

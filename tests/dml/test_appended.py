@@ -434,6 +434,7 @@ def test_serializable_statement_conflicts_with_what_it_has_read(
     assert beside(store, lambda: doing[what]("b"), "a1x", isolation="serializable") == 1
 
 
+@pytest.mark.takes_turns
 def test_no_update_is_lost(store: Store, options: dict[str, str]) -> None:
     """Each writer adds one to a row, again and again, and begins anew after a conflict."""
     table = new_table(store, False, commit__max_retries="50", **options)
@@ -605,6 +606,7 @@ a_step = st.one_of(
 )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("kind", KINDS)
 @given(steps=st.lists(a_step, max_size=9), partitioned=st.booleans(), bucketed=st.booleans())
 def test_any_history_is_that_of_a_list(

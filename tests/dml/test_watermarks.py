@@ -191,6 +191,7 @@ def test_policy_may_change_at_any_time(lake: kt.Lake) -> None:
     assert watermarks(t)[1] == LATER
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     stamps=st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=2, max_size=4),

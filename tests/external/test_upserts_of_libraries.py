@@ -54,6 +54,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "FORMATS", {**formats.FORMATS, **made})
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(("format_", "made"), [("delta", delta_table), ("iceberg", iceberg_table)])
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(commits=COMMITS)

@@ -60,6 +60,7 @@ def test_interop_rolled_back_table_is_read_and_written_alike(
 # -- branches --------------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 def test_interop_branch_is_read_and_written_alike(judge: Judge, orders: kt.Table) -> None:
     orders.create_tag("first", 1)
     for name, place in {"tagged": {"tag": "first"}, "newest": {}, "blank": {"empty": True}}.items():

@@ -163,6 +163,7 @@ def paths_of(document: Any, *, upto: int = 3) -> list[str]:
 CONFIG_PATHS = [*paths_of(CONFIG), *(f"upsertConfig.{name}" for name in member_names(Upsert))]
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=200)
 @given(
     config=st.dictionaries(st.sampled_from(CONFIG_PATHS), JSON, max_size=2),

@@ -52,6 +52,7 @@ def test_rows_change_on_spark_as_they_do_in_a_dict(warehouse: str, spark: Any, k
     assert table.verify().findings == ()
 
 
+@pytest.mark.takes_turns
 def test_dead_rows_at_the_edges_of_words_and_stretches_are_not_read(
     warehouse: str, spark: Any
 ) -> None:

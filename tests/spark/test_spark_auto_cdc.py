@@ -31,6 +31,7 @@ def flow(lake: kt.Lake, target: str, source: Any, scd_type: int, **more: Any) ->
     )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("limit", ["0", "128 mb"], ids=["executors", "driver"])
 def test_a_dataframe_goes_where_its_work_is_done(spark: Any, warehouse: str, limit: str) -> None:
     from pyspark.sql.functions import col

@@ -79,6 +79,7 @@ def test_error_on_an_executor_arrives_and_leaves_no_file(
     assert sorted(Path(table.uri).rglob("data-*")) == files
 
 
+@pytest.mark.takes_turns
 def test_writes_of_spark_compact_what_they_touch(spark: SparkSession, warehouse: str) -> None:
     table = made(spark, warehouse, **{"compaction.background": "false"})
     for n in range(5):

@@ -322,6 +322,7 @@ def test_engine_that_empties_a_column_may_bring_nulls_that_no_file_has(
     assert_same(table.scan(), spark)
 
 
+@pytest.mark.takes_turns
 def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
     warehouse: str, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_worker_lists_archives_anew_but_for_that_of_spark(tmp_path: Path) -> N
     assert done.stdout.split() == ["False", "True"]
 
 
+@pytest.mark.takes_turns
 def test_worker_that_spark_hangs_up_on_prints_no_traceback_but_those_of_other_errors() -> None:
     code = """
 import sys, traceback

@@ -186,6 +186,7 @@ def test_view_of_a_table_that_is_gone_is_in_nobody_elses_way(warehouse: str, spa
     spark.sql("drop view gone")
 
 
+@pytest.mark.takes_turns
 def test_frame_whose_snapshot_expired_says_so(table: kt.Table, spark: Any) -> None:
     read = spark.read.format("keytide")
     unplanned, planned = read.load(table.uri), read.load(table.uri)

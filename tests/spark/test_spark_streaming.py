@@ -73,6 +73,7 @@ def run(spark: Any, tmp_path: Path, table: kt.Table) -> None:
     query.awaitTermination()
 
 
+@pytest.mark.takes_turns
 def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
     tmp_path: Path, warehouse: str, spark: Any
 ) -> None:

@@ -35,6 +35,7 @@ def shown(table: kt.Table) -> dict[int, tuple[int, str]]:
     return found
 
 
+@pytest.mark.takes_turns
 def test_dataframes_are_upserted(table: kt.Table, spark: SparkSession) -> None:
     table.write(frame(spark, [(k, 5, "a") for k in range(40)]))
     table.write(frame(spark, [(k, 4 + k % 3, "b") for k in range(0, 60, 2)]))

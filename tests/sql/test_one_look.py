@@ -52,6 +52,7 @@ def test_statement_reads_one_snapshot_of_a_table(
     assert FIRST <= found < LAST
 
 
+@pytest.mark.takes_turns
 @DRAWN
 @given(st.sampled_from([*STATEMENTS.values()]), QUERIES, QUERIES, PHASES)
 def test_rows_are_changed_by_one_snapshot(

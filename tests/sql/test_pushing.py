@@ -204,6 +204,7 @@ def test_pattern_escapes_with_a_backslash(lake: kt.Lake) -> None:
     ]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("count", [100, 3_000])
 def test_long_chains_and_lists_are_queried(lake: kt.Lake, count: int) -> None:
     listed = ", ".join(map(str, range(5, 5 + count)))

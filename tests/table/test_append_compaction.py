@@ -148,6 +148,7 @@ def data_files(store: Store) -> set[str]:
 # -- rows in order ---------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("strategy", ["order", "zorder", "hilbert"])
 @given(
     parts=st.lists(

@@ -184,6 +184,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.takes_turns
 @given(steps=STEPS, vectors=st.booleans(), bytes_max=st.sampled_from([1 << 20, "10 gb"]))
 def test_lake_with_a_cache_answers_as_one_without(
     tmp_path_factory: pytest.TempPathFactory,

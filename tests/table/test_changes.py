@@ -175,6 +175,7 @@ def take(table: kt.Table, step: Sequence[Any]) -> None:
         table.alter(ChangeColumnType(("n",), kt.parse_sql_type("BIGINT")))
 
 
+@pytest.mark.takes_turns
 @given(
     engine=st.sampled_from(sorted(ENGINES)),
     buckets=st.integers(1, 3),

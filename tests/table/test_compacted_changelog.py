@@ -308,6 +308,7 @@ def test_first_row_is_told_once_and_lies_in_one_file() -> None:
     assert sum(e.file.row_count for e in table.scan().live.entries) == 4
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     ("options", "runs"),
     [({"lookup-wait": "false"}, 4), ({"lookup-compact": "gentle"}, 4),
@@ -402,6 +403,7 @@ def check_history(engine: str, producer: str, data: st.DataObject) -> None:
     assert table.verify().findings == ()
 
 
+@pytest.mark.takes_turns
 @given(
     engine=st.sampled_from(list(ENGINES)),
     producer=st.sampled_from(list(PRODUCERS)),

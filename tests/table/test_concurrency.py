@@ -204,6 +204,7 @@ def test_threads_that_share_one_table_object_lose_nothing(warehouse: str) -> Non
     assert table.scan().count() == 1
 
 
+@pytest.mark.takes_turns
 def test_sequence_numbers_of_racing_commits_follow_their_order(warehouse: str) -> None:
     """Other engines order versions by these numbers alone."""
     table = new_table(warehouse, **{"write-only": "true"})
@@ -218,6 +219,7 @@ def test_sequence_numbers_of_racing_commits_follow_their_order(warehouse: str) -
     assert all(low == high for low, high in numbers)
 
 
+@pytest.mark.takes_turns
 def test_killed_writer_loses_no_acknowledged_commit_and_leaves_a_sound_table(
     warehouse: str,
 ) -> None:

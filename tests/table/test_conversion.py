@@ -72,6 +72,7 @@ def assert_sound(table: kt.Table) -> None:
 # -- there and back --------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("mode", MODES)
 def test_table_is_converted_there_and_back_with_its_rows_and_its_deletes(mode: str) -> None:
     table = new_table(mode)

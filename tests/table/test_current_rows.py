@@ -54,6 +54,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("buckets", ["1", "3"])
 @given(steps=st.lists(STEPS, min_size=1, max_size=6))
 def test_any_history_is_looked_up_as_it_is_scanned(buckets: str, steps: list[Any]) -> None:

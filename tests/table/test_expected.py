@@ -192,6 +192,7 @@ def test_write_whose_look_fails_commits_nothing_and_leaves_nothing(
     assert table.verify().is_healthy
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(("action", "value"), [("write", 2), ("update", 11)])
 def test_commit_that_comes_between_the_look_and_the_creation_lies_below(
     action: str, value: int, client: FarClient, monkeypatch: pytest.MonkeyPatch

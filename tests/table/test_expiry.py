@@ -554,6 +554,7 @@ def test_commit_of_unknown_outcome_that_expired_is_told_so() -> None:
     assert table.scan(where="k = 99").count() == 1
 
 
+@pytest.mark.takes_turns
 def test_readers_and_writers_beside_aggressive_expiry_go_on() -> None:
     store = full_history()
     stop = Event()

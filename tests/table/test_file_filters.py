@@ -44,6 +44,7 @@ rows = st.lists(st.tuples(keys, st.none() | st.integers(0, 4), st.booleans()), m
 Rows = list[tuple[int, int | None, bool]]
 
 
+@pytest.mark.takes_turns
 @given(st.lists(rows, max_size=5), st.sampled_from(["500 b", "0 b"]), st.sampled_from("dpa"))
 def test_reads_are_those_without_filters(writes: list[Rows], threshold: str, engine: str) -> None:
     engines = {"d": "deduplicate", "p": "partial-update", "a": "aggregation"}

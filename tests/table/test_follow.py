@@ -221,6 +221,7 @@ TOLD = {
 }
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("producer", MADE)
 def test_changelog_of_compactions_is_followed(producer: str) -> None:
     table, told_of = filled(**MADE[producer]), TOLD[producer]

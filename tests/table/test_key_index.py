@@ -164,6 +164,7 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("buckets", ["1", "2"])
 @given(steps=st.lists(STEPS, min_size=2, max_size=10))
 def test_any_history_gives_the_rows_and_the_index_of_the_model(
@@ -292,6 +293,7 @@ def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
 # -- several writers, and others -------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 def test_two_writers_leave_one_row_of_a_key_whenever_the_other_comes() -> None:
     for request in itertools.count(1):
         store, model = new_store(), Model()

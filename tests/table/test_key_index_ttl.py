@@ -38,6 +38,7 @@ IN_ONE_BUCKET = STEPS.filter(lambda step: not (isinstance(step, str) and "bucket
 DELETES_GO = {"upsert.deleted-keys-ttl": "10"}
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("name", TTLS)
 @given(steps=st.lists(IN_ONE_BUCKET, min_size=2, max_size=10))
 def test_any_history_gives_the_rows_and_the_index_of_a_model_that_forgets_nothing(

@@ -57,6 +57,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("options", [DROPS, MARKS])
 @given(commits=st.lists(ROWS, min_size=1, max_size=4))
 def test_rows_that_are_shown_and_counted_are_those_of_a_table_that_stores_all(

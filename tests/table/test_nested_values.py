@@ -114,6 +114,7 @@ def said_by(call: Callable[[], Any]) -> str:
     return "nothing"
 
 
+@pytest.mark.takes_turns
 def test_no_call_ends_the_process_for_a_nested_value(tmp_path: Any) -> None:
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],

@@ -228,6 +228,7 @@ OF_NEW_COLUMNS = [
 ]  # fmt: skip
 
 
+@pytest.mark.takes_turns
 @given(
     st.sampled_from(list(ENGINES)),
     histories,

@@ -203,6 +203,7 @@ def test_changes_taken_in_as_they_come_give_a_copy_of_the_table(
     assert copy.rows() == shown(table)
 
 
+@pytest.mark.takes_turns
 @given(
     buckets=st.sampled_from([{}, {"bucket": "2", "bucket-key": "k"}]),
     vectors=st.booleans(),

@@ -137,6 +137,7 @@ def test_changelogs_that_outlive_their_snapshots_keep_what_they_tell(producer: s
     assert files <= {f.path for f in inside.list()}, mode
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
 def test_cleaning_that_dies_has_deleted_orphans_only_and_the_next_one_goes_on(action: Any) -> None:
     moment = None

@@ -170,6 +170,7 @@ def test_dry_run_drops_nothing() -> None:
     assert expire_partitions(table.stored, asked, now=lambda: NOW).partitions == told.partitions
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("action", ["crash", "fail"])
 def test_drop_that_dies_drops_all_of_them_or_none(action: Any) -> None:
     for nth in range(1, 9):

@@ -49,6 +49,7 @@ def loaded(folder: Path, pieces: int) -> tuple[kt.Table, float]:
     return table, sum(rows_of.values()) / (pieces * PIECE_ROWS)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("pieces", [30, 90])
 def test_rows_in_the_order_of_keys_are_written_again_as_often_however_many(
     tmp_path: Path, pieces: int

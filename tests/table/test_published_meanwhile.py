@@ -63,6 +63,7 @@ def writer(table: kt.Table) -> Iterator[None]:
         process.communicate()
 
 
+@pytest.mark.takes_turns
 @pytest.mark.slow
 @pytest.mark.skipif(not duckdb_reader.is_here(), reason="`make interop-env` brings DuckDB")
 def test_reader_sees_whole_commits_and_no_file_that_expiry_deleted(tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def take(table: kt.Table, model: Model, step: Any) -> None:
             model.rows[key] = fresh, stated
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("buckets", ["1", "2"])
 @given(steps=st.lists(STEPS, min_size=2, max_size=8))
 def test_any_history_gives_the_rows_and_the_index_of_the_model(
@@ -247,6 +248,7 @@ def test_batch_that_is_delivered_again_doubles_nothing() -> None:
     assert [(row["sum"], row["each"]) for row in shown(table).values()] == [(5, ["a"])]
 
 
+@pytest.mark.takes_turns
 def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
     for request in itertools.count(1):
         store = new_store()
@@ -264,6 +266,7 @@ def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
         assert_index_is_that_of_the_rows(table)
 
 
+@pytest.mark.takes_turns
 def test_a_look_at_the_current_rows_of_all_files_is_one_wait() -> None:
     def waits(**options: str) -> int:
         lake = kt.connect("", store=new_store())
@@ -318,6 +321,7 @@ def test_late_row_is_refused_with_its_key_and_the_ways_out() -> None:
     assert len(table.snapshots()) == 1
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     "options",
     [
