@@ -5,8 +5,8 @@ Tests that stop at each request, or try each pair of kinds, have hundreds of cas
 tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
 run after as many days, which are a fortnight at most. `KEYTIDE_CASES=all` runs all, and so does
 whoever names a test. Of a test that is to run some case runs each day. Long tests without cases
-take turns with each other: a quarter of them runs each day. A file that is marked as a whole runs as
-a whole.
+take turns with each other: a quarter of them runs each day. A file that is marked as a whole runs
+as a whole.
 """
 
 from __future__ import annotations
