@@ -169,16 +169,17 @@ def sequence_groups() -> Picture:
     names = [("1", "Ada", "5"), ("1", "Eva", "4")]
     right, _ = picture.table(20, 46, ("id", "name", "v_name"), names,
                              [shop, ["deadrow"] * 3])  # fmt: skip
-    picture.note(right + 12, 113, "late: v_name 4 is older than 5")
-    picture.head(20, 172, "mail: 'fields.v_plan.sequence-group' = 'plan'")
-    picture.table(20, 186, ("id", "plan", "v_plan"), [("1", "basic", "1"), ("1", "full", "2")],
+    picture.note(20, 142, "late: v_name 4 is older than 5")
+    picture.head(20, 192, "mail: 'fields.v_plan.sequence-group' = 'plan'")
+    plans = [("1", "basic", "1"), ("1", "full", "2")]
+    below, _ = picture.table(20, 206, ("id", "plan", "v_plan"), plans,
                   [["deadrow"] * 3, mail])  # fmt: skip
     x = 480.0
-    picture.arrow((240, 84), (x - 6, 140))
-    picture.arrow((240, 224), (x - 6, 160))
-    picture.head(x, 120, "one row; each group by its own order")
+    picture.arrow((right + 6, 84), (x - 6, 164))
+    picture.arrow((below + 6, 268), (x - 6, 176))
+    picture.head(x, 134, "one row; each group by its own order")
     row = ("1", "Ada", "5", "full", "2")
-    picture.table(x, 132, ("id", "name", "v_name", "plan", "v_plan"), [row],
+    picture.table(x, 146, ("id", "name", "v_name", "plan", "v_plan"), [row],
                   [["cell", "steprow", "steprow", "commitrow", "commitrow"]])  # fmt: skip
     return picture
 
@@ -251,7 +252,7 @@ def deletion_vectors() -> Picture:
     picture.table(box + 90, 100, ("id", "status"), [("1", "new"), ("3", "new"), ("2", "paid")],
                   ["steprow"] * 3)  # fmt: skip
     picture.arrow((box, 104), (box + 84, 140))
-    picture.arrow((right + 30, 232), (box + 84, 190))
+    picture.arrow((right + 6, 244), (box + 84, 190))
     return picture
 
 
