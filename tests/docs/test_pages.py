@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+import tomllib
 
 import keytide as kt
+from keytide import errors
 from pages import NOT_RUN, PAGES, WITH_SPARK, blocks_of, run_page
 
 if TYPE_CHECKING:
@@ -126,6 +128,19 @@ def test_every_link_leads_to_a_file() -> None:
 
 def without_code(text: str) -> str:
     return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+
+
+def test_every_extra_is_described() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (PAGES / "reference/installation.md").read_text()
+    assert [name for name in project["optional-dependencies"] if f"| `{name}` |" not in text] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """Errors have a page of their own, which is written by a program."""
+    text = "".join(page.read_text() for page in (PAGES / "api").glob("*.md"))
+    told = {path.rpartition(".")[2] for path in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}
+    assert {*kt.__all__} - told == {*errors.__all__} & {*kt.__all__}
 
 
 @pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)

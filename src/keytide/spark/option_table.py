@@ -187,27 +187,27 @@ _SCANS = (
 )  # fmt: skip
 
 _CHANGES = (
-    SourceOption("readChangeFeed", BOOLEAN, "Tell changes, with their kind in the first column "
-                 "`_row_kind`; `false` has a stream tell of new rows alone.", _OF_CHANGES,
+    SourceOption("readChangeFeed", BOOLEAN, "Emit changes, with their kind in the first column "
+                 "`_row_kind`; `false` has a stream emit new rows alone.", _OF_CHANGES,
                  aliases=("readChangeData", "read.changelog"),
                  like=("ignorechanges", "ignoredeletes", "skipchangecommits")),
-    SourceOption("startingVersion", FIRST, "The first snapshot whose changes are told, or `latest` "
-                 "in a stream.", _OF_CHANGES, Says.START),
+    SourceOption("startingVersion", FIRST, "The first snapshot whose changes are emitted, or "
+                 "`latest` in a stream.", _OF_CHANGES, Says.START),
     SourceOption("startingTimestamp", MOMENT, "The same by time: what was committed then or later.",
                  _OF_CHANGES, Says.START, ("stream-from-timestamp",)),
-    SourceOption("start", PLACE, "The snapshot after whose changes telling begins, 0 for the first "
+    SourceOption("start", PLACE, "The snapshot after which changes are emitted, 0 for the first "
                  "one; in a stream also `latest`, or `full` for all rows first.", _OF_CHANGES,
                  Says.START, ("start-snapshot-id",), ("startingoffsets",)),
-    SourceOption("end", PLACE, "The last snapshot whose changes are told; the newest, when left "
+    SourceOption("end", PLACE, "The last snapshot whose changes are emitted; the newest, when left "
                  "out.", Use.CHANGES, Says.END, ("endingVersion", "end-snapshot-id")),
     SourceOption("endingTimestamp", MOMENT, "The same by time.", Use.CHANGES, Says.END),
     SourceOption(keys.INCREMENTAL_BETWEEN, TEXT, "Both, as `start,end`: snapshots or tags.",
                  Use.CHANGES, Says.START | Says.END),
     SourceOption(BETWEEN_TIMES, TEXT, "Both by times, as `start,end`: what was "
                  "committed after the one, up to the other.", Use.CHANGES, Says.START | Says.END),
-    SourceOption("mode", _MODES, "How changes are found: `diff` compares (left out), `delta` tells "
-                 "rows as they were written, `changelog` those that the table stores to be told, "
-                 "`auto` these where it stores some, else rows as written.", _OF_CHANGES,
+    SourceOption("mode", _MODES, "How changes are found: `diff` compares (left out), `delta` emits "
+                 "rows as they were written, `changelog` the stored changelog, `auto` this where "
+                 "there is one, else rows as written.", _OF_CHANGES,
                  aliases=(keys.INCREMENTAL_BETWEEN_SCAN_MODE,)),
     SourceOption("max-rows-per-trigger", integer(1, 2**63 - 1), "Ends a micro-batch at a commit, "
                  "before there are more rows written, but for one commit at least; needs Spark "
