@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -155,3 +156,9 @@ def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
     code = f"import sys, {loaded}; print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_file_of_tests_has_a_name_of_its_own() -> None:
+    """pytest imports them by their names, and refuses the second one of a name."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1] == ["conftest.py"]
