@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-fast soak kafka metastore clouds fuzz interop spark-versions wheels lint types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-fast soak kafka metastore clouds browser fuzz interop spark-versions wheels lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon a
 
 .venv-clouds/.ready: scripts/get-clouds.sh
 	@sh scripts/get-clouds.sh
+
+.venv-browser/.ready: scripts/get-browser.sh | venv
+	@sh scripts/get-browser.sh
 
 .venv-spark-peers/.ready: scripts/get-spark-peers.sh | venv
 	@sh scripts/get-spark-peers.sh || echo "Spark writes no tables of Delta and Iceberg for the tests"
@@ -68,7 +71,7 @@ test-all: export KEYTIDE_CASES = all
 test-all: test  ## The same with every case of large tests, of which `make test` runs some each day
 
 test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
-	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds and not site" $(ARGS)
+	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds and not site and not browser" $(ARGS)
 
 soak: venv  ## Run the tests that kill drivers of Spark and writers for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
@@ -82,6 +85,9 @@ metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Met
 
 clouds: venv .venv-clouds/.ready  ## Run tables in servers of the protocols of S3, Google Cloud Storage and Azure; KEYTIDE_STEPS=500 for longer
 	@$(PYTEST) -n 0 -m clouds tests/clouds $(ARGS)
+
+browser: venv .venv-browser/.ready  ## Look at the pages of keytide ui with a browser; screenshots lie in .venv-browser/screenshots
+	@$(PYTEST) -n 0 -m browser tests/ui $(ARGS)
 
 fuzz: venv  ## Look for faults for MINUTES=10 with random use; FAR=1 puts lakes far away; SEED=1 REPLAY=sql:17 runs a case again
 	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \

@@ -40,6 +40,8 @@ ROOMS = [
         "row_engine",
         "telemetry",
         "threads",
+        "value_text",
+        "row_lines",
     ],
     ["types", "row_kind", "scratch", "options"],
     ["store"],
@@ -65,6 +67,7 @@ ROOMS = [
     ["lake"],
     ["duckdb", "pinot"],
     ["__init__"],
+    ["ui"],
     ["cli", "__main__"],
 ]
 

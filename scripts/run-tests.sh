@@ -1,5 +1,5 @@
 #!/bin/sh
-# run-tests.sh PYTEST...: every test but those of `make soak`, `make kafka`, `make metastore`, `make clouds` and `make docs`. Those with a session of Spark have a
+# run-tests.sh PYTEST...: every test but those of `make soak`, `make kafka`, `make metastore`, `make clouds`, `make docs` and `make browser`. Those with a session of Spark have a
 # process of their own, since a session takes long to begin and works on all cores; the others go on
 # beside it in three processes, which often wait for a process of their own. What it says comes last.
 # All of it runs, whatever fails.
@@ -19,10 +19,10 @@ trap 'kill "$SPARK" 2>/dev/null; exit 1' HUP INT TERM
 export POLARS_MAX_THREADS=1
 # Only files with such a test are looked at: to collect the others takes seconds.
 # shellcheck disable=SC2046  # the names are to be words
-TMPDIR="$SCRATCH/spark" "$@" -n 0 -m "spark and not driver and not soak and not kafka and not metastore and not clouds and not site" \
+TMPDIR="$SCRATCH/spark" "$@" -n 0 -m "spark and not driver and not soak and not kafka and not metastore and not clouds and not site and not browser" \
     $(grep -rlE 'mark\.spark\b' --include='test_*.py' tests) > "$SCRATCH/said" 2>&1 &
 SPARK=$!
-TMPDIR="$SCRATCH/local" "$@" -n 3 --dist worksteal -m "(not spark or driver) and not soak and not kafka and not metastore and not clouds and not site"
+TMPDIR="$SCRATCH/local" "$@" -n 3 --dist worksteal -m "(not spark or driver) and not soak and not kafka and not metastore and not clouds and not site and not browser"
 status=$?
 wait "$SPARK" || status=$?
 cat "$SCRATCH/said"

@@ -22,8 +22,8 @@ LIBRARIES = {
 }
 LIBRARIES["opentelemetry"] = LIBRARIES.pop("opentelemetry_sdk")  # is what it is imported as
 
-# They are loaded by what has looked for Spark before, the last one by Spark itself.
-BEHIND_A_DOOR = ("keytide/spark/", "keytide/cli/cluster.py", "pyspark_keytide.py")
+# They are loaded by what has looked for the library before, the last one by Spark itself.
+BEHIND_A_DOOR = ("keytide/spark/", "keytide/ui/", "keytide/cli/cluster.py", "pyspark_keytide.py")
 
 
 def imports(node: ast.AST) -> Iterator[str]:
@@ -64,6 +64,9 @@ CALLS = {
     "pyiceberg": "of_others('iceberg', folder + '/x.metadata.json')",
     "boto3": "kt.connect('glue://')",
     "pymetastore": "kt.connect('thrift://h')",
+    "starlette": "show_lake()",
+    "uvicorn": "show_lake()",
+    "jinja2": "show_lake()",
     "adbc_driver_manager": "lake.attach('a', 'postgresql://localhost/x')",
 }
 SCRIPT = """
@@ -104,6 +107,12 @@ def make_sketches():
     columns = pa.schema([("k", pa.int64()), ("v", pa.binary())])
     options = {{"merge-engine": "aggregation", "fields.v.aggregate-function": "hll_sketch"}}
     lake.create_table("s", columns, ["k"], options=options).write([{{"k": 1, "v": b"x"}}])
+
+
+def show_lake():
+    from keytide.cli.ui import ui
+
+    ui(folder)
 
 
 for call in {calls!r}:

@@ -117,6 +117,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     },
     "cli": {
         "ls describe scan get why snapshots history explain sql ingest": ROWS,
+        "ui": "shows a lake until somebody ends it",
         "verify|tag ls|consumer ls|branch ls|lag": LOOKS,
         "upsert-estimate": "is about no table yet",
         "compact rewrite-file-index": f"{PLACES}, and {ENGINE}",

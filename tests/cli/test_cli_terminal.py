@@ -19,7 +19,7 @@ from keytide.cli.grid import (
     Words,
     fitted_widths,
 )
-from keytide.cli.text import visible
+from keytide.value_text import visible
 
 ALPHABET = string.ascii_letters + "0_.,'\"[]\\" + "éß日本語😀❤" + "\x1b\x07\n\r\t\u202e"
 WIDTHS = st.integers(WIDTH_MIN, 240)

@@ -25,6 +25,7 @@ from keytide.cli.near import give_cache
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
 from keytide.cli.tag import tag
+from keytide.cli.ui import ui
 from keytide.cli.upkeep import (
     compact,
     convert,
@@ -126,7 +127,7 @@ def _keytide(
 for _command in (
     ls, describe, scan, get, why, snapshots, history, rollback, restore, expire, expire_partitions,
     orphans, publish, purge_files, rewrite_file_index, explain, compact, convert, verify, doctor,
-    upsert_estimate, sql, ingest, lag,
+    upsert_estimate, sql, ingest, lag, ui,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)

@@ -1,7 +1,7 @@
 """Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
 
 Rows in JSON are JSON lines: one object a row. CSV quotes every text, so that an empty text (`""`)
-and NULL (nothing) remain different; nested values are JSON inside of it. `keytide.cli.text` says
+and NULL (nothing) remain different; nested values are JSON inside of it. `keytide.value_text` says
 how values are spelled, `keytide.cli.grid` what fits on a terminal. JSON and CSV stream; a table
 holds the rows that it shows.
 """
@@ -19,13 +19,12 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import typer
-from pyarrow import csv
 from rich.console import Console
 
 from keytide.cli.grid import Column, Content, Grid, Part
-from keytide.cli.text import cell_text, json_text, visible
-from keytide.errors import UnsupportedError
 from keytide.plural import counted
+from keytide.row_lines import check_spelled, csv_header, csv_lines, frame_of, json_lines
+from keytide.value_text import cell_text, visible
 
 __all__ = [
     "TABLE_ROWS",
@@ -59,13 +58,13 @@ def write_rows(
 
     Raises `UnsupportedError` for a column of intervals.
     """
-    _check_spelled(schema)
+    check_spelled(schema)
     if format in (Format.TABLE, Format.VERTICAL):
         _write_table(batches, schema, format, TABLE_ROWS if limit is None else limit)
         return
-    encode = _json_lines if format is Format.JSON else _csv_lines
+    encode = json_lines if format is Format.JSON else csv_lines
     # The header waits for the first rows: a scan that fails writes nothing.
-    header = _csv_header(schema) if format is Format.CSV else b""
+    header = csv_header(schema) if format is Format.CSV else b""
     for batch in _first(_small(batches), limit):
         _write(header + encode(batch))
         header = b""
@@ -87,7 +86,7 @@ def write_document(document: Mapping[str, Any], shown: Sequence[Part], format: F
 
 def records(rows: pa.Table) -> list[dict[str, Any]]:
     """Rows as parts of a document, with every value as JSON spells it."""
-    lines = b"".join(_json_lines(batch) for batch in rows.to_batches())
+    lines = b"".join(json_lines(batch) for batch in rows.to_batches())
     return [json.loads(line) for line in lines.splitlines()]
 
 
@@ -97,14 +96,6 @@ def note(message: str) -> None:
 
 
 # -- tables ----------------------------------------------------------------------------------------
-
-
-def _check_spelled(schema: pa.Schema) -> None:
-    for field in schema:
-        if pa.types.is_interval(field.type):
-            raise UnsupportedError(
-                f"column {field.name!r} holds intervals, which are not written; CAST them AS STRING"
-            )
 
 
 def _write_table(
@@ -122,7 +113,7 @@ def _write_table(
 
 
 def _columns(rows: pa.Table) -> list[Column]:
-    texts = _frame(rows).select(
+    texts = frame_of(rows).select(
         cell_text(pl.nth(i), field.type).alias(str(i)) for i, field in enumerate(rows.schema)
     )
     return [
@@ -150,50 +141,7 @@ def _print(parts: Sequence[Part], format: Format) -> None:
     _write(captured.get().encode())
 
 
-# -- JSON and CSV ----------------------------------------------------------------------------------
-
-
-def _json_lines(batch: pa.RecordBatch) -> bytes:
-    parts = []
-    for index, field in enumerate(batch.schema):
-        name = ("," if index else "{") + json.dumps(field.name, ensure_ascii=False) + ":"
-        parts += [pl.lit(name), json_text(pl.nth(index), field.type).fill_null("null")]
-    lines = _frame(batch).select(pl.concat_str(*parts, pl.lit("}\n")).str.join(""))
-    return str(lines.item()).encode()
-
-
-def _csv_lines(batch: pa.RecordBatch) -> bytes:
-    columns = [
-        _csv_column(column, field)
-        for column, field in zip(batch.columns, batch.schema, strict=True)
-    ]
-    return _csv(pa.table(columns, names=batch.schema.names), header=False)
-
-
-def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    """Nested values and bytes become text; Arrow knows how to write the rest."""
-    if not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
-        return column
-    frame = _frame(pa.table([column], names=["value"]))
-    return frame.select(value=cell_text(pl.col("value"), field.type)).to_arrow()["value"]
-
-
-def _csv_header(schema: pa.Schema) -> bytes:
-    return _csv(
-        pa.schema([(name, pa.string()) for name in schema.names]).empty_table(), header=True
-    )
-
-
-def _csv(table: pa.Table, *, header: bool) -> bytes:
-    sink = pa.BufferOutputStream()
-    csv.write_csv(table, sink, csv.WriteOptions(include_header=header))
-    return bytes(sink.getvalue())
-
-
-def _frame(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    frame = pl.from_arrow(rows)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+# -- batches ---------------------------------------------------------------------------------------
 
 
 def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

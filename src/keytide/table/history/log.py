@@ -9,18 +9,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 from keytide import html
-from keytide.errors import NotFoundError
+from keytide.errors import DataError, NotFoundError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.moments import utc
 from keytide.record import Record
 from keytide.table.history.guards import restorer
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.retries import is_gone
 
-__all__ = ["History", "HistoryEntry", "entries_of", "history_of"]
+__all__ = ["History", "HistoryEntry", "entries_before", "entries_of", "history_of"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,31 @@ def entries_of(metadata: TableMetadata) -> Iterator[HistoryEntry]:
         with suppress(NotFoundError):  # it expired meanwhile
             snapshot = metadata.snapshot(number)
             yield _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
+
+
+def entries_before(metadata: TableMetadata, before: int, count: int) -> History:
+    """The commits of as many ids as `count` below one, the newest first; no other one is read.
+
+    Those that have expired are left out. Raises `DataError` for torn metadata.
+    """
+    oldest = metadata.earliest_snapshot_id()
+    if oldest is None:
+        return History()
+    ids = range(before - 1, max(oldest, before - count) - 1, -1)
+    found = metadata.store.together([partial(_entry_if_there, metadata, each) for each in ids])
+    return History(entry for entry in found if entry is not None)
+
+
+def _entry_if_there(metadata: TableMetadata, snapshot_id: int) -> HistoryEntry | None:
+    try:
+        snapshot = metadata.remembered(snapshot_id)
+        return _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
+    except NotFoundError:
+        return None
+    except DataError as error:
+        if is_gone(error):  # it expired meanwhile
+            return None
+        raise
 
 
 def _entry(snapshot: Snapshot, changed: list[ManifestEntry]) -> HistoryEntry:

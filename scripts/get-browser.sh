@@ -1,0 +1,22 @@
+#!/bin/sh
+# Looks for Debian's chromium, which apt installs with fonts where it is missing, and puts what
+# drives it (playwright) and what judges its pages (axe-core) into .venv-browser, with pip and npm,
+# for `make browser`.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+PLAYWRIGHT="playwright==1.65.*"
+AXE="axe-core@4.14.1"
+
+command -v chromium >/dev/null 2>&1 || apt_install chromium || fail "there is no chromium, and no apt that installs it"
+if ! fc-list 2>/dev/null | grep -qi 'noto sans'; then
+    apt_install fonts-noto-core || say "letters of other scripts may be boxes: fonts-noto-core could not be had"
+fi
+mkdir -p .venv-browser
+say "fetching $PLAYWRIGHT and $AXE into .venv-browser"
+rm -rf .venv-browser/python
+quietly .venv/bin/python -m pip install --target .venv-browser/python "$PLAYWRIGHT"
+command -v npm >/dev/null 2>&1 || fail "axe-core needs npm, and there is none"
+quietly npm install --no-audit --no-fund --prefix .venv-browser "$AXE"
+touch .venv-browser/.ready

@@ -1,0 +1,74 @@
+"""Rows as lines for programs: JSON lines, one object a row, and CSV.
+
+CSV quotes every text, so that an empty text (`""`) and NULL (nothing) remain different; nested
+values are JSON inside of it. `keytide.value_text` says how values are spelled.
+"""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pyarrow as pa
+from pyarrow import csv
+
+from keytide.errors import UnsupportedError
+from keytide.value_text import cell_text, json_text
+
+__all__ = ["check_spelled", "csv_header", "csv_lines", "frame_of", "json_lines"]
+
+
+def check_spelled(schema: pa.Schema) -> None:
+    """Raise `UnsupportedError` for a column of intervals, which have no spelling."""
+    for field in schema:
+        if pa.types.is_interval(field.type):
+            raise UnsupportedError(
+                f"column {field.name!r} holds intervals, which are not written; CAST them AS STRING"
+            )
+
+
+def json_lines(batch: pa.RecordBatch) -> bytes:
+    """Rows as objects, each on a line."""
+    parts = []
+    for index, field in enumerate(batch.schema):
+        name = ("," if index else "{") + json.dumps(field.name, ensure_ascii=False) + ":"
+        parts += [pl.lit(name), json_text(pl.nth(index), field.type).fill_null("null")]
+    lines = frame_of(batch).select(pl.concat_str(*parts, pl.lit("}\n")).str.join(""))
+    return str(lines.item()).encode()
+
+
+def csv_header(schema: pa.Schema) -> bytes:
+    """The line of column names."""
+    return _csv(
+        pa.schema([(name, pa.string()) for name in schema.names]).empty_table(), header=True
+    )
+
+
+def csv_lines(batch: pa.RecordBatch) -> bytes:
+    """Rows as lines without a header."""
+    columns = [
+        _csv_column(column, field)
+        for column, field in zip(batch.columns, batch.schema, strict=True)
+    ]
+    return _csv(pa.table(columns, names=batch.schema.names), header=False)
+
+
+def frame_of(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+    """Rows as a frame."""
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    """Nested values and bytes become text; Arrow knows how to write the rest."""
+    if not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
+        return column
+    frame = frame_of(pa.table([column], names=["value"]))
+    return frame.select(value=cell_text(pl.col("value"), field.type)).to_arrow()["value"]
+
+
+def _csv(table: pa.Table, *, header: bool) -> bytes:
+    sink = pa.BufferOutputStream()
+    csv.write_csv(table, sink, csv.WriteOptions(include_header=header))
+    return bytes(sink.getvalue())

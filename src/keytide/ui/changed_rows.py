@@ -1,0 +1,77 @@
+"""What happened between two snapshots, row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keytide.lake.table import Table
+from keytide.row_kind import ROW_KIND
+from keytide.ui.cells import Cell, Column, columns_of, rows_of
+
+__all__ = ["ROWS_MAX", "ChangedRow", "ChangedRows", "changed_rows"]
+
+ROWS_MAX = 200
+"""How many changes a page shows."""
+
+
+@dataclass(frozen=True)
+class ChangedRow:
+    """A row with its kind; `is_new` tells of each cell whether it differs from the image before."""
+
+    kind: str
+    cells: tuple[Cell, ...]
+    is_new: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """The first changes after `start` up to `end`, and how they were found."""
+
+    start: str
+    end: str
+    mode: str
+    columns: tuple[Column, ...]
+    rows: tuple[ChangedRow, ...]
+    counts: tuple[tuple[str, int], ...]
+    has_more: bool
+    found_by: str
+
+
+def changed_rows(table: Table, start: int | str, end: int | str | None, mode: str) -> ChangedRows:
+    """The changes as a page shows them. Reads no further. Raises as `Table.changes`."""
+    changes = table.changes(start, end, mode)
+    told = changes.explain()
+    first, has_more = _first(changes.to_batches(), changes.schema)
+    place = first.schema.get_field_index(ROW_KIND)
+    kinds = first.column(place).to_pylist()
+    values = first.remove_column(place)
+    rows = tuple(_rows(kinds, rows_of(values)))
+    return ChangedRows(
+        str(start), str(told.end_id), mode, columns_of(values.schema), rows,
+        tuple(sorted(Counter(kinds).items())), has_more, str(told),
+    )  # fmt: skip
+
+
+def _first(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> tuple[pa.Table, bool]:
+    taken, left = list[pa.RecordBatch](), ROWS_MAX + 1
+    for batch in batches:
+        taken.append(batch.slice(0, left))
+        left -= min(left, batch.num_rows)
+        if not left:
+            break
+    rows = pa.Table.from_batches(taken, schema)
+    return rows.slice(0, ROWS_MAX), rows.num_rows > ROWS_MAX
+
+
+def _rows(kinds: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[ChangedRow]:
+    """The rows; of an image after an update the cells are marked that differ from that before."""
+    before: tuple[Cell, ...] | None = None
+    for kind, cells in zip(kinds, rows, strict=True):
+        compared = before if kind == "+U" and before is not None else cells
+        marks = tuple(old != new for old, new in zip(compared, cells, strict=True))
+        yield ChangedRow(kind, cells, marks)
+        before = cells if kind == "-U" else None

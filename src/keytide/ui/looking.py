@@ -1,0 +1,187 @@
+"""Pages that only look: each asks for a view model and shows it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TypeAlias
+
+from starlette.responses import RedirectResponse, Response
+
+from keytide.errors import UnsupportedError
+from keytide.lake.table import Table
+from keytide.table.state.stored import PinnedTable
+from keytide.ui.address import page_address, table_address
+from keytide.ui.asked import Asked
+from keytide.ui.changed_rows import changed_rows
+from keytide.ui.layout import layout_of
+from keytide.ui.layout_picture import bucket_picture, levels_bar
+from keytide.ui.listing import listing_of
+from keytide.ui.overview import figures_of, overview_of
+from keytide.ui.site import Site
+from keytide.ui.story import key_columns, story_of
+from keytide.ui.streams import streams_of
+from keytide.ui.timeline import timeline_of
+from keytide.ui.timeline_picture import timeline_picture
+
+__all__ = ["Look", "looks", "redirected", "table_of"]
+
+Look: TypeAlias = Callable[[Site, Asked], Response]
+
+_MODES = ("diff", "delta", "changelog")
+
+
+def looks() -> dict[str, Look]:
+    """The pages by their addresses."""
+    return {
+        "/": _tables,
+        "/table/{table}": _overview,
+        "/table/{table}/figures": _figures,
+        "/table/{table}/health": _health,
+        "/table/{table}/timeline": _timeline,
+        "/table/{table}/timeline/now": _timeline_now,
+        "/table/{table}/layout": _layout,
+        "/table/{table}/changes": _changes,
+        "/table/{table}/why": _why,
+        "/table/{table}/streams": _streams,
+    }
+
+
+def table_of(site: Site, asked: Asked) -> Table:
+    """The table that a page is about. Raises as `Lake.table`, and for one that others keep."""
+    found = site.lake.table(asked.table)
+    if not isinstance(found, Table):
+        raise UnsupportedError(
+            f"table {asked.table}: others keep its rows, so there are no snapshots and files to "
+            f"show; read it with SQL"
+        )
+    return found
+
+
+def _tables(site: Site, asked: Asked) -> Response:
+    listing = listing_of(
+        site.lake, asked.text("database"), asked.text("search") or "", asked.number("page") or 1
+    )
+
+    def address(page: int) -> str:
+        return page_address(database=listing.database, search=listing.search or None, page=page)
+
+    return site.page("tables.html", view="tables", listing=listing, address=address)
+
+
+def _overview(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    overview = overview_of(table)
+    recent = timeline_of(table)
+    return site.page(
+        "overview.html", table=table.name, view="overview", overview=overview,
+        figures=overview.figures, picture=timeline_picture(recent),
+    )  # fmt: skip
+
+
+def _figures(site: Site, asked: Asked) -> Response:
+    """The figures of the overview alone, for a page that follows the table."""
+    table = table_of(site, asked)
+    seen = table.stored.pinned()
+    state = _state(seen)
+    if (same := _unchanged(asked, state)) is not None:
+        return same
+    figures, picture = figures_of(seen), timeline_picture(timeline_of(table))
+    return site.page(
+        "_figures.html", headers={"ETag": state}, table=table.name, figures=figures, picture=picture
+    )
+
+
+def _health(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    template = "_health.html" if asked.text("part") else "health.html"
+    return site.page(template, table=table.name, view="overview", diagnosis=table.doctor())
+
+
+def _timeline(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    timeline = timeline_of(table, asked.number("before"))
+    return site.page(
+        "timeline.html", table=table.name, view="timeline", timeline=timeline,
+        picture=timeline_picture(timeline), modes=_MODES,
+    )  # fmt: skip
+
+
+def _timeline_now(site: Site, asked: Asked) -> Response:
+    """The newest page of the timeline alone."""
+    table = table_of(site, asked)
+    state = _state(table.stored.pinned())
+    if (same := _unchanged(asked, state)) is not None:
+        return same
+    timeline = timeline_of(table)
+    return site.page(
+        "_timeline.html", headers={"ETag": state}, table=table.name, timeline=timeline,
+        picture=timeline_picture(timeline),
+    )  # fmt: skip
+
+
+def _layout(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    layout = layout_of(table, asked.number("page") or 1, asked.number("bucket"))
+    bars = {line.number: levels_bar(line, layout.largest) for line in layout.lines}
+    picture = None if layout.bucket is None else bucket_picture(layout.bucket)
+    return site.page(
+        "layout.html", table=table.name, view="layout", layout=layout, bars=bars, picture=picture,
+        address=lambda page: table_address(table.name, "layout", page=page),
+    )  # fmt: skip
+
+
+def _changes(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    start, end = asked.text("start"), asked.text("end")
+    mode = asked.text("mode") or _MODES[0]
+    newest = table.metadata.latest_snapshot_id() or 0
+    found = None
+    if start is not None or end is not None:
+        begins: int | str = 0 if start is None else _version(start)
+        found = changed_rows(table, begins, None if end is None else _version(end), mode)
+    return site.page(
+        "changes.html", table=table.name, view="changes", changes=found, start=start or "",
+        end=end or "", mode=mode, modes=_MODES, newest=newest,
+    )  # fmt: skip
+
+
+def _version(given: str) -> int | str:
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else given
+
+
+def _why(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    texts, snapshot = asked.texts("key"), asked.text("snapshot")
+    story = story_of(table, texts, snapshot) if texts else None
+    columns = key_columns(table)
+    given = texts if len(texts) == len(columns) else [""] * len(columns)
+    return site.page(
+        "why.html", table=table.name, view="why", story=story, snapshot=snapshot or "",
+        columns=list(zip(columns, given, strict=True)),
+    )  # fmt: skip
+
+
+def _streams(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    return site.page("streams.html", table=table.name, view="streams", streams=streams_of(table))
+
+
+def _state(seen: PinnedTable) -> str:
+    """What tells whether a table is shown as it is: its newest snapshot and schema, its tags."""
+    metadata = seen.metadata
+    snapshot = metadata.latest_snapshot()
+    time = None if snapshot is None else (snapshot.id, snapshot.time_millis)
+    told = repr((time, metadata.newest_schema().id, metadata.tag_names()))
+    return f'"{hashlib.sha256(told.encode()).hexdigest()[:24]}"'
+
+
+def _unchanged(asked: Asked, state: str) -> Response | None:
+    if asked.request.headers.get("if-none-match") == state:
+        return Response(status_code=304, headers={"ETag": state})
+    return None
+
+
+def redirected(table: str, *parts: str) -> Response:
+    """Lead to a page about a table, once something was done."""
+    return RedirectResponse(table_address(table, *parts), 303)

@@ -1,0 +1,194 @@
+"""What a table is: its columns and how they came about, its options, and how much it stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from keytide.format.branch import split_branch
+from keytide.format.schema import TableSchema
+from keytide.lake.table import Table
+from keytide.moments import utc
+from keytide.table.state.stored import PinnedTable
+from keytide.types import Field
+
+__all__ = [
+    "ColumnLine",
+    "Figures",
+    "Overview",
+    "SchemaStep",
+    "differences",
+    "figures_of",
+    "overview_of",
+]
+
+_SCHEMAS_SHOWN = 30
+
+
+@dataclass(frozen=True)
+class ColumnLine:
+    """A column."""
+
+    name: str
+    type: str
+    role: str
+    is_nullable: bool
+    default: str | None
+    comment: str | None
+
+
+@dataclass(frozen=True)
+class SchemaStep:
+    """A definition that the table had, and how it differs from the one before."""
+
+    id: int
+    time: datetime
+    changes: tuple[str, ...]
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How much a table stores at its newest snapshot; `stored` rows are versions and deletes too.
+
+    `snapshot_id` is None for a table that nobody has written to.
+    """
+
+    snapshot_id: int | None = None
+    time: datetime | None = None
+    operation: str = ""
+    stored: int = 0
+    files: int = 0
+    size: int = 0
+    partitions: int = 0
+    buckets: int = 0
+    watermark: int | None = None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All that a first look at a table shows."""
+
+    name: str
+    branch: str | None
+    uri: str
+    comment: str | None
+    primary_key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    columns: tuple[ColumnLine, ...]
+    options: tuple[tuple[str, str], ...]
+    schemas: tuple[SchemaStep, ...]
+    schemas_left_out: int
+    figures: Figures
+
+
+def overview_of(table: Table) -> Overview:
+    """What a table is, at one look. Raises `DataError` for torn metadata."""
+    seen = table.stored.pinned()
+    schema = seen.schema
+    _, branch = split_branch(table.name)
+    newest = seen.metadata.newest_schema().id
+    first = max(0, newest + 1 - _SCHEMAS_SHOWN)
+    found = seen.metadata.schemas(range(max(0, first - 1), newest + 1))
+    return Overview(
+        name=table.name,
+        branch=branch,
+        uri=table.uri,
+        comment=schema.comment,
+        primary_key=tuple(schema.primary_keys),
+        partition_by=tuple(schema.partition_keys),
+        columns=tuple(_column(field, schema) for field in schema.fields),
+        options=tuple(sorted(schema.options.items())),
+        schemas=tuple(_steps([found[number] for number in sorted(found)], first, schema.id)),
+        schemas_left_out=first,
+        figures=figures_of(seen),
+    )
+
+
+def figures_of(seen: PinnedTable) -> Figures:
+    """How much a table stores. Raises `DataError` for torn metadata."""
+    snapshot = seen.metadata.latest_snapshot()
+    if snapshot is None:
+        return Figures()
+    live = seen.live_files(snapshot)
+    filled = [bucket for bucket, state in live.buckets.items() if not state.is_empty]
+    return Figures(
+        snapshot.id,
+        utc(snapshot.time_millis),
+        snapshot.commit_kind.value.lower(),
+        snapshot.total_record_count,
+        len(live.files),
+        int(live.files.column("_FILE_SIZE").sum()),
+        len({partition for partition, _ in filled}),
+        len(filled),
+        snapshot.watermark,
+    )
+
+
+def _column(field: Field, schema: TableSchema) -> ColumnLine:
+    roles = [
+        role
+        for role, names in (
+            ("primary key", schema.primary_keys),
+            ("partition", schema.partition_keys),
+        )
+        if field.name in names
+    ]
+    return ColumnLine(
+        field.name,
+        field.type.with_nullable(True).sql(),
+        ", ".join(roles),
+        field.type.nullable,
+        field.default_value,
+        field.description,
+    )
+
+
+def _steps(found: list[TableSchema], first: int, current: int) -> Iterator[SchemaStep]:
+    """Each definition from the first one on, the newest first."""
+    before = {after.id: earlier for earlier, after in pairwise(found)}
+    for schema in reversed(found):
+        if schema.id < first:
+            return
+        earlier = before.get(schema.id)
+        changes = ["made"] if earlier is None else differences(earlier, schema)
+        yield SchemaStep(schema.id, utc(schema.time_millis), tuple(changes), schema.id == current)
+
+
+def differences(before: TableSchema, after: TableSchema) -> list[str]:
+    """What an alteration did, in words. Columns are the same that have the same id."""
+    old, new = ({field.id: field for field in schema.fields} for schema in (before, after))
+    return [
+        *(f"column {f.name} {f.type.sql()} added" for id_, f in new.items() if id_ not in old),
+        *(f"column {f.name} dropped" for id_, f in old.items() if id_ not in new),
+        *(text for id_, f in new.items() if id_ in old for text in _altered(old[id_], f)),
+        *_options(before, after),
+        *([] if before.comment == after.comment else ["comment changed"]),
+        *_moved(before, after),
+    ] or ["nothing that is shown here"]
+
+
+def _altered(old: Field, new: Field) -> Iterator[str]:
+    if old.name != new.name:
+        yield f"column {old.name} renamed to {new.name}"
+    if old.type != new.type:
+        yield f"column {new.name} from {old.type.sql()} to {new.type.sql()}"
+    if old.description != new.description:
+        yield f"comment of column {new.name} changed"
+    if old.default_value != new.default_value:
+        yield f"default of column {new.name} changed"
+
+
+def _options(before: TableSchema, after: TableSchema) -> Iterable[str]:
+    old, new = before.options, after.options
+    yield from (f"{key} = {new[key]}" for key in sorted(new) if old.get(key) != new[key])
+    yield from (f"{key} reset" for key in sorted(set(old) - set(new)))
+
+
+def _moved(before: TableSchema, after: TableSchema) -> Iterator[str]:
+    kept = {f.id for f in before.fields} & {f.id for f in after.fields}
+    old, new = ([f.id for f in s.fields if f.id in kept] for s in (before, after))
+    if old != new:
+        yield "columns in another order"

@@ -1,0 +1,185 @@
+"""SQL as a page runs it: which statements may run, and what of their result is shown."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+import pyarrow as pa
+
+from keytide.dml.attached import AttachedCatalog
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.lake.lake import Lake
+from keytide.sql.execute import results
+from keytide.sql.grammar import parse_statements
+from keytide.sql.local_engine import LocalEngine
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.result import LocalResult, Result
+from keytide.sql.statements import (
+    Describe,
+    DescribeDatabase,
+    DescribeHistory,
+    Explain,
+    Query,
+    Show,
+    Statement,
+    Use,
+)
+from keytide.ui.cells import Cell, Column, columns_of, rows_of
+from keytide.ui.chart import Chart, chart_of
+from keytide.ui.plan_tree import Plan, plan_of, plan_of_lines
+
+__all__ = ["EXPORT_BYTES", "ROWS_MAX", "Answer", "answer", "exported", "refuse_changes"]
+
+ROWS_MAX = 200
+"""How many rows a page shows."""
+
+EXPORT_BYTES = 256 << 20
+"""How large, in memory, the rows may be that are exported at once."""
+
+_LOOKING = (Query, Show, Describe, DescribeDatabase, DescribeHistory, Use)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the last statement of a text gave: rows, a plan, or the number of rows it changed."""
+
+    seconds: float
+    columns: tuple[Column, ...] = ()
+    rows: tuple[tuple[Cell, ...], ...] = ()
+    has_more: bool = False
+    changed: int | None = None
+    plan: Plan | None = None
+    chart: Chart | None = None
+
+
+def refuse_changes(statements: Sequence[Statement]) -> None:
+    """Raise `UnsupportedError`, naming it, for the first statement that may change something.
+
+    It goes by what the parser made of the text. A CALL may do anything, so all are refused.
+    """
+    for statement in statements:
+        is_plan = isinstance(statement, Explain) and not statement.analyze
+        if not is_plan and not isinstance(statement, _LOOKING):
+            raise UnsupportedError(
+                f"{_named(statement)} may change the lake, and this page only shows it; start it "
+                f"with keytide ui --allow-changes, or run the statement with keytide sql"
+            )
+
+
+def _named(statement: Statement) -> str:
+    """A statement by its name: that of its class, in words as SQL has them."""
+    if isinstance(statement, Explain):
+        return f"EXPLAIN ANALYZE {type(statement.query).__name__.upper()}"
+    name = type(statement).__name__
+    words = "".join(f" {letter}" if letter.isupper() else letter for letter in name)
+    return words.strip().upper()
+
+
+def answer(lake: Lake, text: str, *, allows_changes: bool) -> Answer:
+    """Carry out the statements of a text; the answer is that of the last one.
+
+    Of a query no more rows are computed than are shown. Raises what `Lake.sql` raises, and
+    `UnsupportedError` for changes unless these are allowed, before anything is done.
+    """
+    begun = time.perf_counter()
+    statements = _parsed(text, allows_changes=allows_changes)
+    session, last = _Session(lake.catalog), statements[-1]
+    engine = _FirstRows(lake.allows_external_files, ROWS_MAX + 1, EXPORT_BYTES)
+    carried_out = results(session, engine, text)
+    if isinstance(last, Explain) and isinstance(last.query, Query):
+        deque(islice(carried_out, len(statements) - 1), maxlen=0)
+        plan = plan_of(bind(last.query, session.catalog))
+        return Answer(time.perf_counter() - begun, plan=plan)
+    result = deque(carried_out, maxlen=1)[0]
+    return _answer(result, last, time.perf_counter() - begun)
+
+
+def _answer(result: Result, statement: Statement, seconds: float) -> Answer:
+    rows = result.to_arrow()
+    if isinstance(statement, Explain):
+        lines = [str(line) for line in rows.column(0).to_pylist()]
+        return Answer(seconds, plan=plan_of_lines(lines))
+    if not rows.num_columns:
+        return Answer(seconds, changed=result.row_count)
+    shown = rows.slice(0, ROWS_MAX)
+    return Answer(
+        seconds,
+        columns_of(shown.schema),
+        tuple(rows_of(shown)),
+        rows.num_rows > ROWS_MAX,
+        chart=chart_of(shown),
+    )
+
+
+def exported(lake: Lake, text: str) -> pa.Table:
+    """All rows of a text that changes nothing.
+
+    Raises as `answer`, and `InvalidError` for more than `EXPORT_BYTES`, which are in memory at
+    once, and for a statement that gives no rows.
+    """
+    _parsed(text, allows_changes=False)
+    engine = _FirstRows(lake.allows_external_files, None, EXPORT_BYTES)
+    rows = deque(results(_Session(lake.catalog), engine, text), maxlen=1)[0].to_arrow()
+    if not rows.num_columns:
+        raise InvalidError("the statement gives no rows to export; write a query")
+    if rows.nbytes > EXPORT_BYTES:
+        raise InvalidError(
+            f"the result has more than {EXPORT_BYTES >> 20} MiB, which a page does not export; "
+            f"write it with keytide sql --format csv, or select less"
+        )
+    return rows
+
+
+def _parsed(text: str, *, allows_changes: bool) -> list[Statement]:
+    statements = parse_statements(text)
+    if not statements:
+        raise InvalidError("the SQL text has no statement; write one, such as SHOW TABLES")
+    if not allows_changes:
+        refuse_changes(statements)
+    return statements
+
+
+class _Session:
+    """One text's own: what it chooses by USE is not for others."""
+
+    def __init__(self, catalog: AttachedCatalog) -> None:
+        self.catalog = catalog
+
+    def use(self, database: str) -> None:
+        self.catalog = self.catalog.using(database)
+
+
+@dataclass(frozen=True)
+class _FirstRows(LocalEngine):
+    """Computes no more of a query than so many rows, or the first batch beyond so many bytes."""
+
+    rows_max: int | None = None
+    bytes_max: int = EXPORT_BYTES
+
+    def query(self, bound: BoundQuery) -> Result:
+        """See `LocalEngine`."""
+        taken: list[pa.RecordBatch] = []
+
+        def take(batch: pa.RecordBatch) -> None:
+            taken.append(batch)
+            if self._is_enough(taken):
+                raise _EnoughError
+
+        with suppress(_EnoughError):
+            self.stream(bound, take)
+        rows = pa.Table.from_batches(taken)
+        return LocalResult(rows if self.rows_max is None else rows.slice(0, self.rows_max))
+
+    def _is_enough(self, taken: Sequence[pa.RecordBatch]) -> bool:
+        if self.rows_max is not None and sum(batch.num_rows for batch in taken) >= self.rows_max:
+            return True
+        return sum(int(batch.nbytes) for batch in taken) > self.bytes_max
+
+
+class _EnoughError(Exception):
+    """No more rows are wanted."""

@@ -1,0 +1,74 @@
+"""Listens for those who ask for pages, until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from collections.abc import Callable
+from threading import Timer
+
+import uvicorn
+
+from keytide.errors import InvalidError
+from keytide.lake.lake import Lake
+from keytide.ui.access import Access
+from keytide.ui.app import application
+from keytide.ui.guard import TOKEN
+
+__all__ = ["is_loopback", "serve"]
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# How long who is being answered may hold the end up.
+_END_SECONDS = 3
+_OPEN_AFTER_SECONDS = 0.3
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    return host.strip("[]") in _LOOPBACK
+
+
+def serve(
+    lake: Lake, host: str, port: int, *, allows_changes: bool, opens: bool,
+    tell: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Show a lake until Ctrl-C, which is raised as `KeyboardInterrupt` when the server has ended.
+
+    `tell` is given the address to open, with the secret in it; with `opens` a browser is given it
+    too. Port 0 means one that is free. Raises `InvalidError` for an address at which this cannot
+    listen.
+    """
+    listening = _listening(host.strip("[]"), port)
+    with listening:
+        bound = listening.getsockname()[1]
+        access = Access.at(host, bound, socket.gethostname())
+        address = f"http://{_shown(host)}:{bound}/?{TOKEN}={access.secret}"
+        tell(address)
+        if opens:
+            opener = Timer(_OPEN_AFTER_SECONDS, webbrowser.open, [address])
+            opener.daemon = True
+            opener.start()
+        config = uvicorn.Config(
+            application(lake, access, allows_changes=allows_changes),
+            log_config=None, log_level="warning", access_log=False, server_header=False,
+            ws="none", timeout_graceful_shutdown=_END_SECONDS,
+        )  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise InvalidError(
+            f"cannot listen at {host}, port {port}: {error}; --port 0 takes a port that is free"
+        ) from error
+
+
+def _shown(host: str) -> str:
+    """The host as it stands in an address; one that means all of a machine's is this machine."""
+    bare = host.strip("[]")
+    if bare in ("0.0.0.0", "::", ""):
+        return "127.0.0.1" if bare != "::" else "[::1]"
+    return f"[{bare}]" if ":" in bare else bare

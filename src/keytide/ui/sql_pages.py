@@ -1,0 +1,74 @@
+"""The page on which SQL is written and run, and its rows as files."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyarrow import parquet
+from starlette.responses import Response
+
+from keytide.errors import InvalidError, KeytideError
+from keytide.row_lines import check_spelled, csv_header, csv_lines
+from keytide.ui.asked import Asked, Form
+from keytide.ui.chart_picture import chart_picture
+from keytide.ui.querying import Answer, answer, exported
+from keytide.ui.site import Site
+
+__all__ = ["export", "run", "show"]
+
+
+def show(site: Site, asked: Asked) -> Response:
+    """The page with a text, which is not run before somebody says so."""
+    return _page(site, asked.text("text") or "")
+
+
+def run(site: Site, asked: Asked, form: Form) -> Response:
+    """Run a text, or explain it, and show what it gives below it."""
+    text = form.get("text", "")
+    wanted = f"EXPLAIN {text}" if form.get("what") == "explain" else text
+    try:
+        found = answer(site.lake, wanted, allows_changes=site.allows_changes)
+    except KeytideError as error:
+        return _page(site, text, status=400, problem=str(error))
+    return _page(site, text, found)
+
+
+def _page(
+    site: Site, text: str, found: Answer | None = None, *, status: int = 200,
+    problem: str | None = None,
+) -> Response:  # fmt: skip
+    picture = None if found is None or found.chart is None else chart_picture(found.chart)
+    return site.page(
+        "sql.html", status, table=None, view="sql", text=text, answer=found, picture=picture,
+        problem=problem,
+    )  # fmt: skip
+
+
+def export(site: Site, asked: Asked, form: Form) -> Response:
+    """The rows of a text as a file."""
+    kind = form.get("format", "")
+    if kind not in _WRITERS:
+        raise InvalidError(f"format is {kind!r}; expected one of {', '.join(_WRITERS)}")
+    rows = exported(site.lake, form.get("text", ""))
+    media_type, write = _WRITERS[kind]
+    headers = {"Content-Disposition": f'attachment; filename="result.{kind}"'}
+    return Response(write(rows), media_type=media_type, headers=headers)
+
+
+def _csv(rows: pa.Table) -> bytes:
+    check_spelled(rows.schema)
+    return csv_header(rows.schema) + b"".join(csv_lines(batch) for batch in rows.to_batches())
+
+
+def _parquet(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    try:
+        parquet.write_table(rows, sink)
+    except pa.ArrowException as error:
+        raise InvalidError(f"the result cannot be written as Parquet: {error}") from error
+    return bytes(sink.getvalue())
+
+
+_WRITERS = {
+    "csv": ("text/csv; charset=utf-8", _csv),
+    "parquet": ("application/vnd.apache.parquet", _parquet),
+}

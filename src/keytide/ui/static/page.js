@@ -1,0 +1,106 @@
+// What pages do by themselves: follow a table, load what takes longer, run SQL by a key.
+"use strict";
+
+const EVERY_MS = 2000;
+
+// -- parts that follow a table ---------------------------------------------------------------
+
+const followed = [...document.querySelectorAll("[data-live]")];
+const told = document.querySelector("[data-live-status]");
+const pauseButton = document.querySelector("[data-live-pause]");
+const states = new Map();
+let isPaused = false;
+let isAsking = false;
+
+function tell(text) {
+  if (told && told.textContent !== text) told.textContent = text;
+}
+
+// New content in the place of the old, with what somebody has chosen and where they are in it.
+function replace(part, text) {
+  const focused = document.activeElement && part.contains(document.activeElement) ? document.activeElement.id : "";
+  const chosen = [...part.querySelectorAll("input:checked")].map((each) => each.id);
+  const before = new Set([...part.querySelectorAll("tr[id]")].map((each) => each.id));
+  const scrolled = [...part.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+  part.innerHTML = text;
+  for (const id of chosen) {
+    const input = document.getElementById(id);
+    if (input) input.checked = true;
+  }
+  if (before.size) {
+    for (const row of part.querySelectorAll("tr[id]")) {
+      if (!before.has(row.id)) row.classList.add("fresh");
+    }
+  }
+  part.querySelectorAll(".scroll").forEach((each, place) => { each.scrollLeft = scrolled[place] || 0; });
+  if (focused) {
+    const again = document.getElementById(focused);
+    if (again) again.focus({ preventScroll: true });
+  }
+}
+
+async function ask(part) {
+  const state = states.get(part);
+  const answer = await fetch(part.dataset.live, {
+    cache: "no-store",
+    headers: state ? { "If-None-Match": state } : {},
+  });
+  if (answer.status === 304) return;
+  if (!answer.ok) throw new Error(String(answer.status));
+  const text = await answer.text();
+  const isFirst = !state;
+  states.set(part, answer.headers.get("ETag") || "");
+  if (!isFirst || part.innerHTML.trim() !== text.trim()) replace(part, text);
+}
+
+async function follow() {
+  if (isPaused || isAsking || document.hidden) return;
+  isAsking = true;
+  try {
+    for (const part of followed) await ask(part);
+    tell("Follows the table.");
+    document.body.classList.add("is-live");
+  } catch (error) {
+    document.body.classList.remove("is-live");
+    tell("The server does not answer; this is what it said last.");
+  } finally {
+    isAsking = false;
+  }
+}
+
+if (followed.length) {
+  setInterval(follow, EVERY_MS);
+  document.addEventListener("visibilitychange", follow);
+  follow();
+}
+
+if (followed.length && pauseButton) {
+  pauseButton.hidden = false;
+  pauseButton.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pauseButton.setAttribute("aria-pressed", String(isPaused));
+    document.body.classList.toggle("is-live", false);
+    tell(isPaused ? "Paused." : "Follows the table.");
+    follow();
+  });
+}
+
+// -- parts that take longer ------------------------------------------------------------------
+
+for (const part of document.querySelectorAll("[data-load]")) {
+  fetch(part.dataset.load, { cache: "no-store" })
+    .then((answer) => (answer.ok ? answer.text() : Promise.reject(answer.status)))
+    .then((text) => { part.innerHTML = text; })
+    .catch(() => {}); // the link to the same stays
+}
+
+// -- SQL -------------------------------------------------------------------------------------
+
+for (const field of document.querySelectorAll("[data-submit]")) {
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      field.form.requestSubmit(field.form.querySelector("button[value=run]"));
+    }
+  });
+}

@@ -1,0 +1,46 @@
+"""Numbers, moments and names as people read them on a page.
+
+>>> size_text(1_234_567)
+'1.2 MB'
+>>> harmless("a" + chr(0x202E) + "b")
+'a\\u202eb'
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+__all__ = ["ago_text", "harmless", "size_text"]
+
+# Controls, and marks that have what follows them run the other way: what is shown is to be seen as
+# it is, and must not pass for another name.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def harmless(text: str) -> str:
+    """The text with an escape for each character that would steer how the rest is shown."""
+    return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def size_text(size: float) -> str:
+    """Bytes in the largest unit that leaves a whole number, with three digits at most."""
+    unit = 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit and size < 99.5 else f"{size:.0f} {_UNITS[unit]}"
+
+
+def ago_text(time: datetime, now: datetime) -> str:
+    """How long ago a moment was, in its largest unit."""
+    seconds = int((now - time).total_seconds())
+    if seconds < 0:
+        return "in the future"
+    for span, unit in _SPANS:
+        if seconds >= span:
+            return f"{seconds // span:,} {unit} ago"
+    return f"{seconds} s ago"

@@ -1,0 +1,112 @@
+"""A timeline as a picture: a column for each commit, with what it wrote above and deleted below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from markupsafe import Markup
+
+from keytide.plural import counted
+from keytide.ui.svg import element, picture, text, told
+from keytide.ui.timeline import Moment, Timeline
+
+__all__ = ["timeline_picture"]
+
+_WIDTH, _LEFT, _RIGHT = 960.0, 56.0, 12.0
+_AXIS, _UP, _DOWN = 132.0, 92.0, 40.0
+_HEIGHT = 226.0
+_FLAGS, _IDS = 22.0, 204.0
+_COLUMN_MAX = 26.0
+_KINDS = {"compaction": "compaction", "overwrite": "overwrite", "restore": "overwrite",
+          "truncate": "overwrite", "delete": "delete"}  # fmt: skip
+
+
+def timeline_picture(timeline: Timeline) -> Markup:
+    """The page from left to right; heights follow the logarithm, so that small commits are seen."""
+    moments = timeline.moments[::-1]
+    return picture(
+        _WIDTH,
+        _HEIGHT,
+        f"{counted(len(moments), 'commit')}: rows written and deleted by each, with tags and "
+        f"branches; the table below says the same",
+        _parts(moments),
+        "picture timeline-picture",
+    )
+
+
+def _parts(moments: Sequence[Moment]) -> Iterator[Markup]:
+    most = max((max(m.entry.rows_written, m.entry.rows_deleted) for m in moments), default=0)
+    yield from _scale(most)
+    yield element("line", x1=_LEFT, y1=_AXIS, x2=_WIDTH - _RIGHT, y2=_AXIS, class_="axis")
+    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(moments))
+    column = min(_COLUMN_MAX, step * 0.62)
+    every = max(1, math.ceil(44 / step))
+    for place, moment in enumerate(moments):
+        middle = _LEFT + step * (place + 0.5)
+        is_named = (len(moments) - 1 - place) % every == 0
+        yield from _commit(moment, middle, column, most, is_named=is_named)
+
+
+def _scale(most: int) -> Iterator[Markup]:
+    yield text("written", x=_LEFT - 8, y=_AXIS - 8, class_="label end")
+    yield text("deleted", x=_LEFT - 8, y=_AXIS + 16, class_="label end")
+    if most:
+        top = _AXIS - _UP
+        yield element("line", x1=_LEFT, y1=top, x2=_WIDTH - _RIGHT, y2=top, class_="grid")
+        yield text(_short(most), x=_LEFT - 8, y=top + 4, class_="label end")
+
+
+def _commit(
+    moment: Moment, middle: float, column: float, most: int, *, is_named: bool
+) -> Iterator[Markup]:
+    entry = moment.entry
+    kind = _KINDS.get(entry.operation, "write")
+    up, down = _share(entry.rows_written, most) * _UP, _share(entry.rows_deleted, most) * _DOWN
+    left = middle - column / 2
+    hint = told(
+        f"snapshot {entry.snapshot_id}, {entry.operation}: {entry.rows_written:,} rows written, "
+        f"{entry.rows_deleted:,} deleted"
+    )
+    bars = [
+        element("rect", x=left, y=_AXIS - up, width=column, height=up, rx=2, class_=f"bar {kind}"),
+        element("rect", x=left, y=_AXIS, width=column, height=down, rx=2, class_="bar deleted"),
+        element("circle", cx=middle, cy=_AXIS, r=4.5, class_=f"dot {kind}"),
+    ]
+    yield element("g", hint, *bars)
+    if moment.is_newest:
+        yield element("circle", cx=middle, cy=_AXIS, r=8, class_="newest")
+    if moment.tags:
+        yield _flag(moment.tags, middle, top=_AXIS - up - 14)
+    if moment.branches:
+        yield _fork(moment.branches, middle)
+    if is_named:
+        yield text(str(entry.snapshot_id), x=middle, y=_IDS + 14, class_="label middle")
+
+
+def _flag(names: Sequence[str], x: float, top: float) -> Markup:
+    """A pennant above the column; its names are in the table, where there is room for them."""
+    hint = told(", ".join(names))
+    top = max(_FLAGS - 14, top)
+    pole = element("line", x1=x, y1=top, x2=x, y2=top + 14, class_="flag-pole")
+    cloth = element("path", d=f"M{x:.1f} {top:.1f} l11 4 l-11 4 z", class_="flag")
+    return element("g", hint, pole, cloth)
+
+
+def _fork(names: Sequence[str], x: float) -> Markup:
+    hint = told(f"branches: {', '.join(names)}")
+    way = f"M{x:.1f} {_AXIS:.1f} c0 {_DOWN + 4:.1f} 4 {_DOWN + 12:.1f} 16 {_DOWN + 14:.1f}"
+    line = element("path", d=way, class_="fork")
+    end = element("circle", cx=x + 16, cy=_AXIS + _DOWN + 14, r=3.5, class_="fork-end")
+    return element("g", hint, line, end)
+
+
+def _share(count: int, most: int) -> float:
+    return math.log1p(count) / math.log1p(most) if count and most else 0.0
+
+
+def _short(count: int) -> str:
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count)

@@ -1,0 +1,102 @@
+"""Lakes with many tables and tables with many snapshots: a page reads what it shows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from ui_requests import Browse
+
+import keytide as kt
+from keytide.format.snapshot import Snapshot
+from keytide.lake.table import Table
+from keytide.store.local import LocalStore
+from keytide.ui.listing import PAGE_LINES
+from keytide.ui.timeline import PAGE_SNAPSHOTS, timeline_of
+
+
+@contextmanager
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The paths that the store is asked for meanwhile."""
+    seen: list[str] = []
+    read = LocalStore.read
+
+    def noting(store: LocalStore, path: str, *given: object) -> bytes:
+        seen.append(path)
+        return read(store, path, *given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "read", noting)
+        yield seen
+
+
+def test_ten_thousand_tables_are_paged_and_only_those_shown_are_opened(
+    browse: Browse, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = kt.connect(warehouse)
+    lake.create_table("many.t", pa.schema([("k", pa.int64())]), ["k"])
+    schema = Path(warehouse, "many.db/t/schema/schema-0").read_bytes()
+    for number in range(10_000):
+        folder = Path(warehouse, f"many.db/t{number:05}/schema")
+        folder.mkdir(parents=True)
+        (folder / "schema-0").write_bytes(schema)
+    client = browse(lake)
+    with reads(monkeypatch) as seen:
+        page = client.get("/?page=200").text
+    assert "10,001 names" in page
+    assert "many.t04974" in page
+    assert "many.t05000" not in page
+    assert len(seen) <= 4 * PAGE_LINES
+    assert "many.t09999" in client.get("/?page=999999").text
+    assert "many.t09998" in client.get("/?search=T0999").text
+    shutil.rmtree(Path(warehouse, "many.db"))
+
+
+def test_of_many_snapshots_only_those_of_the_page_are_read(
+    browse: Browse, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = kt.connect(warehouse)
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+    for number in range(2):
+        table.write([{"k": number}])
+    elsewhere = f"{warehouse}-copied"  # where this process has seen nothing yet
+    shutil.copytree(warehouse, elsewhere)
+    add_snapshots(Path(elsewhere, "default.db/t/snapshot"), table.metadata.snapshot(2), 100_000)
+    lake = kt.connect(elsewhere)
+    client = browse(lake)
+    with reads(monkeypatch) as seen:
+        newest = client.get("/table/default.t/timeline").text
+        older = client.get("/table/default.t/timeline?before=50001").text
+    assert 'id="snapshot-100000"' in newest
+    assert 'id="snapshot-50000"' in older
+    assert f'id="snapshot-{50_000 - PAGE_SNAPSHOTS}"' not in older
+    assert len(seen) < 4 * PAGE_SNAPSHOTS
+    assert timeline_of(Table.of(lake.catalog.table("t")), 1).older is None
+
+
+def add_snapshots(folder: Path, like: Snapshot, count: int) -> None:
+    """More snapshots of the same files, of which those are there that somebody may ask for."""
+    for number in range(3, count + 1):
+        if number <= 60 or number > count - 60 or 49_900 < number < 50_100:
+            (folder / f"snapshot-{number}").write_bytes(replace(like, id=number).to_json())
+    (folder / "LATEST").write_text(str(count))
+
+
+def test_pages_of_a_timeline_join_without_a_gap(warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+    for number in range(7):
+        table.write([{"k": number}])
+    seen, before = [], None
+    while True:
+        page = timeline_of(table, before, count=3)
+        seen += [moment.entry.snapshot_id for moment in page.moments]
+        if page.older is None:
+            break
+        before = page.older
+    assert seen == [*range(page.newest_id or 0, 0, -1)]

@@ -1,0 +1,29 @@
+"""Requests for pages as somebody makes them who has opened the address, or has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.testclient import TestClient
+
+import keytide as kt
+from keytide.ui.access import Access
+from keytide.ui.app import application
+from keytide.ui.guard import TOKEN
+
+ORIGIN = "http://127.0.0.1:7411"
+ACCESS = Access.at("127.0.0.1", 7411, "this-machine")
+
+Browse = Callable[..., TestClient]
+
+
+def stranger(lake: kt.Lake, **given: Any) -> TestClient:
+    """Who has no cookie yet."""
+    app = application(lake, ACCESS, **given)
+    return TestClient(app, base_url=ORIGIN, follow_redirects=False)
+
+
+def form(**fields: str) -> dict[str, str]:
+    """A form of the server's own."""
+    return {TOKEN: ACCESS.form_token, **fields}
