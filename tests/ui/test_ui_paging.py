@@ -15,38 +15,41 @@ from ui_requests import Browse
 import keytide as kt
 from keytide.format.snapshot import Snapshot
 from keytide.lake.table import Table
+from keytide.store import Store
 from keytide.store.local import LocalStore
+from keytide.store.objects import ObjectStore
+from keytide.table.warehouse import FolderWarehouse
 from keytide.ui.listing import PAGE_LINES
 from keytide.ui.timeline import PAGE_SNAPSHOTS, timeline_of
 
 
 @contextmanager
-def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The paths that the store is asked for meanwhile."""
+def reads(monkeypatch: pytest.MonkeyPatch, kind: type[Store]) -> Iterator[list[str]]:
+    """The paths that stores of a kind are asked for meanwhile."""
     seen: list[str] = []
-    read = LocalStore.read
+    read = kind.read
 
-    def noting(store: LocalStore, path: str, *given: object) -> bytes:
+    def noting(store: Store, path: str, *given: object) -> bytes:
         seen.append(path)
         return read(store, path, *given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalStore, "read", noting)
+        patched.setattr(kind, "read", noting)
         yield seen
 
 
 def test_ten_thousand_tables_are_paged_and_only_those_shown_are_opened(
-    browse: Browse, warehouse: str, monkeypatch: pytest.MonkeyPatch
+    browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = kt.connect(warehouse)
+    lake = kt.connect("memory://many")
     lake.create_table("many.t", pa.schema([("k", pa.int64())]), ["k"])
-    schema = Path(warehouse, "many.db/t/schema/schema-0").read_bytes()
+    warehouse = lake.catalog.warehouse
+    assert isinstance(warehouse, FolderWarehouse)
+    schema = warehouse.store.read("many.db/t/schema/schema-0")
     for number in range(10_000):
-        folder = Path(warehouse, f"many.db/t{number:05}/schema")
-        folder.mkdir(parents=True)
-        (folder / "schema-0").write_bytes(schema)
+        warehouse.store.put(f"many.db/t{number:05}/schema/schema-0", schema)
     client = browse(lake)
-    with reads(monkeypatch) as seen:
+    with reads(monkeypatch, ObjectStore) as seen:
         page = client.get("/?page=200").text
     assert "10,001 names" in page
     assert "many.t04974" in page
@@ -54,7 +57,6 @@ def test_ten_thousand_tables_are_paged_and_only_those_shown_are_opened(
     assert len(seen) <= 4 * PAGE_LINES
     assert "many.t09999" in client.get("/?page=999999").text
     assert "many.t09998" in client.get("/?search=T0999").text
-    shutil.rmtree(Path(warehouse, "many.db"))
 
 
 def test_of_many_snapshots_only_those_of_the_page_are_read(
@@ -69,7 +71,7 @@ def test_of_many_snapshots_only_those_of_the_page_are_read(
     add_snapshots(Path(elsewhere, "default.db/t/snapshot"), table.metadata.snapshot(2), 100_000)
     lake = kt.connect(elsewhere)
     client = browse(lake)
-    with reads(monkeypatch) as seen:
+    with reads(monkeypatch, LocalStore) as seen:
         newest = client.get("/table/default.t/timeline").text
         older = client.get("/table/default.t/timeline?before=50001").text
     assert 'id="snapshot-100000"' in newest

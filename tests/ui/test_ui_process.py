@@ -58,3 +58,10 @@ def test_host_that_others_reach_is_warned_of(warehouse: str) -> None:
     ran = CliRunner().invoke(app, ["ui", "-w", warehouse, "--host", "203.0.113.1"])
     assert ran.stderr.startswith("warning: other machines reach this page at 203.0.113.1")
     assert ran.exit_code == 1  # no machine here has this address
+
+
+@pytest.mark.parametrize("host", ["\0", "x" * 300, "[", "999.1.1.1"])
+def test_host_that_is_none_is_a_problem(warehouse: str, host: str) -> None:
+    ran = CliRunner().invoke(app, ["ui", "-w", warehouse, "--host", host])
+    assert ran.exit_code == 1
+    assert "error: cannot listen at" in ran.stderr

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-__all__ = ["Access"]
+__all__ = ["Access", "without_brackets"]
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SECRET_BYTES = 32
@@ -35,7 +35,7 @@ class Access:
     @classmethod
     def at(cls, host: str, port: int, own_name: str) -> Access:
         """Access to a server that listens at `host`, on a machine that is called `own_name`."""
-        bare = host.strip("[]").lower()
+        bare = without_brackets(host).lower()
         is_wide = bare in ("0.0.0.0", "::", "")
         names = _LOOPBACK | {bare, own_name.lower()} if is_wide else _LOOPBACK | {bare}
         return cls(f"keytide-{port}", names, any_address=is_wide)
@@ -63,6 +63,11 @@ class Access:
             return False
         name = _without_port(host).rstrip(".").lower()
         return name in self.names or (self.any_address and _is_ip_address(name))
+
+
+def without_brackets(host: str) -> str:
+    """An address of IP 6 as it is without the brackets around it; any other host as it is."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def _without_port(host: str) -> str:

@@ -9,9 +9,10 @@ from threading import Timer
 
 import uvicorn
 
+from keytide.arguments import shown
 from keytide.errors import InvalidError
 from keytide.lake.lake import Lake
-from keytide.ui.access import Access
+from keytide.ui.access import Access, without_brackets
 from keytide.ui.app import application
 from keytide.ui.guard import TOKEN
 
@@ -25,7 +26,7 @@ _OPEN_AFTER_SECONDS = 0.3
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches what listens there."""
-    return host.strip("[]") in _LOOPBACK
+    return without_brackets(host) in _LOOPBACK
 
 
 def serve(
@@ -38,7 +39,7 @@ def serve(
     too. Port 0 means one that is free. Raises `InvalidError` for an address at which this cannot
     listen.
     """
-    listening = _listening(host.strip("[]"), port)
+    listening = _listening(without_brackets(host), port)
     with listening:
         bound = listening.getsockname()[1]
         access = Access.at(host, bound, socket.gethostname())
@@ -60,15 +61,16 @@ def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, ValueError) as error:
         raise InvalidError(
-            f"cannot listen at {host}, port {port}: {error}; --port 0 takes a port that is free"
+            f"cannot listen at {shown(host)}, port {port}: {error}; --port 0 takes a port that is "
+            f"free"
         ) from error
 
 
 def _shown(host: str) -> str:
     """The host as it stands in an address; one that means all of a machine's is this machine."""
-    bare = host.strip("[]")
+    bare = without_brackets(host)
     if bare in ("0.0.0.0", "::", ""):
         return "127.0.0.1" if bare != "::" else "[::1]"
     return f"[{bare}]" if ":" in bare else bare
