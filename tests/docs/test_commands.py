@@ -1,0 +1,61 @@
+"""Commands that the documents show exist, with the options that they are shown with."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from keytide.cli.main import app
+from pages import PAGES
+
+GROUP: Any = typer.main.get_command(app)
+INLINE = re.compile(r"(?<!`)`(keytide [^`\n]+)`(?!`)")
+CONSOLE = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def shown() -> Iterator[tuple[str, list[str]]]:
+    """The commands of keytide in the blocks of a page, with where they stand."""
+    for page in (PAGES.parent / "README.md", *sorted(PAGES.rglob("*.md"))):
+        text = page.read_text()
+        for block in (*CONSOLE.findall(text), *INLINE.findall(text)):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                words = words[next((at for at, word in enumerate(words) if "=" not in word), 0) :]
+                if words[:1] == ["keytide"] and "[OPTIONS]" not in words:
+                    yield page.relative_to(PAGES.parent).as_posix(), words[1:]
+
+
+def unknown(words: list[str]) -> Iterator[str]:
+    """What of a command is not there."""
+    command = GROUP
+    for word in words:
+        if word.startswith("-") and not re.fullmatch(r"-\d+", word):
+            options = {
+                name for each in command.params for name in (*each.opts, *each.secondary_opts)
+            }
+            if word.partition("=")[0] not in {*options, "-h", "--help"}:
+                yield word
+        elif hasattr(command, "commands") and word in command.commands:
+            command = command.commands[word]
+    if hasattr(command, "commands") and not words[-1].startswith("-"):
+        yield " ".join(words)
+
+
+def test_commands_are_shown() -> None:
+    assert len(list(shown())) > 60
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in shown()}))
+def test_commands_of_page_exist_with_their_options(page: str) -> None:
+    wrong = [(words, [*unknown(words)]) for of, words in shown() if of == page]
+    assert [each for each in wrong if each[1]] == []
+
+
+def test_a_command_that_is_not_there_is_told() -> None:
+    assert [*unknown(["scna", "t"])] == ["scna t"]
+    assert [*unknown(["scan", "t", "--lmit", "3"])] == ["--lmit"]
