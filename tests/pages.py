@@ -15,10 +15,42 @@ from typing import Any
 
 import keytide as kt
 
-__all__ = ["NOT_RUN", "PAGES", "WITH_SPARK", "Block", "blocks_of", "run_page"]
+__all__ = [
+    "ELSEWHERE",
+    "NOT_RUN",
+    "PAGES",
+    "RUN",
+    "WITH_SPARK",
+    "Block",
+    "blocks_of",
+    "run_page",
+]
 
 PAGES = Path(__file__).parents[1] / "docs"
 NOT_RUN, WITH_SPARK = "not run: ", "run with Spark"
+
+RUN = (
+    "index.md",
+    "tutorial.md",
+    "concepts/changelogs.md",
+    "concepts/sequence-fields.md",
+    "concepts/sequence-groups.md",
+    "how-to/notebooks.md",
+    "how-to/replace-merge-jobs.md",
+    "how-to/scheduled-jobs.md",
+)
+"""Pages that tests/docs/test_pages.py runs from top to bottom."""
+
+ELSEWHERE = {
+    "coming-from-delta.md": "tests/test_coming_from.py",
+    "coming-from-hudi.md": "tests/test_coming_from.py",
+    "coming-from-iceberg.md": "tests/test_coming_from.py",
+    "coming-from-paimon.md": "tests/test_coming_from.py",
+    "coming-from-pinot.md": "tests/test_coming_from.py",
+    "habits.md": "tests/test_habits.py",
+    "write-a-connector.md": "tests/dml/test_guide.py",
+}
+"""Pages that other tests run, and these."""
 
 _BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]+) -->\n)?^(?P<indent> *)```(?P<language>python|sql)\n"

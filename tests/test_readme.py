@@ -1,7 +1,9 @@
-"""What the README shows is what happens."""
+"""What the README shows is what happens, and the documents are complete."""
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,10 @@ import pytest
 
 import keytide as kt
 from keytide.table.system_tables import SYSTEM_TABLES
-from pages import blocks_of, run_page
+from pages import ELSEWHERE, NOT_RUN, PAGES, RUN, WITH_SPARK, blocks_of, run_page
+
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+import reference_pages
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -47,3 +52,29 @@ def test_spark_example_runs_and_leaves_its_rows(
 def test_every_system_table_is_listed(page: str) -> None:
     text = (ROOT / page).read_text()
     assert [name for name in SYSTEM_TABLES if f"`{name}`" not in text] == []
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    silent = [
+        f"{page.relative_to(ROOT)}, line {block.line}"
+        for page in sorted(PAGES.rglob("*.md"))
+        if page.relative_to(PAGES).as_posix() not in {*RUN, *ELSEWHERE}
+        and "design" not in page.parts
+        for block in blocks_of(page)
+        if not block.mark.startswith(NOT_RUN) and block.mark != WITH_SPARK
+    ]
+    assert silent == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """A page that nobody can find is no document: add it to `nav` of mkdocs.yml."""
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = {page.relative_to(PAGES).as_posix() for page in PAGES.rglob("*.md")}
+    named = set(re.findall(r"(?:- |: )([\w./-]+\.md)$", navigation, re.MULTILINE))
+    assert pages - named == set()
+
+
+@pytest.mark.parametrize("path", [*reference_pages.PAGES])
+def test_page_is_current(path: str) -> None:
+    page = reference_pages.PAGES[path]()
+    assert (ROOT / path).read_text() == page, "python scripts/reference_pages.py"

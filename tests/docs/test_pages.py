@@ -14,35 +14,12 @@ import tomllib
 
 import keytide as kt
 from keytide import errors
-from pages import NOT_RUN, PAGES, WITH_SPARK, blocks_of, run_page
+from pages import PAGES, RUN, run_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = PAGES.parent
-RUN = (
-    "index.md",
-    "tutorial.md",
-    "concepts/changelogs.md",
-    "concepts/sequence-fields.md",
-    "concepts/sequence-groups.md",
-    "how-to/notebooks.md",
-    "how-to/replace-merge-jobs.md",
-    "how-to/scheduled-jobs.md",
-)
-"""Pages that are run here from top to bottom."""
-
-ELSEWHERE = {
-    "coming-from-delta.md": "tests/test_coming_from.py",
-    "coming-from-hudi.md": "tests/test_coming_from.py",
-    "coming-from-iceberg.md": "tests/test_coming_from.py",
-    "coming-from-paimon.md": "tests/test_coming_from.py",
-    "coming-from-pinot.md": "tests/test_coming_from.py",
-    "habits.md": "tests/test_habits.py",
-    "write-a-connector.md": "tests/dml/test_guide.py",
-}
-"""Pages that other tests run, and these."""
-
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 ORDERS = pa.schema({"id": pa.int64(), "status": pa.string(), "amount": pa.float64()})
 
@@ -94,26 +71,6 @@ def test_how_to_of_scheduled_jobs_writes_once_and_copies_once(
     lake.table("shop.orders").write([{"id": 1, "_row_kind": "-D"}])
     assert copy_changes(lake) == 1
     assert lake.table("shop.copy").scan().to_pylist() == []
-
-
-def test_every_block_is_run_or_says_why_not() -> None:
-    silent = [
-        f"{page.relative_to(ROOT)}, line {block.line}"
-        for page in sorted(PAGES.rglob("*.md"))
-        if page.relative_to(PAGES).as_posix() not in {*RUN, *ELSEWHERE}
-        and "design" not in page.parts
-        for block in blocks_of(page)
-        if not block.mark.startswith(NOT_RUN) and block.mark != WITH_SPARK
-    ]
-    assert silent == []
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    """A page that nobody can find is no document: add it to `nav` of mkdocs.yml."""
-    navigation = (ROOT / "mkdocs.yml").read_text()
-    pages = {page.relative_to(PAGES).as_posix() for page in PAGES.rglob("*.md")}
-    named = set(re.findall(r"(?:- |: )([\w./-]+\.md)$", navigation, re.MULTILINE))
-    assert pages - named == set()
 
 
 def test_every_link_leads_to_a_file() -> None:
