@@ -72,6 +72,14 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
+def entered(page: Any, address: str) -> str:
+    """Open the address that was printed; gives what addresses of pages begin with from then on."""
+    home = address.partition("/?")[0]
+    page.goto(address)
+    page.wait_for_url(f"{home}/")
+    return home
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_are_accessible_fit_and_stay_at_home(
@@ -91,9 +99,7 @@ def test_pages_are_accessible_fit_and_stay_at_home(
 
 
 def _problems(page: Any, address: str, kind: str) -> Iterator[str]:
-    home = address.partition("/?")[0]
-    page.goto(address)
-    page.wait_for_url(f"{home}/")
+    home = entered(page, address)
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for name, path in VIEWS.items():
         page.goto(home + path)
@@ -117,9 +123,8 @@ def test_policy_lets_the_pages_work_and_no_script_of_another(browser: Any, addre
     page = browser.new_context().new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
-    page.goto(address)
-    page.goto(f"{address.partition('/?')[0]}/table/shop.orders")
-    page.wait_for_selector(".signs")
+    page.goto(f"{entered(page, address)}/table/shop.orders")
+    page.wait_for_selector("[data-load] summary")
     assert said == []
     markup = '<img src=x onerror="window.hit=1">'
     page.evaluate(f"document.body.insertAdjacentHTML('beforeend', `{markup}`)")
@@ -132,8 +137,7 @@ def test_commit_of_somebody_else_is_seen_unless_the_page_is_paused(
     browser: Any, address: str, folder: str
 ) -> None:
     page = browser.new_context().new_page()
-    page.goto(address)
-    page.goto(f"{address.partition('/?')[0]}/table/shop.stock/timeline")
+    page.goto(f"{entered(page, address)}/table/shop.stock/timeline")
     stock = kt.connect(folder).table("shop.stock")
     row = {"sku": "S-0001", "city": "Lisboa", "stock": 1}
     page.check("#start-2")
@@ -150,8 +154,7 @@ def test_commit_of_somebody_else_is_seen_unless_the_page_is_paused(
 
 def test_pages_are_used_by_the_keyboard_alone(browser: Any, address: str) -> None:
     page = browser.new_context().new_page()
-    page.goto(address)
-    page.goto(f"{address.partition('/?')[0]}/sql")
+    page.goto(f"{entered(page, address)}/sql")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.focus("#text")

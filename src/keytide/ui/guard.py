@@ -28,7 +28,8 @@ _HEADERS = {
 }
 
 _DOCUMENT = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Keytide</title>{head}</head>'
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Keytide</title>'
+    '<link rel="icon" href="data:,">{head}</head>'
     "<body><main><h1>Keytide</h1><p>{text}</p></main></body></html>"
 )
 _REFUSED = _DOCUMENT.format(

@@ -23,7 +23,7 @@ _KINDS = {"compaction": "compaction", "overwrite": "overwrite", "restore": "over
 
 
 def timeline_picture(timeline: Timeline) -> Markup:
-    """The page from left to right; heights follow the logarithm, so that small commits are seen."""
+    """The page from left to right; heights follow the square root, to show small ones."""
     moments = timeline.moments[::-1]
     return picture(
         _WIDTH,
@@ -102,7 +102,7 @@ def _fork(names: Sequence[str], x: float) -> Markup:
 
 
 def _share(count: int, most: int) -> float:
-    return math.log1p(count) / math.log1p(most) if count and most else 0.0
+    return math.sqrt(count / most) if count and most else 0.0
 
 
 def _short(count: int) -> str:

@@ -85,6 +85,11 @@ if (followed.length && pauseButton) {
   });
 }
 
+// Where there is no room for all commits, the newest are shown.
+for (const drawn of document.querySelectorAll(".timeline-picture")) {
+  drawn.parentElement.scrollLeft = drawn.parentElement.scrollWidth;
+}
+
 // -- parts that take longer ------------------------------------------------------------------
 
 for (const part of document.querySelectorAll("[data-load]")) {
