@@ -30,7 +30,11 @@ def test_without_the_token_nothing_is_shown(shown: kt.Lake, path: str) -> None:
     assert "orders" not in answer.text
 
 
-@pytest.mark.parametrize("token", ["", "x", "ä", "\u202e", ACCESS.secret[:-1], ACCESS.form_token])
+@pytest.mark.parametrize(
+    "token",
+    ["", "x", "ä", "\u202e", ACCESS.secret[:-1], ACCESS.form_token],
+    ids=["none", "short", "not ASCII", "mark of direction", "cut off", "that of forms"],
+)
 def test_wrong_token_opens_nothing(shown: kt.Lake, token: str) -> None:
     answer = stranger(shown).get("/", params={"token": token})
     assert (answer.status_code, answer.headers.get("set-cookie")) == (403, None)
