@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 from ui_requests import Browse, form
@@ -141,6 +144,38 @@ def test_story_of_the_past_and_of_a_key_that_was_deleted(page: TestClient) -> No
 def test_streams_tell_of_consumers(page: TestClient) -> None:
     text = seen(page, "/table/shop.orders/streams").text
     assert "reader 3 1 snapshot" in text
+
+
+def test_streams_tell_the_offsets_of_topics_without_a_broker(
+    browse: Browse, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "kafka")
+    fake = importlib.import_module("fake")
+    held = {"prices": fake.FakeTopic(partitions=[[(b"k-7", b'{"price": 3}')]])}
+    with monkeypatch.context() as patched:
+        patched.setattr("keytide.kafka.ingest.Client", lambda *given: fake.FakeKafka(held))
+        kt.connect(warehouse).ingest(
+            "t", "kafka://localhost:9092/prices", format="json", primary_key=["sku"]
+        )
+    text = seen(browse(kt.connect(warehouse)), "/table/default.t/streams").text
+    assert "prices 0 1" in text
+
+
+def test_table_that_others_keep_is_listed_and_read_by_sql_alone(
+    browse: Browse, warehouse: str, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    pq.write_table(pa.table({"k": [1, 2]}), theirs / "a.parquet")
+    lake = kt.connect(warehouse)
+    lake.create_external_table(
+        "x.theirs", format="parquet", location=theirs, primary_key=["k"],
+        options={"upsert.on-tie": "error"},
+    )  # fmt: skip
+    client = browse(lake)
+    assert "x.theirs external k" in seen(client, "/").text
+    assert client.get("/table/x.theirs").status_code == 422
+    assert "2 rows" in client.post("/sql", data=form(text="SELECT * FROM x.theirs")).text
 
 
 def test_every_page_has_landmarks_labels_and_scopes(page: TestClient) -> None:
