@@ -31,10 +31,9 @@ def _verb(attribute: Any, module: griffe.Module) -> griffe.Function | None:
     value = getattr(attribute, "value", None)
     if not isinstance(value, griffe.ExprCall) or str(value.function) not in MAKERS:
         return None
-    path = value.arguments[0].canonical_path  # type: ignore[union-attr]
-    if (
-        path == attribute.path
-    ):  # the verb has the name of the method: it is the import of the module
+    path = value.arguments[0].canonical_path  # type: ignore[union-attr]  # a name
+    if path == attribute.path:
+        # The verb has the name of the method: it is what the module imports.
         path = module[attribute.name].target_path
     found = module.package.modules_collection[path]
     return found.final_target if found.is_alias else found

@@ -59,9 +59,10 @@ def run_feeds(
 ) -> TablesReport:
     """Feed the tables that a template means, each from its topics, until all is read, or for ever.
 
-    Where the feeds go on for ever, topics that fit and are made later are fed too. Raises
-    `InvalidError` and `NotFoundError` for a template and topics that mean no tables, and what
-    `Client` raises; what a feed raises is told, and stops no other one.
+    Where the feeds go on for ever, topics that are made later are fed too, unless they are of a
+    table that is being fed: these wait for the next run. Raises `InvalidError` and
+    `NotFoundError` for a template and topics that mean no tables, and what `Client` raises; what a
+    feed raises is told, and stops no other one.
     """
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.feed.warehouse)))
     connect = partial(Client, request.address.brokers, request.properties)

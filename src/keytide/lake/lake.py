@@ -821,7 +821,8 @@ class Lake:
         stops no other one: its error is in `failed` of the report, and `on_failure(table, error)`
         is called when it happens, as `on_batch(table, batch)` is after each commit, by any thread.
         All batches that are read at the time have 64 MiB together, and 1 MiB each at least. With
-        `continuous`, up to 1,000 tables; topics that fit and are made later are fed too.
+        `continuous`, up to 1,000 tables; topics that are made later are fed too where they fit and
+        their table is not being fed yet, and else by the next run.
 
         Raises `InvalidError` for what does not go together, a template that is none and topics
         without such parts, `NotFoundError` where no topic fits, `DataError` where no broker
