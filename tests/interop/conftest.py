@@ -53,7 +53,7 @@ class JavaGateways:
         if not bundle.exists():
             pytest.skip(f"{release} is not here; `make interop` fetches it where it can be had")
         if release not in self._open:
-            self._open[release] = JavaGateway(bundle, self._scratch)
+            self._open[release] = JavaGateway([bundle], self._scratch)
         return self._open[release]
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ not do.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,9 +37,10 @@ JAVA_RELEASES = {
 class JavaGateway:
     """One Java process with Paimon's classes, until it is closed."""
 
-    def __init__(self, bundle: Path, scratch: Path) -> None:
+    def __init__(self, archives: Sequence[Path], scratch: Path) -> None:
         conf = SparkConf(loadDefaults=False)
-        conf.set("spark.driver.extraClassPath", str(bundle)).set("spark.driver.memory", "1g")
+        conf.set("spark.driver.extraClassPath", os.pathsep.join(map(str, archives)))
+        conf.set("spark.driver.memory", "1g")
         self.scratch = scratch
         # A thread with one connection of its own mixes answers up where an object of Java is
         # collected while another answer is awaited.
