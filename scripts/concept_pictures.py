@@ -147,12 +147,12 @@ def sequence_fields() -> Picture:
     picture = Picture("Two orders of arrival of the same three versions end in the same row")
     names = ("id", "status", "version")
     new, paid, sent = ("1", "new", "1"), ("1", "paid", "2"), ("1", "sent", "3")
-    picture.head(20, 32, "arrived in this order")
+    picture.head(20, 32, "rows arrive in this order")
     right, _ = picture.table(20, 46, names, [new, paid, sent], ["cell", "cell", "steprow"])
     picture.head(20, 192, "or in this one")
     picture.table(20, 206, names, [sent, new, paid], ["steprow", "cell", "cell"])
     x, _ = picture.box(right + 90, 128, "outside", "merge", "sequence.field = version",
-                       "the greatest version wins")  # fmt: skip
+                       "the largest version wins")  # fmt: skip
     picture.arrow((right, 100), (right + 86, 150))
     picture.arrow((right, 250), (right + 86, 180))
     picture.arrow((x, 164), (x + 60, 164))
@@ -163,7 +163,7 @@ def sequence_fields() -> Picture:
 
 def sequence_groups() -> Picture:
     """Two producers fill one row."""
-    picture = Picture("Two producers fill one row, each with an order of its own")
+    picture = Picture("Two producers fill one row, each in its own order")
     shop, mail = ["cell", *["steprow"] * 2], ["cell", *["commitrow"] * 2]
     picture.head(20, 32, "shop: 'fields.v_name.sequence-group' = 'name'")
     names = [("1", "Ada", "5"), ("1", "Eva", "4")]
@@ -177,7 +177,7 @@ def sequence_groups() -> Picture:
     x = 480.0
     picture.arrow((right + 6, 84), (x - 6, 164))
     picture.arrow((below + 6, 268), (x - 6, 176))
-    picture.head(x, 134, "one row; each group by its own order")
+    picture.head(x, 134, "one row; each group in its own order")
     row = ("1", "Ada", "5", "full", "2")
     picture.table(x, 146, ("id", "name", "v_name", "plan", "v_plan"), [row],
                   [["cell", "steprow", "steprow", "commitrow", "commitrow"]])  # fmt: skip
@@ -186,8 +186,8 @@ def sequence_groups() -> Picture:
 
 def tombstones() -> Picture:
     """A delete keeps its place in the order."""
-    picture = Picture("A delete keeps its place in the order of versions, also through compactions")
-    names = ("arrives", "kind", "id", "version", "the row after it")
+    picture = Picture("A delete keeps its place in the order of versions, also after a compaction")
+    names = ("arrives", "kind", "id", "version", "row that readers see")
     rows = [
         ("1st", "+I", "1", "5", "version 5"),
         ("2nd", "-D", "1", "7", "none"),
@@ -199,14 +199,14 @@ def tombstones() -> Picture:
     _, bottom = picture.table(20, 20, names, rows, kinds)
     picture.note(20, bottom + 26, "Without the kept delete, version 6 would bring the row back.")
     picture.note(
-        20, bottom + 46, "tombstone.retention says how long it is kept: for ever, unless set."
+        20, bottom + 46, "tombstone.retention sets how long it is kept. The default is forever."
     )
     return picture
 
 
 def changelogs() -> Picture:
-    """What each producer stores of the same writes."""
-    picture = Picture("What each changelog producer stores of the same two writes")
+    """What each producer stores for the same writes."""
+    picture = Picture("What each changelog producer stores for the same two writes")
     picture.head(20, 32, "written")
     _, bottom = picture.table(
         20, 46, ("commit", "row"), [("1", "+I (1, new)"), ("2", "+I (1, paid)")]
@@ -228,27 +228,27 @@ def changelogs() -> Picture:
          ["titlerow", "deadrow", "deadrow", "steprow"]],
     )  # fmt: skip
     picture.note(
-        x, 206, "none stores nothing more: Table.changes compares snapshots when somebody asks."
+        x, 206, "none stores no changelog: Table.changes compares snapshots when you call it."
     )
     return picture
 
 
 def deletion_vectors() -> Picture:
-    """Rows that are dead are marked beside their file."""
+    """Replaced rows are marked in a file next to their data file."""
     picture = Picture(
-        "An upsert marks the version that it replaces as dead, beside the file it lies in"
+        "An upsert marks the row that it replaces as deleted, in a file next to the data file"
     )
     picture.head(20, 32, "data-1.parquet")
     rows = [("0", "1", "new"), ("1", "2", "new"), ("2", "3", "new")]
-    right, _ = picture.table(20, 46, ("place", "id", "status"), rows,
+    right, _ = picture.table(20, 46, ("position", "id", "status"), rows,
                              ["steprow", "deadrow", "steprow"])  # fmt: skip
     picture.head(20, 192, "data-2.parquet, the upsert")
-    picture.table(20, 206, ("place", "id", "status"), [("0", "2", "paid")], ["steprow"])
+    picture.table(20, 206, ("position", "id", "status"), [("0", "2", "paid")], ["steprow"])
     x = right + 70
     box, _ = picture.box(x, 76, "stored", "deletion vector", "of data-1.parquet: {1}")
     picture.arrow((x, 104), (right + 6, 108))
-    picture.head(box + 90, 66, "readers take both files as they are,")
-    picture.head(box + 90, 86, "without the marked rows: nothing to merge")
+    picture.head(box + 90, 66, "readers return both files")
+    picture.head(box + 90, 86, "without the marked rows and merge nothing")
     picture.table(box + 90, 100, ("id", "status"), [("1", "new"), ("3", "new"), ("2", "paid")],
                   ["steprow"] * 3)  # fmt: skip
     picture.arrow((box, 104), (box + 84, 140))
@@ -258,13 +258,13 @@ def deletion_vectors() -> Picture:
 
 def key_index() -> Picture:
     """From a key to its row."""
-    picture = Picture("The key index names the file and the place of the current row of each key")
+    picture = Picture("The key index stores the file and position of the current row of each key")
     key, _ = picture.box(20, 90, "outside", "key", "id = 42")
-    hash_, _ = picture.box(key + 50, 90, "step", "hash", "64 bits, and a check of 32")
+    hash_, _ = picture.box(key + 50, 90, "step", "hash", "64 bits, and a 32-bit check")
     picture.arrow((key, 116), (hash_ and key + 46, 116))
     x = hash_ + 50
-    picture.head(x, 32, "index of the bucket: sorted runs, mapped")
-    right, bottom = picture.table(x, 46, ("hash", "file", "place", "compared by"),
+    picture.head(x, 32, "index of the bucket: sorted runs, memory-mapped")
+    right, bottom = picture.table(x, 46, ("hash", "file", "position", "sequence"),
                                   [("17c3…", "data-1", "8", "5"),
                                    ("9a41…", "data-2", "0", "7"),
                                    ("e07b…", "data-1", "3", "2")],
@@ -272,27 +272,27 @@ def key_index() -> Picture:
     picture.arrow((hash_, 116), (x - 4, 109))
     y = bottom + 60
     picture.arrow(((x + right) / 2, bottom), ((x + right) / 2, y - 4))
-    picture.box(x, y, "stored", "one row of data-2.parquet is read",
-                           "and its key compared with the one asked for")  # fmt: skip
-    picture.note(20, y + 18, "A write asks the same index: the row that")
-    picture.note(20, y + 36, "it replaces is marked as dead, a late row")
-    picture.note(20, y + 54, "is recognised by what it is compared by.")
+    picture.box(x, y, "stored", "read one row of data-2.parquet",
+                           "and compare its key with the requested key")  # fmt: skip
+    picture.note(20, y + 18, "A write uses the same index: it marks the")
+    picture.note(20, y + 36, "row that it replaces as deleted, and finds")
+    picture.note(20, y + 54, "late rows by comparing the sequence.")
     return picture
 
 
 def write() -> Picture:
-    """The way of a write."""
+    """How a write works."""
     picture = Picture(
-        "The way of a write: look, check, cut and sort, files, manifests, one atomic create"
+        "How a write works: check, split and sort, data files, manifests, one atomic create"
     )
     y, x = 20.0, 20.0
     steps = [
         ("outside", "rows", ("Arrow, Polars, pandas", "Spark, change feeds")),
         ("step", "check", ("types, constraints", "kinds: +I -U +U -D")),
-        ("step", "cut and sort", ("partition, bucket", "by key, then by order")),
+        ("step", "split and sort", ("partition, bucket", "by key and sequence")),
         ("stored", "data files", ("Parquet, level 0", "synced, then named")),
         ("stored", "manifests", ("files added, key", "ranges, statistics")),
-        ("commit", "snapshot-N", ("created if absent:", "that is the commit")),
+        ("commit", "snapshot-N", ("created if absent:", "this is the commit")),
     ]
     for number, (kind, head, lines) in enumerate(steps):
         right, bottom = picture.box(x, y, kind, head, *lines)
@@ -300,27 +300,27 @@ def write() -> Picture:
             picture.arrow((right, y + 36), (right + 28, y + 36))
         last, x = x, right + 32
     picture.arrow((last + 60, bottom), (last + 60, bottom + 36))
-    picture.box(last - 240, bottom + 40, "commit", "somebody else made snapshot-N first",
-                "look again, decide: it fits, needs higher",
-                "numbers, or conflicts; then try N + 1")  # fmt: skip
+    picture.box(last - 240, bottom + 40, "commit", "another writer created snapshot-N first",
+                "read it and decide: compatible, needs higher",
+                "sequence numbers, or conflict; try N + 1")  # fmt: skip
     picture.box(20, bottom + 40, "step", "after the commit",
-                "where enough sorted runs have come together,",
-                "a compaction merges them, behind the writer")  # fmt: skip
+                "if a bucket has enough sorted runs,",
+                "a compaction merges them in the background")  # fmt: skip
     return picture
 
 
 def read() -> Picture:
-    """The way of a read."""
+    """How a read works."""
     picture = Picture(
-        "The way of a read: pin a snapshot, plan, read the files that can matter, merge, show"
+        "How a read works: pin a snapshot, plan, read the files that can match, merge, return"
     )
     x, y = 20.0, 20.0
     steps = [
-        ("commit", "pin a snapshot", ("the newest, a number,", "a tag or a time")),
+        ("commit", "pin a snapshot", ("the latest, an id,", "a tag or a time")),
         ("step", "plan", ("partitions, buckets, key", "ranges, statistics, filters")),
-        ("stored", "files", ("only the columns", "that are asked for")),
+        ("stored", "files", ("only the columns", "that you need")),
         ("step", "merge", ("where key ranges overlap,", "key range by key range")),
-        ("outside", "rows", ("no deletes, defaults,", "other conditions")),
+        ("outside", "rows", ("no deleted rows,", "defaults, other filters")),
     ]
     for number, (kind, head, lines) in enumerate(steps):
         right, bottom = picture.box(x, y, kind, head, *lines)
@@ -334,16 +334,16 @@ def read() -> Picture:
     low = bottom + 52
     left = (files[0] + files[1]) / 2
     picture.arrow((left, bottom), (left, low), (rows, low), (rows, bottom + 4))
-    picture.note(left + 14, low - 8, "files whose keys are in no other file need no merge")
+    picture.note(left + 14, low - 8, "files whose key ranges do not overlap need no merge")
     picture.note(
         20,
         low + 30,
-        "Conditions on key columns leave files out before the merge; all others apply after it:",
+        "Filters on key columns skip files before the merge. All other filters apply after it,",
     )
     picture.note(
         20,
         low + 50,
-        "a file that another column leaves out could hold the newest version of a key.",
+        "because a skipped file could contain the latest version of a key.",
     )
     return picture
 
