@@ -227,7 +227,7 @@ def test_value_that_is_no_bitmap_is_an_error() -> None:
          "Option 'fields.v.nested-sequence-field' requires 'fields.v.nested-key' to be configured"),
         ("nested_update", "ARRAY<ROW<a INT>>", {"nested_key_null_strategy": "ignore"},
          "Option 'fields.v.nested-key-null-strategy' requires 'fields.v.nested-key'"),
-        ("nested_update", "ARRAY<ROW<a INT>>", {"count_limit": "-1"}, "whole number of at least 0"),
+        ("nested_update", "ARRAY<ROW<a INT>>", {"count_limit": "-1"}, "an integer from 0"),
         ("nested_partial_update", "ARRAY<ROW<a INT>>", {}, "needs a nested key"),
         ("rbm32", "STRING", {}, "expected one of VARBINARY"),
         ("union", "INT", {}, "'union'.*expected ARRAY"),

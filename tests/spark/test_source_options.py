@@ -166,9 +166,9 @@ def test_what_contradicts_or_means_nothing_is_refused_in_a_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (FEED, "say where changes begin: 'startingVersion'"),
-        ({**FEED, "start": "full"}, "say where changes begin"),
-        ({**FEED, "startingVersion": "1", "start": "0"}, "each say where changes begin"),
+        (FEED, "say where changes start: 'startingVersion'"),
+        ({**FEED, "start": "full"}, "say where changes start"),
+        ({**FEED, "startingVersion": "1", "start": "0"}, "each say where changes start"),
         ({"incremental-between": "1,2", "end": "3"}, "each say where changes end"),
         ({"incremental-between": "1"}, "'1'; expected two of them with a comma"),
         ({**FEED, "versionAsOf": "1"}, "reads changes between two snapshots, which takes no"),

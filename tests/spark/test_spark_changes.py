@@ -231,7 +231,7 @@ def test_copy_that_a_stream_keeps_has_every_key_that_moved(
         ({"start": "99"}, "no snapshot 99"),
         ({"mode": "dif"}, "option 'mode' is 'dif'; expected one of"),
         ({"where": "k = 1"}, "this is a stream of changes, which takes no 'where'"),
-        ({"max-rows-per-trigger": "0"}, "expected a whole number of at least 1"),
+        ({"max-rows-per-trigger": "0"}, "expected an integer from 1"),
     ],
 )
 def test_stream_that_cannot_be_says_why(

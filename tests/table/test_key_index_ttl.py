@@ -228,10 +228,10 @@ def test_where_the_least_is_the_freshest_greater_ones_are_too_old() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"sequence.field": "v"}, r"counts in a time or a whole number.*'v'.*STRING"),
+        ({"sequence.field": "v"}, r"must be a time or an integer.*'v'.*STRING"),
         ({"sequence.field": "ts,v"}, "names ts, v; name one"),
         ({"upsert.mode": "none"}, "requires 'upsert.mode'"),
-        ({"ttl": "10 s"}, "'ts', which is INT; expected a whole number"),
+        ({"ttl": "10 s"}, "'ts', which is INT; expected an integer"),
         ({"ttl": "a while"}, "expected a duration"),
         ({"ttl": "0"}, "expected a duration"),
     ],

@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Callable[[kt.Table], object], type[Exception], str]] = 
     "taken": (lambda t: t.create_tag("a", 3), kt.AlreadyExistsError, "a tag 'a' of snapshot 2;"),
     "never": (lambda t: t.create_tag("b", 9), kt.NotFoundError, "1 to 3 are there, and 2 by tags"),
     "time": (lambda t: t.create_tag("b", 1, "soon"), kt.InvalidError, "is 'soon'; .*'10 s'"),
-    "no time": (lambda t: t.create_tag("b", 1, timedelta()), kt.InvalidError, "a time above 0"),
+    "no time": (lambda t: t.create_tag("b", 1, timedelta()), kt.InvalidError, "a duration above 0"),
     "replaces none": (lambda t: t.replace_tag("b"), kt.NotFoundError, "no tag 'b'; it has a"),
     "renames none": (lambda t: t.rename_tag("b", "c"), kt.NotFoundError, "no tag 'b'; it has a"),
     "to itself": (lambda t: t.rename_tag("a", "a"), kt.AlreadyExistsError, "this name already"),

@@ -48,7 +48,7 @@ __all__ = ["Aggregation"]
 class Aggregation(MergeEngine):
     """Folds each column of a key's versions with its function."""
 
-    meaning: ClassVar[str] = "A fold of each column, by the function of the column."
+    meaning: ClassVar[str] = "Each column is aggregated by its function."
     options: ClassVar[tuple[str, ...]] = (
         *FUNCTION_OPTIONS,
         keys.AGGREGATION_REMOVE_RECORD_ON_DELETE,

@@ -29,7 +29,7 @@ __all__ = ["Deduplicate"]
 class Deduplicate(MergeEngine):
     """Keeps the last version of each key, its kind included."""
 
-    meaning: ClassVar[str] = "The last version."
+    meaning: ClassVar[str] = "The latest version wins."
     picks_a_version: ClassVar[bool] = True
     elsewhere: ClassVar[Elsewhere] = Elsewhere.MOVES
     order: MergeOrder

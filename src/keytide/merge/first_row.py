@@ -31,7 +31,7 @@ __all__ = ["FirstRow"]
 class FirstRow(MergeEngine):
     """Keeps the first version of each key."""
 
-    meaning: ClassVar[str] = "The first version."
+    meaning: ClassVar[str] = "The first version wins."
     picks_a_version: ClassVar[bool] = True
     elsewhere: ClassVar[Elsewhere] = Elsewhere.IS_DROPPED
     follows_sequence: ClassVar[bool] = False

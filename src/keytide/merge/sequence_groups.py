@@ -71,8 +71,8 @@ class SequenceGroups(MergeEngine):
     """Merges each key's versions group by group."""
 
     meaning: ClassVar[str] = (
-        "The last value of each column that is not NULL; columns of a sequence group follow the "
-        "order of their group."
+        "Each column gets its latest value that is not NULL. Columns of a sequence group follow "
+        "the order of their group."
     )
     options: ClassVar[tuple[str, ...]] = (
         *FUNCTION_OPTIONS,

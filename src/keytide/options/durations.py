@@ -45,8 +45,10 @@ def check_seconds(given: float, argument: str, *, is_zero_allowed: bool) -> None
     # Compared as it is: a whole number may be too large for a float.
     is_long_enough = given >= 0 if is_zero_allowed else given > 0
     if not (is_long_enough and given <= _LONGEST.total_seconds()):
-        least = "0 or more" if is_zero_allowed else "a time above 0"
-        raise InvalidError(f"{argument} is {shown(given)}; give {least}, and at most 292 years")
+        least = (
+            "a number of seconds, 0 or more" if is_zero_allowed else "a number of seconds above 0"
+        )
+        raise InvalidError(f"{argument} is {shown(given)}; expected {least}, and at most 292 years")
 
 
 def _parsed(
@@ -55,7 +57,7 @@ def _parsed(
     try:
         found = _timedelta_ms(given, kind) if isinstance(given, timedelta) else kind.parse(given)
         if found is not None and found < least_ms:
-            raise ValueError("a time above 0, such as '7 d'")
+            raise ValueError("a duration above 0, such as '7 d'")
     except ValueError as error:
         value = str(given) if isinstance(given, timedelta) else given
         raise InvalidError(f"{argument} is {shown(value)}; expected {error}") from None
@@ -64,5 +66,5 @@ def _parsed(
 
 def _timedelta_ms(given: timedelta, kind: ValueType) -> int:
     if not timedelta(0) <= given <= _LONGEST:
-        raise ValueError(f"{kind.name} such as '7 d', not negative and of at most 292 years")
+        raise ValueError("a duration such as '7 d', from 0 to 292 years")
     return given // timedelta(milliseconds=1)

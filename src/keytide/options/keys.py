@@ -15,8 +15,8 @@ __all__ = ["columns_in", "key_of", "word_of"]
 
 def _key(key: str) -> str:
     option = option_of(key)
-    assert option is not None, f"{key!r} is no option"
-    assert option.key == key, f"{key!r} is not how the table of options spells {option.key!r}"
+    assert option is not None, f"{key!r} is not an option"
+    assert option.key == key, f"{key!r} is spelled {option.key!r} in the table of options"
     return key
 
 

@@ -45,7 +45,9 @@ def stored_name(key: str) -> str:
     near = difflib.get_close_matches(_plain(key), _BY_SPELLING, n=3, cutoff=0.6)
     known = " or ".join(dict.fromkeys(repr(_BY_SPELLING[name]) for name in near))
     hint = f"did you mean {known}? " if known else ""
-    raise InvalidError(f"unknown option {key!r}; {hint}Properties of your own begin with 'user.'")
+    raise InvalidError(
+        f"unknown option {key!r}; {hint}Names of your own properties start with 'user.'"
+    )
 
 
 def stored_names(given: Mapping[str, str]) -> dict[str, str]:
@@ -60,8 +62,8 @@ def stored_names(given: Mapping[str, str]) -> dict[str, str]:
         _check(name, key, value)
         if stored.setdefault(name, value) != value:
             raise InvalidError(
-                f"option {name!r} is given as {stored[name]!r} and, spelt {key!r}, as {value!r}; "
-                f"give it once"
+                f"option {name!r} is given twice: as {stored[name]!r} and, spelled {key!r}, as "
+                f"{value!r}; give it once"
             )
     return stored
 

@@ -19,9 +19,9 @@ class Change(Enum):
     """When an option of a table may be changed. The value is for people."""
 
     FREE = "at any time"
-    FIXED = "while there are no rows"
-    ONE_WAY = "with rows, to `true` only"
-    SHORTER = "with rows, to a shorter time only"
+    FIXED = "while the table has no rows"
+    ONE_WAY = "to `true` only, if the table has rows"
+    SHORTER = "to a shorter time only, if the table has rows"
     NEVER = "never"
 
 

@@ -54,150 +54,172 @@ def _refused(
     return Option(key, type_, meaning, default, use=Refused(*refused))
 
 
-_DEFINE = "define one by Lake.create_external_table, or CREATE EXTERNAL TABLE"
+_DEFINE = "use Lake.create_external_table or CREATE EXTERNAL TABLE"
 
 # -- keys and layout -------------------------------------------------------------------------------
 
 _LAYOUT = (
-    Option("primary-key", NAMES, "The primary key, for SQL that has no other place for it; stored "
-           "as the key, not as an option.", change=NEVER),
-    Option("partition", NAMES, "The partition columns, likewise.", change=NEVER),
-    Option("bucket", BUCKETS, "Buckets per partition, 1 when a table is made without it; -1, no "
-           "buckets, when it has no primary key. More mean more parallel merging and more, smaller "
-           "files; 200 MB to 1 GB of data per bucket is a good size. A change is for later writes "
-           "into new or overwritten partitions. -1 with a primary key: as many as are needed for "
-           "`dynamic-bucket.target-row-num` keys in each, told by an index. -2 with a primary key: "
-           "each partition has a number of its own, see `postpone.default-bucket-num`."),
-    Option("bucket-key", EXACT_COLUMNS, "Columns whose hash picks the bucket, of the primary key "
-           "if there is one; left out, all of the key.", change=FIXED),
+    Option("primary-key", NAMES, "The primary key, for SQL dialects that have no PRIMARY KEY "
+           "clause. It is stored as the table's key, not as an option.", change=NEVER),
+    Option("partition", NAMES, "The partition columns, for SQL dialects that have no PARTITIONED "
+           "BY clause. They are stored as the table's partition keys, not as an option.",
+           change=NEVER),
+    Option("bucket", BUCKETS, "Number of buckets per partition. The default is 1 for tables with "
+           "a primary key and -1 (no buckets) for tables without one. More buckets allow more "
+           "parallel merging, but create more and smaller files; aim for 200 MB to 1 GB of data "
+           "per bucket. A change applies to later writes into new or overwritten partitions. "
+           "With a primary key, -1 means dynamic buckets: as many as needed for "
+           "`dynamic-bucket.target-row-num` keys in each, assigned by an index. -2 means that "
+           "each partition has its own number of buckets; see `postpone.default-bucket-num`."),
+    Option("bucket-key", EXACT_COLUMNS, "Columns whose hash selects the bucket. With a primary "
+           "key, they must be key columns. Default: all key columns.", change=FIXED),
     Option("bucket-function.type", choice("default", "mod", "hive"),
-           "How the bucket is computed of the bucket key.", "default", FIXED),
-    Option("postpone.default-bucket-num", integer(1), "Buckets of a partition that has none yet, "
-           "where `bucket` is -2.", "1"),
-    _refused("postpone.batch-write-fixed-bucket", BOOLEAN, "true", "Whether writes put rows into "
-             "buckets at once, where `bucket` is -2.",
-             "rows would be hidden until a compaction", "leave it out"),
-    Option("dynamic-bucket.target-row-num", integer(1, 2**63 - 1), "Keys, deleted ones too, that "
-           "fill a bucket of a table with `bucket` = -1; further keys go into another one.",
+           "Function that computes the bucket from the bucket key.", "default", FIXED),
+    Option("postpone.default-bucket-num", integer(1), "Number of buckets of a new partition when "
+           "`bucket` is -2.", "1"),
+    _refused("postpone.batch-write-fixed-bucket", BOOLEAN, "true", "Whether writes assign rows "
+             "to buckets immediately when `bucket` is -2.",
+             "rows would be invisible until a compaction", "do not set it"),
+    Option("dynamic-bucket.target-row-num", integer(1, 2**63 - 1), "Number of keys, including "
+           "deleted keys, that fill a bucket when `bucket` is -1. Further keys go to another "
+           "bucket.",
            "2000000"),
-    Option("dynamic-bucket.initial-buckets", integer(1, 1 << 15), "Buckets of a partition to begin "
-           "with where `bucket` is -1; one for each task that writes, when left out.",
+    Option("dynamic-bucket.initial-buckets", integer(1, 1 << 15), "Number of buckets that a new "
+           "partition starts with when `bucket` is -1. Default: one per writing task.",
            change=FIXED),
-    Option("dynamic-bucket.max-buckets", BUCKETS_MAX, "The most buckets of a partition where "
-           "`bucket` is -1; when they are full, they share what comes. -1 for no limit.", "-1"),
-    Option("dynamic-bucket.assigner-parallelism", integer(1), "Tasks of a Spark job that place the "
-           "new keys of a partition where `bucket` is -1 and `dynamic-bucket.initial-buckets` is "
-           "left out: each fills buckets of its own. One for each core, when left out."),
-    Option("partition.default-name", TEXT, "The folder name of NULL in a partition column.",
+    Option("dynamic-bucket.max-buckets", BUCKETS_MAX, "Maximum number of buckets per partition "
+           "when `bucket` is -1. When all are full, further keys are spread over them. -1 means "
+           "no limit.", "-1"),
+    Option("dynamic-bucket.assigner-parallelism", integer(1), "Number of Spark tasks that assign "
+           "the new keys of a partition to buckets when `bucket` is -1 and "
+           "`dynamic-bucket.initial-buckets` is not set. Each task fills its own buckets. "
+           "Default: one per core."),
+    Option("partition.default-name", TEXT, "Folder name that stands for NULL in a partition "
+           "column.",
            "__DEFAULT_PARTITION__", FIXED),
-    Option("partition.legacy-name", BOOLEAN, "Whether dates in partition folders are written as "
-           "numbers of days.", "true", FIXED),
-    Option("data-file.prefix", FILE_NAME, "How names of data files begin.", "data-"),
-    Option("data-file.path-directory", FOLDER, "A folder below the table for its data files.",
+    Option("partition.legacy-name", BOOLEAN, "Whether dates in partition folder names are "
+           "written as day numbers.", "true", FIXED),
+    Option("data-file.prefix", FILE_NAME, "Prefix of data file names.", "data-"),
+    Option("data-file.path-directory", FOLDER, "Subfolder of the table for its data files.",
            change=FIXED),
-    Option("primary-key.nullable", BOOLEAN, "Whether key columns may be NULL, which is then a "
-           "value like any other: equal to itself.", "false", FIXED),
+    Option("primary-key.nullable", BOOLEAN, "Whether key columns can be NULL. NULL is then a "
+           "value like any other, and equal to itself.", "false", FIXED),
     Option("type", choice("table", "format-table", "materialized-table", "object-table",
                           "external-table"),
-           "The type of the table: `external-table` for one whose rows others keep.", "table",
-           NEVER, Refused("Keytide makes tables of its own files only", "leave it out"),
-           {"external-table": Refused("it is for tables whose rows others keep", _DEFINE)}),
-    Option("branch", TEXT, "The branch that is read and written where none is named; "
-           "`t$branch_main` is the main one even then.", "main"),
-    _refused("auto-create", BOOLEAN, "false", "Whether reading makes a missing table.",
-             "a table is made by CREATE TABLE or create_table alone", "leave it out"),
-    _refused("data-file.external-paths", TEXT, None, "Places outside of the table for its data "
-             "files.", "Keytide writes below the table's own path",
-             "make the table where its files should lie"),
+           "The type of the table. `external-table` is a table whose rows another system stores.",
+           "table",
+           NEVER, Refused("Keytide creates only tables that store their own files",
+           "do not set it"),
+           {"external-table": Refused("it is only for external tables", _DEFINE)}),
+    Option("branch", TEXT, "The branch that is read and written when a statement names none. "
+           "`t$branch_main` always is the main branch.", "main"),
+    _refused("auto-create", BOOLEAN, "false", "Whether reading a missing table creates it.",
+             "only CREATE TABLE and create_table create tables", "do not set it"),
+    _refused("data-file.external-paths", TEXT, None, "Locations outside the table's folder for "
+             "its data files.", "Keytide writes only below the table's own path",
+             "create the table where its files are to be stored"),
     _refused("data-file.external-paths.strategy", choice("none", "specific-fs", "round-robin",
-             "entropy-inject", "weight-robin"), "none", "How an external place is chosen.",
-             "Keytide writes below the table's own path",
-             "make the table where its files should lie"),
-    _refused("row-tracking.enabled", BOOLEAN, "false", "Whether rows have ids of their own.",
-             "writes give rows no ids", "leave it out"),
-    _refused("data-evolution.enabled", BOOLEAN, "false", "Whether columns are stored apart.",
-             "writes store whole rows", "leave it out"),
+             "entropy-inject", "weight-robin"), "none", "How an external location is chosen.",
+             "Keytide writes only below the table's own path",
+             "create the table where its files are to be stored"),
+    _refused("row-tracking.enabled", BOOLEAN, "false", "Whether rows have their own ids.",
+             "writes assign no row ids", "do not set it"),
+    _refused("data-evolution.enabled", BOOLEAN, "false", "Whether columns are stored separately.",
+             "writes store whole rows", "do not set it"),
 )  # fmt: skip
 
 # -- which version wins ----------------------------------------------------------------------------
 
 _ORDER = (
-    Option("merge-engine", ENGINE, "What the versions of a key become; the end of this page "
-           "lists the engines.", "deduplicate", FIXED),
-    Option("sequence.field", COLUMNS, "Columns that order the versions of a key; NULL is lowest. "
-           "Without it arrival decides. With `upsert.mode` several are those of producers: a row "
-           "has a value in one of them, in which it is compared.", change=FIXED),
+    Option("merge-engine", ENGINE, "How the versions of a key are merged into one row. See "
+           "[Merge engines](#merge-engines).", "deduplicate", FIXED),
+    Option("sequence.field", COLUMNS, "Columns that order the versions of a key. NULL sorts "
+           "lowest. Without it, versions are ordered by arrival. With `upsert.mode`, several "
+           "columns belong to several producers: each row has a value in exactly one of them and "
+           "is compared by that column.", change=FIXED),
     Option("sequence.field.sort-order", choice("ascending", "descending"),
-           "Whether the greatest or the least sequence wins.", "ascending", FIXED,
+           "Which row wins: the one with the largest sequence value (`ascending`) or the "
+           "smallest (`descending`).", "ascending", FIXED,
            used_with="sequence.field"),
-    Option("sequence.auto-padding", PADDINGS, "How sequence numbers are made of the sequence "
-           "field, for releases of other engines that know one number only.", change=FIXED),
+    Option("sequence.auto-padding", PADDINGS, "How sequence numbers are derived from the "
+           "sequence field, for releases of other engines that support only one number.",
+           change=FIXED),
     Option("sequence.snapshot-ordering", BOOLEAN, "Whether versions are ordered by their commit.",
-           "false", FIXED, ForOthers("without a sequence field the later commit wins in any case")),
-    Option("watermark.key", COLUMNS, "Columns that say how fresh a row is, compared in turn; "
-           "stored as the sequence field too, so that every engine orders alike.", change=FIXED),
-    Option("tombstone.key", COLUMNS, "The one column that marks a row as a delete; needs a "
+           "false", FIXED, ForOthers("without a sequence field, the later commit always wins")),
+    Option("watermark.key", COLUMNS, "Columns that say how recent a row is, compared in order. "
+           "They are also stored as the sequence field, so that every engine orders rows the "
+           "same way.", change=FIXED),
+    Option("tombstone.key", COLUMNS, "The one column that marks a row as a delete. Requires a "
            "watermark key.", change=FIXED),
-    Option("tombstone.string-key-value", TEXT, "The text in the tombstone column that deletes; "
-           "left out, any text does.", change=FIXED, used_with="tombstone.key"),
-    Option("upsert.dml-watermark", choice("copy", "statement-time", "explicit"), "The watermark of "
-           "what UPDATE, DELETE and MERGE append: that of the old row; or the time at which the "
-           "statement began, where that is later; or what the statement sets, which it must.",
+    Option("tombstone.string-key-value", TEXT, "The string in the tombstone column that marks a "
+           "delete. Default: any string.", change=FIXED, used_with="tombstone.key"),
+    Option("upsert.dml-watermark", choice("copy", "statement-time", "explicit"), "The watermark "
+           "of rows that UPDATE, DELETE and MERGE append. `copy`: the watermark of the old row. "
+           "`statement-time`: the start time of the statement, if that is later. `explicit`: the "
+           "value that the statement sets, which is then required.",
            "copy", used_with="watermark.key"),
-    Option("upsert.mode", choice("none", "full", "partial"), "`full`: the table keeps an index of "
-           "its keys, and a write marks the rows that it replaces as dead, so that nothing is "
-           "merged when it is read. `partial`: besides, a row is merged with the current one of "
-           "its key when it is written, by `fields.<column>.aggregate-function`. `none`: versions "
-           "of a key are merged on reading. `Table.convert` makes `full` of `none`, and back.",
+    Option("upsert.mode", choice("none", "full", "partial"), "`none`: the versions of a key are "
+           "merged when they are read. `full`: the table keeps a key index, and each write marks "
+           "the rows that it replaces as deleted, so that reads merge nothing. `partial`: like "
+           "`full`, and each write also merges a row with the current row of its key, by "
+           "`fields.<column>.aggregate-function`. `Table.convert` converts a table from `none` "
+           "to `full` and back.",
            "none", NEVER),
-    Option("upsert.primary-key", EXACT_COLUMNS, "The key of a table with `upsert.mode`, which is "
-           "one without a key to other engines; written down when it is made.", change=NEVER),
+    Option("upsert.primary-key", EXACT_COLUMNS, "The key of a table with `upsert.mode`. Other "
+           "engines see such a table as one without a key. Keytide sets it when the table is "
+           "created.", change=NEVER),
     Option("upsert.hash-function", choice("none", "uuid", "xxh128", "xxhash", "murmur3", "md5"),
-           "The hash function of the index of keys; `uuid` takes texts that spell the same UUID "
-           "for the same key.", "none", FIXED, used_with="upsert.mode"),
+           "The hash function of the key index. `uuid` treats different spellings of a UUID as "
+           "the same key.", "none", FIXED, used_with="upsert.mode"),
     Option("upsert.delete-record-column", COLUMN, "The column that marks a row as a delete: "
-           "BOOLEAN `true`, a text `true` in any letter case or `1`, or a number whose whole "
-           "part is 1; for tables with `upsert.mode`, which need no watermark key for it.",
+           "BOOLEAN `true`, the string `true` (case-insensitive) or `1`, or a number whose "
+           "integer part is 1. It requires no watermark key.",
            change=FIXED, used_with="upsert.mode"),
-    Option("upsert.row-errors", choice("refuse", "count"), "What becomes of a row that the table "
-           "cannot take, such as one with NULL in the key or without a value to be compared by: "
-           "`refuse`, and the write with it; or `count`, which leaves it out and counts it in "
-           "`WriteResult.errors`, as a consumer of a stream does.", "refuse",
+    Option("upsert.row-errors", choice("refuse", "count"), "What a write does with an invalid "
+           "row, such as one with NULL in the key or in the column to compare by. `refuse`: the "
+           "whole write fails. `count`: the row is skipped and counted in `WriteResult.errors`, "
+           "as stream consumers do.", "refuse",
            used_with="upsert.mode"),
-    Option("upsert.drop-out-of-order-record", BOOLEAN, "Whether a row that comes after a fresher "
-           "one of its key is not stored; else it is, and nobody is shown it.", "false", FIXED,
+    Option("upsert.drop-out-of-order-record", BOOLEAN, "Whether a row that arrives after a newer "
+           "row of its key is dropped. If `false`, it is stored but never returned.", "false",
+           FIXED,
            used_with="upsert.mode"),
-    Option("upsert.out-of-order-record-column", COLUMN, "The BOOLEAN column in which a write says "
-           "whether a row came after a fresher one of its key, whatever the row brings there.",
+    Option("upsert.out-of-order-record-column", COLUMN, "The BOOLEAN column in which each write "
+           "records whether a row arrived after a newer row of its key. Values in the input are "
+           "overwritten.",
            change=FIXED, used_with="upsert.mode"),
-    Option("upsert.metadata-ttl", AGE, "How far the sequence field of a row may lie behind the "
-           "freshest one that came to its bucket before: a row that lies further behind is late, "
-           "whatever its key. A duration where the sequence field is a time, else a whole number.",
+    Option("upsert.metadata-ttl", AGE, "How far the sequence field of a row can be behind the "
+           "newest row that its bucket has received. A row further behind counts as late, "
+           "whatever its key. A duration if the sequence field is a time, otherwise an integer.",
            used_with="upsert.mode"),
-    Option("upsert.deleted-keys-ttl", AGE, "The same, and how long deletes are kept, in the time "
-           "of the sequence field: compactions forget those that lie further behind.",
+    Option("upsert.deleted-keys-ttl", AGE, "Like `upsert.metadata-ttl`, and also how long "
+           "deletes are kept, measured in the sequence field. Compactions remove deletes that "
+           "are further behind.",
            change=Change.SHORTER, used_with="upsert.mode"),
-    Option("upsert.compaction.invalid-records-threshold-percent", integer(0, 100), "The part of "
-           "the rows of a file that say nothing of their keys any more, in percent, from which a "
-           "compaction takes it up, however large it is; 0 where only the number is set.",
+    Option("upsert.compaction.invalid-records-threshold-percent", integer(0, 100), "Percentage "
+           "of obsolete rows in a file at which a compaction rewrites it, whatever its size. "
+           "Default: 0 if only the count is set.",
            used_with="upsert.mode"),
-    Option("upsert.compaction.invalid-records-threshold-count", integer(1), "The number of such "
-           "rows, which it has to have besides; 1 where only the part is set.",
+    Option("upsert.compaction.invalid-records-threshold-count", integer(1), "Number of obsolete "
+           "rows that the file must also have. Default: 1 if only the percentage is set.",
            used_with="upsert.mode"),
-    Option("upsert.compaction.buffer-time-period", DURATION, "How old a file has to be for a "
-           "compaction to take it up; one in full takes all.", used_with="upsert.mode"),
-    Option("rowkind.field", COLUMN, "The column that holds the kind of a row: `+I`, `-U`, `+U`, "
+    Option("upsert.compaction.buffer-time-period", DURATION, "Minimum age of a file before a "
+           "compaction rewrites it. A full compaction ignores it.", used_with="upsert.mode"),
+    Option("rowkind.field", COLUMN, "The column that holds the row kind: `+I`, `-U`, `+U` or "
            "`-D`.", change=FIXED),
-    Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are dropped, stored ones too.",
+    Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are ignored, including rows "
+           "that are already stored.",
            "false", FIXED, aliases=(
                "first-row.ignore-delete", "deduplicate.ignore-delete",
                "partial-update.ignore-delete")),
     Option("ignore-update-before", BOOLEAN, "Whether writes drop `-U` rows.", "false", ONE_WAY),
-    Option("partial-update.remove-record-on-delete", BOOLEAN, "Whether a `-D` removes the row.",
+    Option("partial-update.remove-record-on-delete", BOOLEAN, "Whether a `-D` row deletes the "
+           "whole row.",
            "false", FIXED),
-    Option("partial-update.remove-record-on-sequence-group", COLUMNS, "Sequence fields of groups "
-           "whose `-D` removes the row.", change=FIXED),
-    Option("aggregation.remove-record-on-delete", BOOLEAN, "Whether a `-D` removes the row.",
+    Option("partial-update.remove-record-on-sequence-group", COLUMNS, "Sequence fields of the "
+           "groups in which a `-D` row deletes the whole row.", change=FIXED),
+    Option("aggregation.remove-record-on-delete", BOOLEAN, "Whether a `-D` row deletes the whole "
+           "row.",
            "false", FIXED),
 )  # fmt: skip
 
@@ -205,139 +227,146 @@ _ORDER = (
 
 
 def _external(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
-    use = Refused("it is for tables whose rows others keep", _DEFINE)
+    use = Refused("it is only for external tables", _DEFINE)
     return Option(key, type_, meaning, default, NEVER, use)
 
 
 _EXTERNAL = (
-    _external("external.format", TEXT, None, "What lies at the location: `parquet`, `csv` or "
-              "`json` files in a folder, or a table of a format or a database."),
-    _external("external.location", TEXT, None, "Where the rows lie: a path or an address, without "
-              "secrets."),
-    _external("external.schema-on-read", BOOLEAN, "false", "Whether the columns are those that the "
-              "rows had when the table was defined, or refreshed last."),
-    _external("external.option.<name>", TEXT, None, "An option of the format, such as `delimiter` "
-              "of `csv`."),
-    _external("upsert.on-tie", choice("last-write", "tombstone-wins", "error"), None, "Which of "
-              "the versions of a key with equal watermarks is the row: the one that was committed "
-              "last; a delete, if one of them is, else the one with the larger values; or none, "
-              "and the read fails. Left out, `last-write` where the format tells the order of "
-              "commits, `tombstone-wins` where it does not."),
+    _external("external.format", TEXT, None, "What is stored at the location: `parquet`, `csv` "
+              "or `json` files in a folder, or a table of another format or of a database."),
+    _external("external.location", TEXT, None, "Where the rows are stored: a path or URI, "
+              "without secrets."),
+    _external("external.schema-on-read", BOOLEAN, "false", "Whether the columns are read from "
+              "the rows. The columns are those found when the table was defined or last "
+              "refreshed."),
+    _external("external.option.<name>", TEXT, None, "An option of the format, such as "
+              "`delimiter` for `csv`."),
+    _external("upsert.on-tie", choice("last-write", "tombstone-wins", "error"), None, "Which "
+              "version of a key wins when watermarks are equal. `last-write`: the version "
+              "committed last. `tombstone-wins`: a delete if there is one, otherwise the version "
+              "with the larger values. `error`: none, and the read fails. Default: `last-write` "
+              "if the format records the order of commits, otherwise `tombstone-wins`."),
 )  # fmt: skip
 
 # -- columns ---------------------------------------------------------------------------------------
 
 _COLUMNS = (
-    Option("fields.<column>.aggregate-function", TEXT, "The function that folds the column.",
+    Option("fields.<column>.aggregate-function", TEXT, "The aggregate function of the column.",
            change=FIXED),
-    Option("fields.default-aggregate-function", TEXT, "The function of columns that name none.",
+    Option("fields.default-aggregate-function", TEXT, "The aggregate function of columns that "
+           "have none of their own.",
            change=FIXED),
-    Option("fields.<column>.post-merge-expression", TEXT, "An expression of SQL over the columns "
-           "of the row, which gives the column its value whenever a row is merged with an earlier "
-           "one of its key; with `upsert.mode` = `partial`.", change=FIXED,
+    Option("fields.<column>.post-merge-expression", TEXT, "A SQL expression over the columns of "
+           "the row. It computes the column whenever a row is merged with an earlier row of its "
+           "key. Requires `upsert.mode` = `partial`.", change=FIXED,
            used_with="upsert.mode"),
-    Option("fields.<columns>.sequence-group", COLUMNS, "Columns that follow the order of these, "
-           "each group on its own.", change=FIXED),
+    Option("fields.<columns>.sequence-group", COLUMNS, "Columns that follow the order of the "
+           "columns in the option's name. Each group is ordered separately.", change=FIXED),
     Option("fields.<column>.ignore-retract", BOOLEAN, "Whether the function ignores `-D` and "
            "`-U` rows.", "false", FIXED),
-    Option("fields.<column>.count-values", BOOLEAN, "Whether writes store 1 in place of a value; "
-           "set with the function `count`.", "false"),
-    Option("fields.<column>.distinct", BOOLEAN, "Whether `listagg` and `collect` keep each value "
-           "once.", "false", FIXED, functions=("listagg", "collect")),
-    Option("fields.<column>.list-agg-delimiter", TEXT, "What `listagg` puts between values.", ",",
+    Option("fields.<column>.count-values", BOOLEAN, "Whether writes store 1 instead of a value. "
+           "Keytide sets it with the function `count`.", "false"),
+    Option("fields.<column>.distinct", BOOLEAN, "Whether `listagg` and `collect` keep each "
+           "distinct value once.", "false", FIXED, functions=("listagg", "collect")),
+    Option("fields.<column>.list-agg-delimiter", TEXT, "Separator between the values of "
+           "`listagg`.", ",",
            FIXED, functions=("listagg",)),
-    Option("fields.<column>.nested-key", NAMES, "Members of a nested row that are its key, for "
+    Option("fields.<column>.nested-key", NAMES, "Fields of a nested row that are its key, for "
            "`nested_update` and `nested_partial_update`.", change=FIXED, functions=_NESTED),
-    Option("fields.<column>.nested-sequence-field", NAMES, "Members that order nested rows of a "
-           "key.", change=FIXED, functions=("nested_update",)),
+    Option("fields.<column>.nested-sequence-field", NAMES, "Fields that order the nested rows of "
+           "a key.", change=FIXED, functions=("nested_update",)),
     Option("fields.<column>.nested-key-null-strategy", choice("merge", "ignore", "error"),
-           "What becomes of nested rows with NULL in their key.", "merge", FIXED,
+           "What happens to nested rows with NULL in their key.", "merge", FIXED,
            functions=_NESTED),
-    Option("fields.<column>.count-limit", integer(0), "The most nested rows that `nested_update` "
-           "keeps.", change=FIXED, functions=("nested_update",)),
-    Option("fields.<column>.merge-map-with-keytime.ts-field", TEXT, "The member that orders the "
-           "values of a map's key, for `merge_map_with_keytime`.", change=FIXED,
+    Option("fields.<column>.count-limit", integer(0), "Maximum number of nested rows that "
+           "`nested_update` keeps.", change=FIXED, functions=("nested_update",)),
+    Option("fields.<column>.merge-map-with-keytime.ts-field", TEXT, "The field that orders the "
+           "values of a map key, for `merge_map_with_keytime`.", change=FIXED,
            functions=("merge_map_with_keytime",)),
-    Option("fields.<column>.ts-field", TEXT, "The same, shorter.", change=FIXED,
+    Option("fields.<column>.ts-field", TEXT, "Short form of "
+           "`fields.<column>.merge-map-with-keytime.ts-field`.", change=FIXED,
            functions=("merge_map_with_keytime",)),
-    Option("fields.<columns>.default-value", TEXT, "What readers show instead of NULL; stored "
-           "rows keep their NULL."),
-    Option("fields.<column>.stats-mode", STATS_MODE, "Which statistics are kept of the column.",
-           use=ForOthers("'metadata.stats-mode' says it for all columns")),
-    Option("user.<name>", TEXT, "Properties of your own, which nobody reads but you."),
+    Option("fields.<columns>.default-value", TEXT, "Value that readers return instead of NULL. "
+           "Stored rows keep NULL."),
+    Option("fields.<column>.stats-mode", STATS_MODE, "Which statistics are collected for the "
+           "column.",
+           use=ForOthers("'metadata.stats-mode' applies to all columns")),
+    Option("user.<name>", TEXT, "Your own properties. Keytide does not read them."),
 )  # fmt: skip
 
 # -- writing ---------------------------------------------------------------------------------------
 
 _WRITING = (
-    Option("constraint.<name>", TEXT, "A condition that no row may fail which is written: "
+    Option("constraint.<name>", TEXT, "A condition that every written row must satisfy: "
            "`CONSTRAINT name CHECK (...)`."),
-    Option("generated.<column>", TEXT, "An expression of SQL over other columns "
-           "of the row, which gives the column its value when a row is written: `GENERATED ALWAYS "
-           "AS (...)`. Set when a table is made, and may be taken away."),
-    Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; "
-           "files of all of them may lie in one table. `avro` is written row by row, which takes "
-           "many times as long, and read whole.", "parquet"),
-    Option("file.format.per.level", LEVELS, "Formats of new files of some levels, as in "
-           "`0:avro,5:parquet`; other levels have `file.format`. A compaction writes a file anew "
-           "whose level asks for another one. For tables whose versions are merged.", ""),
-    Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "The codec of data "
-           "files. Left out it is `lz4` for small files at level 0, for a frequent upsert is "
-           "written faster then, and is written again by the next compaction anyway, and with "
-           "`changelog-producer` = `lookup` for those below the highest level; in others "
-           "it is `zstd`, and of columns of short values `lz4` or none where that takes little "
-           "more space, for readers unpack those far faster. Where it would spare next to "
-           "nothing, a column has none."),
-    Option("file.compression.zstd-level", integer(1, 22), "How hard `zstd` tries.", "1"),
-    Option("target-file-size", size(1), "A run is cut into files of about this size. Smaller "
-           "files prune better and list longer.", "128 mb"),
-    Option("data-file.thin-mode", BOOLEAN, "Leave the `_KEY_` columns out: smaller, but Paimon "
-           "releases before 1.0 cannot read it.", "false"),
-    Option("metadata.stats-mode", STATS_MODE, "Which statistics of columns are kept.",
+    Option("generated.<column>", TEXT, "A SQL expression over other columns of the row. It "
+           "computes the column when a row is written: `GENERATED ALWAYS AS (...)`. It can be "
+           "set only when the table is created, and can be removed later."),
+    Option("file.format", choice("parquet", "orc", "avro"), "Format of new data files. A table "
+           "can contain files of several formats. `avro` is written row by row, which takes many "
+           "times as long, and its files are always read completely.", "parquet"),
+    Option("file.format.per.level", LEVELS, "Format of new files by level, such as "
+           "`0:avro,5:parquet`. Other levels use `file.format`. A compaction rewrites a file "
+           "whose level has another format. Only for tables whose versions are merged.", ""),
+    Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "Compression "
+           "codec of data files. If not set, Keytide chooses. Small files at level 0 use `lz4`, "
+           "because it makes frequent upserts faster and the next compaction rewrites these "
+           "files anyway. With `changelog-producer` = `lookup`, all files below the highest "
+           "level use `lz4`. Other files use `zstd`; in them, columns of short values use `lz4` "
+           "or no compression if that takes little more space, because readers decompress those "
+           "much faster. A column that compression would hardly shrink is not compressed."),
+    Option("file.compression.zstd-level", integer(1, 22), "Compression level of `zstd`.", "1"),
+    Option("target-file-size", size(1), "Approximate size of data files; a sorted run is split "
+           "into files of this size. Smaller files can be pruned better but take longer to list.",
+           "128 mb"),
+    Option("data-file.thin-mode", BOOLEAN, "Whether to omit the `_KEY_` columns from data files. "
+           "Files are smaller, but Paimon releases before 1.0 cannot read them.", "false"),
+    Option("metadata.stats-mode", STATS_MODE, "Which statistics are collected for columns.",
            "truncate(16)"),
     Option("dynamic-partition-overwrite", BOOLEAN, "Whether an overwrite without a partition "
-           "replaces only the partitions that its rows touch; `false`: the whole table, as mode "
-           "`overwrite` of a DataFrame's writer does in any case.", "true"),
+           "replaces only the partitions of its rows. `false`: it replaces the whole table. Mode "
+           "`overwrite` of a Spark DataFrame writer always replaces the whole table.", "true"),
     Option("write.count-out-of-order", BOOLEAN, "Whether a write counts the rows that are older "
-           "than what had arrived before them, which costs a lookup of their keys.", "false"),
-    Option("write.distribution", choice("auto", "hash", "none"), "How the rows of a DataFrame "
-           "come to the tasks that write them. `hash`: a shuffle brings each bucket into one task, "
-           "which writes one sorted run. `none`: each task writes the rows of its partition, a run "
-           "for each bucket; a load costs a third to a half less, and readers merge the runs until "
-           "they are compacted. `auto` is `none` where more than 10 MB are written into a table "
-           "without partitions that has no rows yet, or over all of them, and no bucket gets as "
-           "many runs as `num-sorted-run.compaction-trigger`; otherwise `hash`. A DataFrame of one "
-           "partition is not shuffled in any case, nor is what a data source or a stream writes; "
-           "MERGE and ingestions bring the rows of a key together in any case.", "auto"),
-    Option("write-buffer-size", size(1), "Rows that a distributed write gathers into one sorted "
-           "run. Fewer and larger runs are merged faster; a task needs about four times as much "
-           "memory.", "256 mb"),
-    Option("spark.driver-work.max-size", SIZE, "Up to here what a write, a change of rows or a "
-           "compaction on a Spark session reads, of files and of a DataFrame whose size Spark "
-           "knows, is worked on by threads of the driver, without tasks in Python; rows that pass "
-           "through Spark count four times. 0: executors do all of it. The setting "
-           "`spark.keytide.driver-work.max-size` of a session takes its place.", "128 mb"),
-    Option("commit.max-retries", integer(0), "Races for the same snapshot id that one commit may "
-           "lose. An append never has to be redone, only rebased, so a high figure costs nothing "
-           "but patience.", "100"),
-    Option("commit.min-retry-wait", DURATION, "The shortest wait after a lost race.", "2 ms"),
-    Option("commit.max-retry-wait", DURATION, "The longest wait after a lost race.", "500 ms"),
-    Option("manifest.merge-min-count", integer(2), "Manifests that are merged into one when there "
-           "are as many.", "30"),
-    Option("manifest.target-file-size", size(1), "The size of a manifest: smaller ones that reach "
-           "it together are merged, larger ones are left as they are.", "8 mb"),
-    Option("manifest.full-compaction-threshold-size", SIZE, "The size of all manifests that are "
-           "small or delete files, from which on they are written anew without what was deleted.",
+           "than rows that arrived before them. This costs a lookup of their keys.", "false"),
+    Option("write.distribution", choice("auto", "hash", "none"), "How the rows of a Spark "
+           "DataFrame are distributed to the tasks that write them. `hash`: a shuffle sends each "
+           "bucket to one task, which writes one sorted run. `none`: each task writes the rows "
+           "of its partition, one run per bucket; a load takes a third to a half less time, and "
+           "readers merge the runs until they are compacted. `auto`: `none` if more than 10 MB "
+           "are written into an empty table without partitions, or replace all its rows, and no "
+           "bucket gets as many runs as `num-sorted-run.compaction-trigger`; otherwise `hash`. A "
+           "DataFrame with one partition is never shuffled, and neither are writes of the data "
+           "source and of streams. MERGE and ingestion always bring the rows of a key together.",
+           "auto"),
+    Option("write-buffer-size", size(1), "Size of the rows that a distributed write collects "
+           "into one sorted run. Fewer and larger runs merge faster. A task needs about four "
+           "times as much memory.", "256 mb"),
+    Option("spark.driver-work.max-size", SIZE, "Maximum amount of data that a write, a row-level "
+           "change or a compaction on a Spark session reads for its work to run in threads of "
+           "the driver, without Python tasks. It counts files, and DataFrames whose size Spark "
+           "knows; rows that pass through Spark count four times. 0: executors do all the work. "
+           "The session setting `spark.keytide.driver-work.max-size` overrides it.", "128 mb"),
+    Option("commit.max-retries", integer(0), "Maximum number of retries when another commit "
+           "takes the snapshot id first. An append is only rebased, never rewritten, so a high "
+           "number costs nothing but waiting time.", "100"),
+    Option("commit.min-retry-wait", DURATION, "Minimum wait before a commit is retried.", "2 ms"),
+    Option("commit.max-retry-wait", DURATION, "Maximum wait before a commit is retried.", "500 ms"),
+    Option("manifest.merge-min-count", integer(2), "Number of manifests at which they are merged "
+           "into one.", "30"),
+    Option("manifest.target-file-size", size(1), "Target size of a manifest. Smaller manifests "
+           "that reach it together are merged; larger ones are left unchanged.", "8 mb"),
+    Option("manifest.full-compaction-threshold-size", SIZE, "Total size of manifests that are "
+           "small or delete files at which they are rewritten without the deleted entries.",
            "16 mb"),
-    Option("write-only", BOOLEAN, "Whether writes leave compaction to others: to `Table.compact`, "
-           "to `CALL sys.compact` or to another engine.", "false"),
+    Option("write-only", BOOLEAN, "Whether writes skip compaction. `Table.compact`, `CALL "
+           "sys.compact` or another engine must then compact the table.", "false"),
 )  # fmt: skip
 
 # -- reading ---------------------------------------------------------------------------------------
 
-_READ_GIVES = "a read of Keytide takes its snapshot from the read itself, never from the table"
+_READ_GIVES = "a read of Keytide takes its snapshot from the read itself, never from a table option"
 _READ_INSTEAD = (
-    "give scan(snapshot_id=...), scan(tag=...) or scan(as_of=...), and in SQL VERSION AS OF, "
+    "use scan(snapshot_id=...), scan(tag=...) or scan(as_of=...), or in SQL VERSION AS OF, "
     "TIMESTAMP AS OF or /*+ OPTIONS(...) */"
 )
 
@@ -346,154 +375,167 @@ def _read(key: str, type_: ValueType, default: str | None, meaning: str) -> Opti
     return _refused(key, type_, default, meaning, _READ_GIVES, _READ_INSTEAD)
 
 
-_ROWS_OF_READS = "a read says which rows it shows, never the table"
+_ROWS_OF_READS = "a read itself selects the rows that it returns, never a table option"
 _ROWS_INSTEAD = (
-    "give scan(skip_upsert=True) or scan(skip_upsert_delete=True), and in SQL /*+ OPTIONS(...) */"
+    "use scan(skip_upsert=True) or scan(skip_upsert_delete=True), or in SQL /*+ OPTIONS(...) */"
 )
 
-_ONE_BRANCH = "a read of Keytide is of one branch"
-_OF_BRANCHES = "read t$branch_x beside t, by UNION ALL with a condition on partitions"
+_ONE_BRANCH = "a read of Keytide reads one branch"
+_OF_BRANCHES = "combine t$branch_x and t with UNION ALL and a condition on partitions"
 
 _FILTERS = "file-index.bloom-filter.columns"
-_OTHER_INDEX = "writes make no indexes of this type"
+_OTHER_INDEX = "writes create no indexes of this type"
 
 _READING = (
-    Option("read.memory", size(1), "What a merging read may hold at a time, over all its threads; "
-           "in DELETE, UPDATE and MERGE what this process computes by may hold as much again. More "
-           "is a little faster.", "1 gb"),
+    Option("read.memory", size(1), "Maximum memory of a merging read, over all its threads. "
+           "DELETE, UPDATE and MERGE can use the same amount again for their own computation in "
+           "this process. More memory is slightly faster.", "1 gb"),
     _read("scan.snapshot-id", integer(1, 2**63 - 1), None, "The snapshot to read."),
     _read("scan.tag-name", TEXT, None, "The tag to read."),
     _read("scan.version", TEXT, None, "The snapshot or tag to read."),
-    _read("scan.timestamp", TEXT, None, "The time to read the table as of."),
-    _read("scan.timestamp-millis", integer(0, 2**63 - 1), None, "The same, in milliseconds."),
+    _read("scan.timestamp", TEXT, None, "Time of the snapshot to read."),
+    _read("scan.timestamp-millis", integer(0, 2**63 - 1), None, "Like `scan.timestamp`, in epoch "
+          "milliseconds."),
     _read("scan.watermark", integer(-(2**63), 2**63 - 1), None,
-          "The stream watermark to read the table as of."),
+          "Stream watermark of the snapshot to read."),
     _read("scan.creation-time-millis", integer(0, 2**63 - 1), None,
-          "Only snapshots made since."),
+          "Read only snapshots created since this time."),
     _read("scan.file-creation-time-millis", integer(0, 2**63 - 1), None,
-          "Only files made since."),
+          "Read only files created since this time."),
     _read("scan.mode", choice("default", "latest-full", "full", "latest", "latest-delta",
                               "compacted-full", "from-timestamp", "from-creation-timestamp",
                               "from-file-creation-time", "from-snapshot", "from-snapshot-full",
-                              "incremental"), "default", "Where reads begin."),
-    _refused("scan.skip-upsert", BOOLEAN, "false", "Whether a read shows every stored row of a "
-             "table with an index of keys.", _ROWS_OF_READS, _ROWS_INSTEAD),
-    _refused("scan.skip-upsert-delete", BOOLEAN, "false", "Whether a read of such a table shows "
-             "the last row of each key, that of a delete too.", _ROWS_OF_READS, _ROWS_INSTEAD),
-    _read("incremental-between", TEXT, None, "Two snapshots or tags to read what changed between."),
-    _read("incremental-between-timestamp", TEXT, None, "The same, by times."),
+                              "incremental"), "default", "Where reads start."),
+    _refused("scan.skip-upsert", BOOLEAN, "false", "Whether a read returns every stored row of a "
+             "table with a key index.", _ROWS_OF_READS, _ROWS_INSTEAD),
+    _refused("scan.skip-upsert-delete", BOOLEAN, "false", "Whether a read of a table with a key "
+             "index returns the last row of each key, including deletes.", _ROWS_OF_READS,
+             _ROWS_INSTEAD),
+    _read("incremental-between", TEXT, None, "Two snapshots or tags; the changes between them "
+          "are read."),
+    _read("incremental-between-timestamp", TEXT, None, "Like `incremental-between`, with two "
+          "times."),
     _read("incremental-between-scan-mode", choice("auto", "delta", "changelog", "diff"), "auto",
-          "How the changes are found."),
-    _refused("scan.fallback-branch", TEXT, None, "The branch for partitions that are missing.",
+          "How changes are found."),
+    _refused("scan.fallback-branch", TEXT, None, "Branch that provides missing partitions.",
              _ONE_BRANCH, _OF_BRANCHES),
-    _refused("scan.primary-branch", TEXT, None, "The branch that comes first.",
+    _refused("scan.primary-branch", TEXT, None, "Branch that is read first.",
              _ONE_BRANCH, _OF_BRANCHES),
-    _kept("scan.manifest.parallelism", integer(1), None, "Threads that read manifests.",
-          "reads choose by themselves"),
-    _kept("scan.max-splits-per-task", integer(1), "10", "Splits of a Flink task.",
-          "reads choose by themselves"),
+    _kept("scan.manifest.parallelism", integer(1), None, "Number of threads that read manifests.",
+          "reads choose it automatically"),
+    _kept("scan.max-splits-per-task", integer(1), "10", "Maximum number of splits per Flink task.",
+          "reads choose it automatically"),
     _kept("scan.plan-sort-partition", BOOLEAN, "false", "Whether splits are sorted by partition.",
-          "reads choose by themselves"),
-    _kept("source.split.target-size", SIZE, "128 mb", "The size of a split.",
-          "reads split by 'read.memory'"),
-    _kept("source.split.open-file-cost", SIZE, "4 mb", "What opening a file counts as.",
-          "reads split by 'read.memory'"),
-    _kept("read.batch-size", integer(1), "1024", "Rows of a batch.",
-          "batches follow 'read.memory'"),
-    _kept("file-reader-async-threshold", SIZE, "10 mb", "Larger files are read ahead.",
-          "reads choose by themselves"),
-    Option("lookup.cache-max-memory-size", SIZE, "What a process keeps for later reads of the same "
-           "files: footers, file indexes, keys and rows for look-ups, those used last. Every read "
-           "holds what is kept of all tables to its own table's bound.", "256 mb"),
+          "reads choose it automatically"),
+    _kept("source.split.target-size", SIZE, "128 mb", "Target size of a split.",
+          "reads are split by 'read.memory'"),
+    _kept("source.split.open-file-cost", SIZE, "4 mb", "Size that opening a file counts as.",
+          "reads are split by 'read.memory'"),
+    _kept("read.batch-size", integer(1), "1024", "Number of rows per batch.",
+          "batch sizes follow 'read.memory'"),
+    _kept("file-reader-async-threshold", SIZE, "10 mb", "File size above which files are read "
+          "asynchronously.",
+          "reads choose it automatically"),
+    Option("lookup.cache-max-memory-size", SIZE, "Maximum memory that a process uses to cache "
+           "footers, file indexes, and keys and rows of lookups for later reads of the same "
+           "files. The most recently used are kept. The cache is shared by all tables, and each "
+           "read trims it to the limit of its own table.", "256 mb"),
     Option("file-index.read.enabled", BOOLEAN, "Whether reads use file indexes.", "true"),
-    Option("file-index.in-manifest-threshold", SIZE, "File indexes up to this size are "
-           "written into manifests, larger ones into files.", "500 b"),
-    Option("file-index.bloom-filter.columns", COLUMNS, "Columns of which new data files get "
-           "a bloom filter: `get` and conditions with `=` and IN then pass over files without the "
+    Option("file-index.in-manifest-threshold", SIZE, "File indexes up to this size are written "
+           "into manifests, larger ones into separate files.", "500 b"),
+    Option("file-index.bloom-filter.columns", COLUMNS, "Columns whose new data files get a bloom "
+           "filter. `get` and conditions with `=` and IN then skip files that do not contain the "
            "value."),
-    Option("file-index.bloom-filter.<column>.fpp", SHARE, "How many values that a file does not "
-           "hold its filter takes for its own.", "0.1", used_with=_FILTERS),
-    Option("file-index.bloom-filter.<column>.items", integer(1), "The different values of the "
-           "column in one file for which its filter has room. Left out, it has room for as many as "
-           "the file has rows, and it never has more.", used_with=_FILTERS),
-    Option("file-index.<type>.columns", COLUMNS, "Columns with an index of that type.",
+    Option("file-index.bloom-filter.<column>.fpp", SHARE, "False-positive probability of the "
+           "bloom filter.", "0.1", used_with=_FILTERS),
+    Option("file-index.bloom-filter.<column>.items", integer(1), "Number of distinct values per "
+           "file that the filter is sized for. Default: the number of rows in the file, which is "
+           "also the maximum.", used_with=_FILTERS),
+    Option("file-index.<type>.columns", COLUMNS, "Columns with an index of this type.",
            use=ForOthers(_OTHER_INDEX)),
-    Option("file-index.<type>.<columns>.<setting>", TEXT, "A setting of such an index.",
+    Option("file-index.<type>.<columns>.<setting>", TEXT, "A setting of an index of this type.",
            use=ForOthers(_OTHER_INDEX)),
-    Option("record-level.expire-time", DURATION, "The age from which on a row is not shown any "
-           "more, in tables with a primary key. Compactions drop such rows where the row of a key "
-           "is one of its versions; where it is put together of many they stay.",
+    Option("record-level.expire-time", DURATION, "Age at which a row of a table with a primary "
+           "key is no longer returned. Compactions remove expired rows if the row of a key is "
+           "one of its versions. Rows that are combined from several versions stay stored.",
            used_with="record-level.time-field"),
-    Option("record-level.time-field", COLUMN, "The column that holds the time from which the age "
-           "of a row counts: INT in seconds, BIGINT in seconds or, from 10^12 on, milliseconds, or "
-           "TIMESTAMP; NULL never expires."),
+    Option("record-level.time-field", COLUMN, "The column from which the age of a row is "
+           "measured: INT in seconds, BIGINT in seconds or (from 10^12) milliseconds, or "
+           "TIMESTAMP. A row with NULL never expires."),
 )  # fmt: skip
 
 # -- changelogs and streams ------------------------------------------------------------------------
 
-_NO_STREAM = "who follows a table says it: follow(...), or options of readStream"
+_NO_STREAM = "set it where the table is followed: in follow(...) or as a readStream option"
 
 _CHANGES = (
     Option("changelog-producer", choice("none", "input", "lookup", "full-compaction"),
-           "Which changelog files are stored. `input`: every write stores its rows once more, as "
-           "they came. `full-compaction`: a full compaction stores what became of the keys that "
-           "were written since the last one. `lookup`: each write is followed by a compaction that "
-           "does so for the keys that it wrote. `changes(mode='diff')` and `follow` need none.",
+           "Which changelog files are stored. `none`: no files; `changes(mode='diff')` and "
+           "`follow` do not need any. `input`: every write also stores its rows as changelog, "
+           "unchanged. `full-compaction`: a full compaction stores the changes of the keys "
+           "written since the previous one. `lookup`: each write is followed by a compaction "
+           "that stores the changes of the keys it wrote.",
            "none"),
-    Option("changelog-producer.row-deduplicate", BOOLEAN, "Whether changelogs that compactions "
-           "make leave out rows that are as they were before; else these are a `-U` and a `+U`.",
+    Option("changelog-producer.row-deduplicate", BOOLEAN, "Whether changelogs created by "
+           "compactions omit rows that did not change. If `false`, such rows are written as a "
+           "`-U` and a `+U`.",
            "false"),
-    Option("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, "Columns that do not count "
-           "there. A `-U` may then show a value of theirs that no `+U` had.",
+    Option("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, "Columns that are "
+           "ignored by this comparison. A `-U` row can then contain a value of these columns "
+           "that no `+U` row had.",
            used_with="changelog-producer.row-deduplicate"),
     _kept("changelog-producer.compaction-interval", DURATION, "0 ms",
-          "The time between two full compactions.", "use 'full-compaction.delta-commits'"),
-    Option("full-compaction.delta-commits", integer(1), "Commits from one full compaction to the "
-           "next. Left out, each write to a table whose changelog full compactions make is "
-           "followed by one, which writes the buckets that it touched anew."),
+          "Time between two full compactions.", "use 'full-compaction.delta-commits'"),
+    Option("full-compaction.delta-commits", integer(1), "Number of commits between two full "
+           "compactions. If it is not set and full compactions create the changelog, every write "
+           "is followed by a full compaction that rewrites the buckets it touched."),
     Option("changelog-file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"),
-           "The codec of changelog files; left out, that of data files, and `lz4` for small ones "
-           "of `changelog-producer` = `lookup`, for each write waits for them."),
+           "Compression codec of changelog files. Default: the codec of data files, and `lz4` "
+           "for small files of `changelog-producer` = `lookup`, because each write waits for "
+           "them."),
     Option("changelog-file.format", choice("parquet", "orc", "avro"),
-           "The format of changelog files; left out, that of data files."),
-    Option("changelog-file.prefix", FILE_NAME, "How names of changelog files begin.", "changelog-"),
+           "Format of changelog files. Default: the format of data files."),
+    Option("changelog-file.prefix", FILE_NAME, "Prefix of changelog file names.", "changelog-"),
     Option("changelog-file.stats-mode", STATS_MODE,
-           "Which statistics are kept of changelog files; left out, those of data files."),
-    Option("changelog.num-retained.max", integer(1), "The most commits whose changelog is kept, "
-           "counted back from the newest; left out, as many as snapshots."),
-    Option("changelog.num-retained.min", integer(1), "The fewest, however old; left out, as many "
-           "as snapshots."),
-    Option("changelog.time-retained", DURATION, "How long changelogs are kept; left out, as long "
-           "as snapshots. Where it is longer, or one of the numbers larger, a snapshot that "
-           "expires leaves its changelog behind: what `changelog-producer` stored or, with `none`, "
-           "the rows as they were written, and the files with them."),
+           "Which statistics are collected for changelog files. Default: those of data files."),
+    Option("changelog.num-retained.max", integer(1), "Maximum number of latest commits whose "
+           "changelog is kept. Default: the maximum number of snapshots."),
+    Option("changelog.num-retained.min", integer(1), "Minimum number of commits whose changelog "
+           "is kept, whatever their age. Default: the minimum number of snapshots."),
+    Option("changelog.time-retained", DURATION, "How long changelogs are kept. Default: as long "
+           "as snapshots. If it is longer, or one of the two numbers is larger, the changelog of "
+           "an expired snapshot is kept: the files of `changelog-producer` or, with `none`, the "
+           "rows as they were written."),
     _kept("delete.force-produce-changelog", BOOLEAN, "false",
-          "Whether a delete of partitions writes a changelog.",
-          "a delete of rows always does, a truncate never"),
+          "Whether deleting partitions writes a changelog.",
+          "deleting rows always writes one, TRUNCATE never does"),
     _kept("streaming-read-overwrite", BOOLEAN, "false",
-          "Whether streaming reads tell of overwrites.", "all modes do but 'changelog'"),
+          "Whether streaming reads emit overwrites.", "all modes except 'changelog' emit them"),
     _kept("streaming-read-mode", choice("log", "file"), None, "What streams are read from.",
-          "they are read from files"),
-    _kept("consumer-id", TEXT, None, "The name under which a stream keeps its place.", _NO_STREAM),
-    Option("consumer.expiration-time", DURATION, "How long after it was kept last a consumer's "
-           "place is forgotten, when snapshots expire; never when left out. Until then it keeps "
-           "snapshots from expiring, whether its reader comes again or not."),
-    _kept("consumer.ignore-progress", BOOLEAN, "false", "Whether the kept place is ignored.",
+          "streams are read from files"),
+    _kept("consumer-id", TEXT, None, "Name under which a stream stores its position.", _NO_STREAM),
+    Option("consumer.expiration-time", DURATION, "How long after its last update the position of "
+           "a consumer is removed; it is removed when snapshots expire. Default: never. Until "
+           "then it prevents snapshots from expiring, even if the consumer never returns."),
+    _kept("consumer.ignore-progress", BOOLEAN, "false", "Whether the stored position is ignored.",
           _NO_STREAM),
     _kept("consumer.mode", choice("exactly-once", "at-least-once"), "exactly-once",
-          "How exactly a place is kept.", "what was told in part is told again in whole"),
-    Option("consumer.changelog-only", BOOLEAN, "Whether a place keeps changelogs from expiring, "
-           "and no snapshots: for readers of `delta` and `changelog`.", "false"),
+          "Delivery guarantee of the stored position.",
+          "a change that was emitted in part is emitted again "
+                                          "completely"),
+    Option("consumer.changelog-only", BOOLEAN, "Whether a stored position prevents only "
+           "changelogs from expiring, not snapshots. For consumers with mode `delta` or "
+           "`changelog`.", "false"),
     _kept("snapshot.watermark-idle-timeout", DURATION, None,
-          "When an idle source is no longer waited for.", _NO_STREAM),
+          "Time after which an idle source no longer delays the watermark.", _NO_STREAM),
     _kept("sink.key-only-deletes.enabled", BOOLEAN, "false",
-          "Whether deletes may bring their key only.", "a delete needs no more than its key"),
+          "Whether deletes can contain only the key.", "a delete never needs more than its key"),
 )  # fmt: skip
 
 # -- compaction ------------------------------------------------------------------------------------
 
-_NO_COMPACTION = "compaction goes by the other options"
-_NO_SORTING = "compactions that put rows in order learn how these lie from a sample of their own"
+_NO_COMPACTION = "compaction follows the other options"
+_NO_SORTING = "sorting compactions take their own sample of the rows"
 
 
 def _compacting(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
@@ -501,251 +543,282 @@ def _compacting(key: str, type_: ValueType, default: str | None, meaning: str) -
 
 
 _COMPACTION = (
-    Option("num-sorted-run.compaction-trigger", integer(1), "Sorted runs of a bucket, each file of "
-           "level 0 and each level above it, at which a write compacts the bucket after its "
-           "commit. More runs make writes cheaper and reads dearer.", "5"),
-    Option("num-sorted-run.stop-trigger", integer(1), "More sorted runs of a bucket than these, "
-           "and a write goes on compacting until there are fewer, or waits until a compaction "
-           "behind it has ended; left out, twelve times as many as start a compaction, and three "
-           "more where nothing is compacted behind writers."),
-    Option("compaction.background", BOOLEAN, "Whether larger compactions run behind the writer: "
-           "a write returns once its rows are durable, and a thread of its process compacts while "
-           "the next writes go on, one compaction of a table at a time. `Table.close`, the end of "
-           "a `with` block and that of the process wait for it. Rows that no reader would be shown "
-           "before are compacted in the write nevertheless.", "true"),
-    Option("compaction.background.min-size", SIZE, "Compactions of files of at least this size "
-           "run behind the writer, smaller ones in the write.", "256 kb"),
-    Option("compaction.background.min-runs", integer(1), "Sorted runs of a bucket at which a "
-           "compaction behind the writer begins, for few large ones leave the writer more of the "
-           "machine than many small ones; left out, four times as many as start a compaction. "
-           "What is due before that waits until no write has come for a fifth of a second, or for "
+    Option("num-sorted-run.compaction-trigger", integer(1), "Number of sorted runs of a bucket "
+           "at which a write compacts the bucket after its commit. Each file of level 0 and each "
+           "higher level is a run. A higher number makes writes cheaper and reads more expensive.",
+           "5"),
+    Option("num-sorted-run.stop-trigger", integer(1), "Maximum number of sorted runs of a "
+           "bucket. Above it, a write continues compacting until there are fewer, or waits for "
+           "the running background compaction. Default: 12 times the compaction trigger, or the "
+           "trigger plus 3 without background compaction."),
+    Option("compaction.background", BOOLEAN, "Whether larger compactions run in the background. "
+           "A write then returns as soon as its rows are durable, and a thread of its process "
+           "compacts while the next writes continue, one compaction per table at a time. "
+           "`Table.close`, the end of a `with` block and the end of the process wait for it. "
+           "Compactions that make rows visible always run in the write itself.", "true"),
+    Option("compaction.background.min-size", SIZE, "Minimum size of a compaction that runs in "
+           "the background. Smaller ones run in the write.", "256 kb"),
+    Option("compaction.background.min-runs", integer(1), "Number of sorted runs of a bucket at "
+           "which a background compaction starts: a few large compactions disturb the writer "
+           "less than many small ones. Default: 4 times the compaction trigger. Earlier "
+           "compactions wait until there has been no write for 0.2 seconds, or until "
            "`Table.close` or the end of the process."),
-    Option("num-levels", integer(2), "Levels of a bucket; `$ro` shows the highest. Left out, one "
-           "more than the runs that start a compaction."),
+    Option("num-levels", integer(2), "Number of levels of a bucket; `$ro` reads the highest. "
+           "Default: the compaction trigger plus 1."),
     _compacting("compaction.force-rewrite-all-files", BOOLEAN, "false",
                 "Whether a full compaction rewrites every file."),
     _compacting("compaction.force-up-level-0", BOOLEAN, "false",
                 "Whether every compaction takes all of level 0."),
-    Option("compaction.incremental-size-threshold", SIZE, "Data below the highest level that start "
-           "a full compaction of a bucket."),
-    Option("compaction.max-size-amplification-percent", integer(0), "Newer data, in percent of the "
-           "oldest run, that start a full compaction of a bucket.", "200"),
-    Option("compaction.optimization-interval", DURATION, "The time after which a write compacts a "
-           "bucket fully, however few runs it has."),
-    Option("compaction.size-ratio", integer(0), "By how many percent the next older run may be "
-           "larger than those picked, to be compacted with them.", "1"),
-    Option("compaction.total-size-threshold", SIZE, "Smaller buckets are compacted fully, however "
-           "few runs they have."),
-    Option("tombstone.retention", DURATION_OR_FOREVER, "How long a delete is kept where a late "
-           "older row could bring the key back, counted from the first compaction that meets it; "
-           "then a full compaction forgets it.", "forever"),
-    Option("version.retention", DURATION_OR_FOREVER, "How long versions of a key are kept apart, "
-           "where a late row could belong between them and their order matters, counted from the "
-           "first compaction that meets them; then a compaction merges them.", "forever"),
+    Option("compaction.incremental-size-threshold", SIZE, "Size of the data below the highest "
+           "level that triggers a full compaction of a bucket."),
+    Option("compaction.max-size-amplification-percent", integer(0), "Size of the newer data, in "
+           "percent of the oldest run, that triggers a full compaction of a bucket.", "200"),
+    Option("compaction.optimization-interval", DURATION, "Time after which a write compacts a "
+           "bucket fully, even if it has few runs."),
+    Option("compaction.size-ratio", integer(0), "Percentage by which the next older run can be "
+           "larger than the runs already selected and still be compacted with them.", "1"),
+    Option("compaction.total-size-threshold", SIZE, "Buckets smaller than this are compacted "
+           "fully, even if they have few runs."),
+    Option("tombstone.retention", DURATION_OR_FOREVER, "How long a delete is kept if a late "
+           "older row could bring its key back. The time starts with the first compaction that "
+           "processes the delete; after it, a full compaction removes the delete.", "forever"),
+    Option("version.retention", DURATION_OR_FOREVER, "How long versions of a key stay separate "
+           "if a late row could belong between them and their order matters. The time starts "
+           "with the first compaction that processes them; after it, a compaction merges them.",
+           "forever"),
     _compacting("compaction.offpeak.start.hour", integer(-1, 23), "-1",
-                "When compaction may take more."),
-    _compacting("compaction.offpeak.end.hour", integer(-1, 23), "-1", "Until when."),
-    _compacting("compaction.offpeak-ratio", integer(0), "0", "The size ratio then."),
+                "Start of the hours in which compactions can use more resources."),
+    _compacting("compaction.offpeak.end.hour", integer(-1, 23), "-1", "End of these hours."),
+    _compacting("compaction.offpeak-ratio", integer(0), "0", "Size ratio in these hours."),
     _compacting("commit.force-compact", BOOLEAN, "false", "Whether commits wait for compaction."),
-    Option("force-lookup", BOOLEAN, "Whether compactions look older values up, so that those of "
-           "some runs do where all of them would have to be taken.", "false", FIXED),
-    Option("lookup-compact", choice("radical", "gentle"), "With `changelog-producer = lookup`: "
-           "whether each write is compacted and told of, or so many runs of level 0 at once as "
-           "`lookup-compact.max-interval` says.", "radical"),
-    Option("lookup-compact.max-interval", integer(1), "The runs of level 0 of a bucket that are "
-           "compacted together at the latest, twice `num-sorted-run.compaction-trigger` when "
-           "left out.", used_with="lookup-compact"),
-    Option("lookup-wait", BOOLEAN, "With `changelog-producer = lookup`: whether a write does that "
-           "before it returns, or leaves it to `Table.compact` and to compactions that its runs "
-           "make due.", "true"),
-    Option("lookup.cache-file-retention", DURATION, "How long a lookup file stays after its last "
-           "use: a data file in which older versions are looked up again, or that a process writes "
-           "to look them up in, laid out for that in the folder of temporary files of the process "
-           "that writes or tells of changes.", "1 h"),
-    Option("lookup.cache-max-disk-size", SIZE, "The size of all lookup files of a process. Left "
-           "out: half of what the disk has left, for each of them."),
+    Option("force-lookup", BOOLEAN, "Whether compactions look up older values, so that they need "
+           "only some of the runs instead of all of them.", "false", FIXED),
+    Option("lookup-compact", choice("radical", "gentle"), "With `changelog-producer` = `lookup`: "
+           "`radical` compacts after each write. `gentle` compacts after as many runs of level 0 "
+           "as `lookup-compact.max-interval` says. The changelog is emitted with the compaction.",
+           "radical"),
+    Option("lookup-compact.max-interval", integer(1), "Maximum number of runs of level 0 in a "
+           "bucket before they are compacted together. Default: twice "
+           "`num-sorted-run.compaction-trigger`.", used_with="lookup-compact"),
+    Option("lookup-wait", BOOLEAN, "With `changelog-producer` = `lookup`: whether a write waits "
+           "for this compaction. `false` leaves it to `Table.compact` and to compactions "
+           "triggered by the number of runs.", "true"),
+    Option("lookup.cache-file-retention", DURATION, "How long a lookup file is kept after its "
+           "last use. A lookup file is a copy of a data file that is laid out for looking up "
+           "older versions. It is stored in the temporary folder of the process that writes or "
+           "reads changes.", "1 h"),
+    Option("lookup.cache-max-disk-size", SIZE, "Maximum total size of the lookup files of a "
+           "process. Default: half of the free disk space, for each file."),
     _kept("sort-compaction.local-sample.magnification", integer(1), "1000",
-          "The sample of a sorting compaction.", _NO_SORTING),
+          "Sample size of a sorting compaction.", _NO_SORTING),
     _kept("sort-compaction.range-strategy", choice("quantity", "size"), "quantity",
-          "How it cuts.", _NO_SORTING),
-    _kept("zorder.var-length-contribution", integer(1), "8", "Bytes of texts that count.",
+          "How a sorting compaction splits rows into ranges.", _NO_SORTING),
+    _kept("zorder.var-length-contribution", integer(1), "8", "Number of bytes of a string that a "
+          "z-order uses.",
           _NO_SORTING),
-    Option("deletion-vectors.enabled", BOOLEAN, "Whether each write is followed by a compaction "
-           "that marks the versions it outlives as dead, so that readers merge nothing. Rows are "
-           "shown once they are compacted. Without a primary key: whether DELETE, UPDATE and MERGE "
-           "mark rows as dead, and do not write the files that have them again.", "false", FIXED),
-    _refused("deletion-vectors.modifiable", BOOLEAN, "false", "Whether other engines may change "
+    Option("deletion-vectors.enabled", BOOLEAN, "With a primary key: whether each write is "
+           "followed by a compaction that marks replaced versions as deleted, so that reads "
+           "merge nothing. Rows become visible when they are compacted. Without a primary key: "
+           "whether DELETE, UPDATE and MERGE mark rows as deleted instead of rewriting the files "
+           "that contain them.", "false", FIXED),
+    _refused("deletion-vectors.modifiable", BOOLEAN, "false", "Whether other engines can change "
              "`deletion-vectors.enabled` later.",
-             "rows that were written without vectors have older versions beside them, which "
-             "readers would show too", "leave it out"),
-    Option("deletion-vectors.bitmap64", BOOLEAN, "Whether vectors have 64 bits, which not every "
-           "engine reads.", "false", used_with="deletion-vectors.enabled"),
-    Option("deletion-vectors.merge-on-read", BOOLEAN, "Whether readers merge rows that are not "
-           "compacted yet, so that they see them.", "false", used_with="deletion-vectors.enabled"),
-    _kept("deletion-vector.index-file.target-size", SIZE, "2 mb", "The size of vector files.",
-          "the vectors of a bucket are one file, as the format has it"),
+             "older versions of rows written without vectors would become visible",
+             "do not set it"),
+    Option("deletion-vectors.bitmap64", BOOLEAN, "Whether deletion vectors use 64 bits, which "
+           "not every engine can read.", "false", used_with="deletion-vectors.enabled"),
+    Option("deletion-vectors.merge-on-read", BOOLEAN, "Whether reads also merge rows that are "
+           "not compacted yet, so that they are visible immediately.", "false",
+           used_with="deletion-vectors.enabled"),
+    _kept("deletion-vector.index-file.target-size", SIZE, "2 mb", "Target size of deletion "
+          "vector files.",
+          "all vectors of a bucket are in one file, as the format requires"),
     Option("pk-clustering-override", BOOLEAN, "Whether files are sorted by `clustering.columns`.",
            "false", FIXED, Refused("files that are not sorted by key cannot be merged",
-                                   "leave it out")),
-    _kept("clustering.columns", COLUMNS, None, "Columns that files are sorted by.",
+                                   "do not set it")),
+    _kept("clustering.columns", COLUMNS, None, "Columns by which files are sorted.",
           "files are sorted by the primary key"),
 )  # fmt: skip
 
 # -- snapshots, tags, partitions -------------------------------------------------------------------
 
-_NO_CLASSES = "no classes of Java are called"
-_NO_MARKS = "writes mark no partitions as done"
+_NO_CLASSES = "Keytide calls no Java classes"
+_NO_MARKS = "writes do not mark partitions as done"
 
 _HISTORY = (
-    Option("snapshot.num-retained.max", integer(1), "The most snapshots kept: older ones expire "
-           "however young they are. At least `snapshot.num-retained.min`; no limit when left out."),
-    Option("snapshot.num-retained.min", integer(1), "The fewest snapshots kept: the newest ones "
-           "stay however old they are.", "10"),
-    Option("snapshot.time-retained", DURATION, "How long snapshots are kept beyond the fewest: "
-           "after each commit older ones expire, unless the table is `write-only`. A longer time "
-           "lets slow readers, streams and writers that repeat themselves find what they began "
-           "with, and costs the room of what was replaced meanwhile.", "1 h"),
-    Option("snapshot.expire.limit", integer(1), "Snapshots that one commit expires at most.", "50"),
-    Option("snapshot.expire.execution-mode", choice("sync", "async"), "Whether a commit waits for "
-           "snapshots to expire, or leaves it to a thread of its process.", "sync"),
-    _kept("snapshot.clean-empty-directories", BOOLEAN, "false", "Whether folders go too.",
-          "folders without files stay"),
-    _kept("snapshot.ignore-empty-commit", BOOLEAN, None, "Whether empty commits make no snapshot.",
-          "a write of no rows makes no snapshot"),
+    Option("snapshot.num-retained.max", integer(1), "Maximum number of snapshots. Older ones "
+           "expire, whatever their age. Must be at least `snapshot.num-retained.min`. Default: "
+           "no limit."),
+    Option("snapshot.num-retained.min", integer(1), "Minimum number of snapshots. The latest "
+           "ones are kept, whatever their age.", "10"),
+    Option("snapshot.time-retained", DURATION, "How long snapshots are kept beyond the minimum "
+           "number. Each commit expires older ones, unless the table is `write-only`. A longer "
+           "time lets slow readers, streams and retried writes find the snapshot they started "
+           "from, and uses storage for replaced data.", "1 h"),
+    Option("snapshot.expire.limit", integer(1), "Maximum number of snapshots that one commit "
+           "expires.", "50"),
+    Option("snapshot.expire.execution-mode", choice("sync", "async"), "Whether a commit waits "
+           "until snapshots are expired (`sync`), or a thread of its process expires them "
+           "(`async`).", "sync"),
+    _kept("snapshot.clean-empty-directories", BOOLEAN, "false", "Whether expiry also deletes "
+          "empty folders.",
+          "empty folders are not deleted"),
+    _kept("snapshot.ignore-empty-commit", BOOLEAN, None, "Whether empty commits create no "
+          "snapshot.",
+          "a write without rows creates no snapshot"),
     Option("tag.automatic-creation", choice("none", "process-time", "watermark", "batch"),
-           "When writes make tags by themselves: `process-time`, one for each period that has "
-           "ended, of the first snapshot since; `watermark`, the same by the stream watermark that "
-           "other engines store; `batch`, one for each day, of the newest snapshot after each "
-           "write that is no part of a stream.", "none"),
-    Option("tag.automatic-completion", BOOLEAN, "Whether periods in which nothing was committed "
-           "get tags too, one with each later snapshot.", "false"),
-    Option("tag.batch.customized-name", TEXT, "The name of the tag of `batch`, which is "
-           "`batch-write-` with the day otherwise."),
-    _kept("tag.callbacks", TEXT, "", "Classes that are told of tags.", _NO_CLASSES),
-    Option("tag.callback.<class>.param", TEXT, "A parameter of one.", use=ForOthers(_NO_CLASSES)),
-    _kept("tag.create-success-file", BOOLEAN, "false", "Whether a tag has a file that says so.",
-          "the file of a tag is there when the tag is"),
-    Option("tag.creation-delay", DURATION, "How long after the end of a period its tag is made, "
-           "less than a period: what comes late is in it.", "0 ms"),
-    Option("tag.creation-period", choice("daily", "hourly", "two-hours"), "The periods of tags, by "
-           "the clock of the machine that writes.", "daily"),
-    Option("tag.creation-period-duration", DURATION, "Periods of another length, in whole minutes; "
-           "`tag.creation-period` says nothing then."),
-    Option("tag.default-time-retained", DURATION, "How long a tag is to stay whose maker does not "
-           "say it; for ever, when left out."),
-    Option("tag.num-retained-max", integer(1), "The most tags of periods, or of days, that writes "
-           "keep; the oldest go. Tags that users make are not counted."),
+           "When writes create tags automatically. `process-time`: one for each period that has "
+           "ended, on the first snapshot after it. `watermark`: the same, but periods follow the "
+           "stream watermark that other engines store. `batch`: one per day, on the latest "
+           "snapshot after each write that is not part of a stream.", "none"),
+    Option("tag.automatic-completion", BOOLEAN, "Whether periods without a commit get tags too, "
+           "one with each later snapshot.", "false"),
+    Option("tag.batch.customized-name", TEXT, "Name of the tag created by `batch`. Default: "
+           "`batch-write-` and the day."),
+    _kept("tag.callbacks", TEXT, "", "Classes that are notified of new tags.", _NO_CLASSES),
+    Option("tag.callback.<class>.param", TEXT, "A parameter of such a class.",
+           use=ForOthers(_NO_CLASSES)),
+    _kept("tag.create-success-file", BOOLEAN, "false", "Whether a tag has a success file.",
+          "a tag exists as soon as its file exists"),
+    Option("tag.creation-delay", DURATION, "How long after the end of a period its tag is "
+           "created, so that late data is included. Must be less than a period.", "0 ms"),
+    Option("tag.creation-period", choice("daily", "hourly", "two-hours"), "Length of the periods "
+           "of tags, by the local clock of the writer.", "daily"),
+    Option("tag.creation-period-duration", DURATION, "Other length of the periods, in whole "
+           "minutes. Overrides `tag.creation-period`."),
+    Option("tag.default-time-retained", DURATION, "How long a tag is kept if its creator sets no "
+           "time. Default: forever."),
+    Option("tag.num-retained-max", integer(1), "Maximum number of automatic tags; the oldest are "
+           "deleted. Tags created by users do not count."),
     Option("tag.period-formatter", choice("with_dashes", "without_dashes",
                                           "without_dashes_and_spaces"),
-           "How tags of days and hours are named.", "with_dashes"),
-    Option("tag.time-expire-enabled", BOOLEAN, "Whether writes delete tags whose time is over; "
-           "they look once a minute at most.", "true"),
-    _kept("metastore.partitioned-table", BOOLEAN, "false", "Whether partitions are registered.",
+           "Format of the names of automatic tags.", "with_dashes"),
+    Option("tag.time-expire-enabled", BOOLEAN, "Whether writes delete expired tags. They check "
+           "at most once a minute.", "true"),
+    _kept("metastore.partitioned-table", BOOLEAN, "false", "Whether partitions are registered in "
+          "a metastore.",
           "a lake is a folder, without a metastore"),
-    _kept("metastore.tag-to-partition", TEXT, None, "A partition column made of tags.",
+    _kept("metastore.tag-to-partition", TEXT, None, "Partition column that lists tags.",
           "a lake is a folder, without a metastore"),
     _kept("metadata.iceberg.storage", choice("disabled", "table-location", "hadoop-catalog",
                                              "hive-catalog", "rest-catalog"), "disabled",
-          "Whether Iceberg's metadata is written.", "'publish' = 'iceberg' writes it"),
-    Option("partition.expiration-time", DURATION, "The age at which partitions are dropped, after "
-           "the first commit of a process and then every `partition.expiration-check-interval`; "
-           "never when left out."),
-    Option("partition.expiration-check-interval", DURATION, "How often a process that commits "
-           "looks for old partitions.", "1 h", used_with="partition.expiration-time"),
-    Option("partition.expiration-max-num", integer(1), "Partitions that are dropped at once, the "
-           "oldest first.", "100", used_with="partition.expiration-time"),
-    Option("partition.expiration-strategy", choice("values-time", "update-time"), "Whether the age "
-           "of a partition is told by its values, or counts from the last write to it.",
+          "Whether Iceberg metadata is written.", "use 'publish' = 'iceberg'"),
+    Option("partition.expiration-time", DURATION, "Age at which partitions are dropped. Checked "
+           "after the first commit of a process and then every "
+           "`partition.expiration-check-interval`. Default: never."),
+    Option("partition.expiration-check-interval", DURATION, "How often a committing process "
+           "checks for expired partitions.", "1 h", used_with="partition.expiration-time"),
+    Option("partition.expiration-max-num", integer(1), "Maximum number of partitions dropped at "
+           "a time, oldest first.", "100", used_with="partition.expiration-time"),
+    Option("partition.expiration-strategy", choice("values-time", "update-time"), "Whether the "
+           "age of a partition follows from its values (`values-time`) or from its last write "
+           "(`update-time`).",
            "values-time", used_with="partition.expiration-time"),
-    Option("partition.timestamp-formatter", TEXT, "How the text of a partition's time is read, in "
-           "Java's letters such as `yyyyMMdd`; left out, `2026-01-31` or `2026-01-31 12:00:00`. A "
-           "partition whose values tell no time stays.", used_with="partition.expiration-time"),
-    Option("partition.timestamp-pattern", TEXT, "The text of a partition's time, made of its "
-           "values: `$dt $hour:00:00`; left out, the first value.",
+    Option("partition.timestamp-formatter", TEXT, "Java date pattern of a partition's time, such "
+           "as `yyyyMMdd`. Default: `2026-01-31` or `2026-01-31 12:00:00`. Partitions whose "
+           "values do not match never expire.", used_with="partition.expiration-time"),
+    Option("partition.timestamp-pattern", TEXT, "How the time of a partition is built from its "
+           "values, such as `$dt $hour:00:00`. Default: the first value.",
            used_with="partition.expiration-time"),
-    _kept("partition.end-input-to-done", BOOLEAN, "false", "Whether the end marks them done.",
+    _kept("partition.end-input-to-done", BOOLEAN, "false", "Whether the end of the input marks "
+          "partitions as done.",
           _NO_MARKS),
-    _kept("partition.mark-done-action", TEXT, "success-file", "How they are marked.", _NO_MARKS),
+    _kept("partition.mark-done-action", TEXT, "success-file", "How partitions are marked as done.",
+          _NO_MARKS),
     _kept("partition.idle-time-to-report-statistic", DURATION, "1 h",
-          "When statistics of an idle partition are reported.", _NO_MARKS),
+          "Time after which statistics of an idle partition are reported.", _NO_MARKS),
 )  # fmt: skip
 
 # -- publishing ------------------------------------------------------------------------------------
 
 _PUBLISHING = (
-    Option("publish", FORMS, "What readers of other formats find in the table's folder, over the "
-           "same data files: after each commit, and by `Table.publish`, `delta` writes the log of "
-           "Delta Lake and `iceberg` the metadata of Apache Iceberg. A snapshot is published when "
-           "nothing of it has to be merged; until there is one, the last that was stays. Without "
-           "it nothing more is published, and what was published last stays."),
-    Option("publish.iceberg.format-version", ICEBERG_VERSION, "The version of Iceberg's format in "
-           "which `iceberg` is published. With `3` rows that are dead are told by deletion "
-           "vectors, and rows have ids. The next publication goes by a change: from `2` to `3` it "
-           "carries the Iceberg table on, from `3` to `2` it begins another one.", "2",
+    Option("publish", FORMS, "Formats in which each commit, and `Table.publish`, also publishes "
+           "the table, over the same data files: `delta` writes a Delta Lake log and `iceberg` "
+           "writes Apache Iceberg metadata into the table's folder. A snapshot is published only "
+           "if none of its rows has to be merged; until then, readers see the last published "
+           "one. If you reset the option, nothing new is published, and what was published stays."),
+    Option("publish.iceberg.format-version", ICEBERG_VERSION, "Version of the Iceberg format. "
+           "With `3`, deleted rows are in deletion vectors and rows have ids. A change applies "
+           "to the next publication: from `2` to `3` it continues the Iceberg table, from `3` to "
+           "`2` it creates another one.", "2",
            used_with="publish"),
 )  # fmt: skip
 
 # -- writers of other engines ----------------------------------------------------------------------
 
-_SORTS = "writes sort what they are given"
-_METADATA = "writes choose by themselves"
-_LOOKED_UP = "each write looks its keys up, and none is forgotten"
+_SORTS = "writes sort in their own way"
+_METADATA = "writes choose it automatically"
+_LOOKED_UP = "each write looks up its keys, and none are forgotten"
 
 _WRITERS = (
-    _kept("async-file-write", BOOLEAN, "true", "Whether files are written beside.", _METADATA),
-    _kept("bucket-append-ordered", BOOLEAN, "true", "Whether appended rows stay in order.",
-          "rows are read in no promised order"),
-    _kept("cache-page-size", SIZE, "64 kb", "Pages of the lookup cache.", _METADATA),
-    _kept("page-size", SIZE, "64 kb", "Pages of the write buffer.", _METADATA),
-    _kept("commit.force-create-snapshot", BOOLEAN, "false", "Whether empty commits count.",
-          "a write of no rows makes no snapshot"),
-    _kept("commit.timeout", DURATION, None, "How long a commit is tried.",
-          "'commit.max-retries' says how often"),
-    _kept("commit.user-prefix", TEXT, None, "How names of commit users begin.",
-          "the writer names the user"),
+    _kept("async-file-write", BOOLEAN, "true", "Whether files are written asynchronously.",
+          _METADATA),
+    _kept("bucket-append-ordered", BOOLEAN, "true", "Whether appended rows keep their order.",
+          "the order of rows in reads is not guaranteed"),
+    _kept("cache-page-size", SIZE, "64 kb", "Page size of the lookup cache.", _METADATA),
+    _kept("page-size", SIZE, "64 kb", "Page size of the write buffer.", _METADATA),
+    _kept("commit.force-create-snapshot", BOOLEAN, "false", "Whether empty commits create a "
+          "snapshot.",
+          "a write without rows creates no snapshot"),
+    _kept("commit.timeout", DURATION, None, "How long a commit is retried.",
+          "use 'commit.max-retries'"),
+    _kept("commit.user-prefix", TEXT, None, "Prefix of commit user names.",
+          "the writer sets the whole name"),
     _kept("cross-partition-upsert.bootstrap-parallelism", integer(1), "10",
-          "Tasks that read the keys.", _LOOKED_UP),
-    _kept("cross-partition-upsert.index-ttl", DURATION, None, "When keys are forgotten.",
+          "Number of tasks that load the existing keys.", _LOOKED_UP),
+    _kept("cross-partition-upsert.index-ttl", DURATION, None, "Time after which keys are "
+          "forgotten.",
           _LOOKED_UP),
-    _kept("file.block-size", SIZE, None, "The size of a row group.", _METADATA),
-    _kept("file.compression.per.level", LEVELS, "", "Codecs by level.",
-          "'file.compression' says it for all levels"),
-    _kept("file.suffix.include.compression", BOOLEAN, "false", "Whether names tell the codec.",
-          "names of files do not tell it"),
-    Option("index-file-in-data-file-dir", BOOLEAN, "Whether index files lie beside data files.",
-           "false", FIXED, ForOthers("index files lie together")),
-    _kept("local-merge-buffer-size", SIZE, None, "Memory to merge in before rows are sent.",
+    _kept("file.block-size", SIZE, None, "Size of a row group.", _METADATA),
+    _kept("file.compression.per.level", LEVELS, "", "Compression codec by level.",
+          "'file.compression' applies to all levels"),
+    _kept("file.suffix.include.compression", BOOLEAN, "false", "Whether file names contain the "
+          "codec.",
+          "file names do not contain it"),
+    Option("index-file-in-data-file-dir", BOOLEAN, "Whether index files are stored next to data "
+           "files.",
+           "false", FIXED, ForOthers("index files have a folder of their own")),
+    _kept("local-merge-buffer-size", SIZE, None, "Memory for merging rows before they are "
+          "shuffled.",
           _METADATA),
-    _kept("local-sort.max-num-file-handles", integer(2), "128", "Files open while sorting.",
+    _kept("local-sort.max-num-file-handles", integer(2), "128", "Maximum number of open files "
+          "while sorting.",
           _SORTS),
-    _kept("sort-engine", choice("min-heap", "loser-tree"), "loser-tree", "How runs are merged.",
+    _kept("sort-engine", choice("min-heap", "loser-tree"), "loser-tree", "Algorithm that merges "
+          "sorted runs.",
           _SORTS),
-    _kept("sort-spill-buffer-size", SIZE, "64 mb", "Memory before sorting spills.", _SORTS),
-    _kept("sort-spill-threshold", integer(1), None, "Runs before merging spills.", _SORTS),
-    _kept("spill-compression", TEXT, "zstd", "The codec of what is spilled.", _SORTS),
+    _kept("sort-spill-buffer-size", SIZE, "64 mb", "Memory before sorting spills to disk.", _SORTS),
+    _kept("sort-spill-threshold", integer(1), None, "Number of sorted runs before merging spills "
+          "to disk.", _SORTS),
+    _kept("spill-compression", TEXT, "zstd", "Compression codec of spilled data.", _SORTS),
     _kept("write-buffer-for-append", BOOLEAN, "false", "Whether appends are buffered.", _SORTS),
-    _kept("write-buffer-spillable", BOOLEAN, None, "Whether the write buffer spills.", _SORTS),
-    _kept("write-buffer-spill.max-disk-size", SIZE, None, "How much it spills.", _SORTS),
-    _kept("write-max-writers-to-spill", integer(1), "10", "Writers before they spill.", _SORTS),
-    _kept("manifest.compression", TEXT, "zstd", "The codec of manifests.", _METADATA),
-    _kept("manifest.format", choice("avro"), "avro", "The format of manifests.", _METADATA),
-    _kept("write-manifest-cache", SIZE, "0 b", "Memory for manifests.", _METADATA),
-    _kept("metadata.stats-dense-store", BOOLEAN, "true", "Whether empty statistics are left out.",
+    _kept("write-buffer-spillable", BOOLEAN, None, "Whether the write buffer can spill to disk.",
+          _SORTS),
+    _kept("write-buffer-spill.max-disk-size", SIZE, None, "Maximum disk space for the spilled "
+          "write buffer.", _SORTS),
+    _kept("write-max-writers-to-spill", integer(1), "10", "Number of writers at which they spill "
+          "to disk.", _SORTS),
+    _kept("manifest.compression", TEXT, "zstd", "Compression codec of manifests.", _METADATA),
+    _kept("manifest.format", choice("avro"), "avro", "File format of manifests.", _METADATA),
+    _kept("write-manifest-cache", SIZE, "0 b", "Memory for caching manifests.", _METADATA),
+    _kept("metadata.stats-dense-store", BOOLEAN, "true", "Whether empty statistics are omitted.",
           _METADATA),
-    _kept("metadata.stats-keep-first-n-columns", integer(-1), "-1", "Columns with statistics.",
+    _kept("metadata.stats-keep-first-n-columns", integer(-1), "-1", "Number of columns with "
+          "statistics.",
           _METADATA),
-    _kept("metadata.stats-mode.per.level", LEVELS, "", "Statistics by level.",
-          "'metadata.stats-mode' says it for all levels"),
-    _kept("parquet.enable.dictionary", BOOLEAN, None, "Whether Parquet uses dictionaries.",
-          "writes choose column by column"),
+    _kept("metadata.stats-mode.per.level", LEVELS, "", "Statistics mode by level.",
+          "'metadata.stats-mode' applies to all levels"),
+    _kept("parquet.enable.dictionary", BOOLEAN, None, "Whether Parquet files use dictionary "
+          "encoding.",
+          "writes choose it for each column"),
     _kept("write.sequence-number-init-mode", choice("scan", "snapshot"), "scan",
           "Where writers find the highest sequence number.", _METADATA),
 )  # fmt: skip
 
 SECTIONS: dict[str, tuple[Option, ...]] = {
     "Keys and layout": _LAYOUT,
-    "Which version wins": _ORDER,
-    "Tables that others keep": _EXTERNAL,
+    "Ordering and merging": _ORDER,
+    "External tables": _EXTERNAL,
     "Columns": _COLUMNS,
     "Writing": _WRITING,
     "Reading": _READING,
@@ -753,6 +826,6 @@ SECTIONS: dict[str, tuple[Option, ...]] = {
     "Compaction": _COMPACTION,
     "Snapshots, tags and partitions": _HISTORY,
     "Publishing": _PUBLISHING,
-    "Writers of other engines": _WRITERS,
+    "Options for writers of other engines": _WRITERS,
 }
 """The rows, by subject. A key is matched by the first row that fits."""

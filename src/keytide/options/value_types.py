@@ -117,14 +117,14 @@ class Age:
 
 
 def _age(text: str) -> Age:
-    expected = "a duration such as '7 d' of times, or a whole number such as '1000' of numbers"
+    expected = "a duration such as '7 d' for times, or an integer such as '1000' for numbers"
     is_time = not text.strip().isdecimal()
     try:
         amount = _duration_ms(text) if is_time else _whole(1, _LONG_MAX)(text)
     except ValueError:
         raise ValueError(expected) from None
     if amount < 1:
-        raise ValueError(f"{expected}, of at least 1 ms")
+        raise ValueError(f"{expected}, at least 1 ms")
     return Age(amount, is_time)
 
 
@@ -144,7 +144,7 @@ def _quantity(text: str, units: Mapping[str, int], expected: str) -> int:
         raise ValueError(expected)
     value = int(match.group(1)) * units[match.group(2)]
     if value > _LONG_MAX:
-        raise ValueError(f"{expected}, less than 2^63 in the smallest unit")
+        raise ValueError(f"{expected}, below 2^63 in the smallest unit")
     return value
 
 
@@ -155,7 +155,7 @@ def _boolean(text: str) -> bool:
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
-    expected = f"a whole number of at least {low} and at most {high}"
+    expected = f"an integer from {low} to {high}"
 
     def parse(text: str) -> int:
         # int() takes more than a number: blanks, underscores, digits of any script, any length.
@@ -184,7 +184,7 @@ def _buckets_max(text: str) -> int:
     try:
         return _whole(1, 1 << 15)(text)
     except ValueError as error:
-        raise ValueError(f"{error}, or -1 for as many as the format has numbers for") from None
+        raise ValueError(f"{error}, or -1 for no limit") from None
 
 
 def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:
@@ -222,7 +222,7 @@ _PADDINGS = ("row-kind-flag", "second-to-micro", "millis-to-micro")
 def _paddings(text: str) -> tuple[str, ...]:
     names = _names(text.lower())
     if any(name not in _PADDINGS for name in names):
-        raise ValueError("a comma list of " + ", ".join(_PADDINGS))
+        raise ValueError("a comma-separated list of " + ", ".join(_PADDINGS))
     return names
 
 
@@ -232,7 +232,7 @@ _FORMS = ("delta", "iceberg")
 def _forms(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(_names(text.lower())))
     if not names or any(name not in _FORMS for name in names):
-        raise ValueError("a comma list of " + ", ".join(_FORMS))
+        raise ValueError("a comma-separated list of " + ", ".join(_FORMS))
     return names
 
 
@@ -245,7 +245,7 @@ def _levels(text: str) -> tuple[tuple[int, str], ...]:
     for part in _names(text):
         level, _, word = part.partition(":")
         if re.fullmatch(r"[0-9]{1,9}", level.strip()) is None or not word.strip():
-            raise ValueError("levels with a word for each, such as '0:avro,5:parquet'")
+            raise ValueError("levels with a value for each, such as '0:avro,5:parquet'")
         found[int(level)] = word.strip()
     return tuple(found.items())
 
@@ -259,20 +259,22 @@ def _engine(text: str) -> str:
 
 def _column(text: str) -> str:
     if not text.strip():
-        raise ValueError("a column's name")
+        raise ValueError("a column name")
     return text
 
 
 def _file_name(text: str) -> str:
     if "/" in text or "\0" in text:
-        raise ValueError("the beginning of a file's name, without '/' and NUL")
+        raise ValueError("a file name prefix without '/' and NUL")
     return text
 
 
 def _folder(text: str) -> str:
     folder = text.strip("/")
     if folder and ("\0" in folder or {"", ".", ".."}.intersection(folder.split("/"))):
-        raise ValueError("a folder below the table: names with single '/' between, no '.' and '..'")
+        raise ValueError(
+            "a folder below the table, such as 'a/b', without '.', '..' and empty names"
+        )
     return folder
 
 
@@ -284,39 +286,43 @@ def choice(*allowed: str) -> ValueType:
 def integer(low: int = 0, high: int = _INT_MAX) -> ValueType:
     """A whole number of at least `low`."""
     samples = (str(low + 3), str(low + 4))
-    name = "a whole number" if low < 0 else f"a whole number from {low}"
+    name = "integer" if low < 0 else f"integer, {low} or more"
     return ValueType(name, _whole(low, high), samples, "1.5")
 
 
 def size(least: int = 0) -> ValueType:
     """A size of at least so many bytes."""
-    return ValueType("a size", _size_from(least), ("64 mb", "32 mb"), "64 miles")
+    return ValueType("size such as `128 mb`", _size_from(least), ("64 mb", "32 mb"), "64 miles")
 
 
-AGE = ValueType("a duration or a whole number", _age, ("7 d", "1000"), "a while")
+AGE = ValueType("duration such as `7 d`, or integer", _age, ("7 d", "1000"), "a while")
 BOOLEAN = ValueType("`true` or `false`", _boolean, ("true", "false"), "maybe")
-BUCKETS = ValueType("a whole number from 1", _buckets, ("4", "7"), "0", absent=-1)
-BUCKETS_MAX = ValueType("a whole number from 1, or -1", _buckets_max, ("4", "7"), "0")
-COLUMN = ValueType("a column", _column, ("a",), " ", lists_columns=True)
-COLUMNS = ValueType("columns", _names, ("a", "b"), absent=(), lists_columns=True)
-ENGINE = ValueType("a merge engine", _engine, ("partial-update", "deduplicate"), "?")
-EXACT_COLUMNS = replace(COLUMNS, parse=lambda text: tuple(text.split(",")))  # not trimmed
-DURATION = ValueType("a duration", _duration_ms, ("7 s", "9 s"), "a while")
-DURATION_OR_FOREVER = ValueType(
-    "a duration or `forever`", _duration_or_forever, ("7 d", "9 d"), "a while"
+BUCKETS = ValueType("integer, 1 or more, or -1 or -2", _buckets, ("4", "7"), "0", absent=-1)
+BUCKETS_MAX = ValueType("integer, 1 or more, or -1", _buckets_max, ("4", "7"), "0")
+COLUMN = ValueType("column name", _column, ("a",), " ", lists_columns=True)
+COLUMNS = ValueType(
+    "comma-separated column names", _names, ("a", "b"), absent=(), lists_columns=True
 )
-NAMES = ValueType("names", _names, ("a", "b"), absent=())
+ENGINE = ValueType("merge engine", _engine, ("partial-update", "deduplicate"), "?")
+EXACT_COLUMNS = replace(COLUMNS, parse=lambda text: tuple(text.split(",")))  # not trimmed
+DURATION = ValueType("duration such as `10 min`", _duration_ms, ("7 s", "9 s"), "a while")
+DURATION_OR_FOREVER = ValueType(
+    "duration such as `7 d`, or `forever`", _duration_or_forever, ("7 d", "9 d"), "a while"
+)
+NAMES = ValueType("comma-separated names", _names, ("a", "b"), absent=())
 PADDINGS = ValueType(
     ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()
 )
 FORMS = ValueType(
     ", ".join(f"`{name}`" for name in _FORMS), _forms, ("delta", "delta,iceberg"), "?", absent=()
 )
-FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
-FOLDER = ValueType("a folder", _folder, ("abc", "x/yz"), "../abc")
+FILE_NAME = ValueType("string without `/`", _file_name, ("abc", "xyz"), "a/b")
+FOLDER = ValueType("relative path", _folder, ("abc", "x/yz"), "../abc")
 ICEBERG_VERSION = ValueType("`2`, `3`", _iceberg_version, ("2", "3"), "1")
-LEVELS = ValueType("levels with a word for each", _levels, ("0:counts", "1:none,5:full"), "some")
-SHARE = ValueType("a number between 0 and 1", _share, ("0.02", "0.2"), "1.0")
+LEVELS = ValueType(
+    "levels with values, such as `0:avro,5:parquet`", _levels, ("0:counts", "1:none,5:full"), "some"
+)
+SHARE = ValueType("number between 0 and 1", _share, ("0.02", "0.2"), "1.0")
 SIZE = size()
 STATS_MODE = ValueType("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")
-TEXT = ValueType("a text", str, ("abc", "xyz"))
+TEXT = ValueType("string", str, ("abc", "xyz"))

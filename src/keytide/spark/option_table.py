@@ -70,7 +70,7 @@ _TOLD = {
     Use.STREAM: "is a stream of changes",
     Use.APPEND: "appends",
     Use.OVERWRITE: "overwrites",
-    Use.SINK: "is a stream that writes",
+    Use.SINK: "is a streaming write",
 }
 
 _OF_CHANGES = Use.CHANGES | Use.STREAM
@@ -95,7 +95,7 @@ class Says(Flag):
 
 _SETTLED = {
     Says.SNAPSHOT: "which snapshot is read",
-    Says.START: "where changes begin",
+    Says.START: "where changes start",
     Says.END: "where changes end",
     Says.REPLACED: "what is replaced",
 }
@@ -136,9 +136,9 @@ def _first(text: str) -> int | str:
     return _place(text)
 
 
-MOMENT = ValueType("an ISO time in UTC, or epoch milliseconds", _moment, ("2026-01-31",))
-PLACE = ValueType("a snapshot or a tag", _place, ("3",))
-FIRST = ValueType("a snapshot", _first, ("3",))
+MOMENT = ValueType("ISO timestamp in UTC, or epoch milliseconds", _moment, ("2026-01-31",))
+PLACE = ValueType("snapshot or tag", _place, ("3",))
+FIRST = ValueType("snapshot", _first, ("3",))
 _CACHE_SIZE = replace(SIZE, parse=str)  # parsed with the folder that it is for
 _MILLIS = integer(0, 2**63 - 1)
 _SNAPSHOT = integer(1, 2**63 - 1)
@@ -151,87 +151,93 @@ _SCAN_MODES = choice(
 )  # fmt: skip
 
 _TABLE = (
-    SourceOption(keys.BRANCH, TEXT, "The branch that is read or written.", _READS | _WRITES),
-    SourceOption("cache", TEXT, "The folder on each executor's disk for copies of the files of a "
-                 "table in an object store.", _READS | _WRITES),
-    SourceOption("cache-bytes", _CACHE_SIZE, "The most that these take.", _READS | _WRITES),
+    SourceOption(keys.BRANCH, TEXT, "The branch to read or write.", _READS | _WRITES),
+    SourceOption("cache", TEXT, "Folder on the local disk of each executor for a cache of the "
+                 "table's files, for tables in an object store.", _READS | _WRITES),
+    SourceOption("cache-bytes", _CACHE_SIZE, "Maximum size of this cache.", _READS | _WRITES),
 )  # fmt: skip
 
 _SCANS = (
-    SourceOption(COLUMNS_READ, COLUMNS, "The columns that are read, with commas between: Spark "
-                 "does not tell which ones a query needs.", _READS, like=("select", "projection")),
-    SourceOption("where", TEXT, "A condition in SQL for the rows that are read.", Use.SCAN,
+    SourceOption(COLUMNS_READ, COLUMNS, "Columns to read, comma-separated. Spark does not tell a "
+                 "Python data source which columns a query needs.", _READS, like=("select",
+                 "projection")),
+    SourceOption("where", TEXT, "SQL condition on the rows to read.", Use.SCAN,
                  like=("filter", "predicate")),
     SourceOption("snapshot-id", _SNAPSHOT, "The snapshot to read.", Use.SCAN, Says.SNAPSHOT,
                  ("versionAsOf",), ("version",)),
     SourceOption("tag", TEXT, "The tag to read.", Use.SCAN, Says.SNAPSHOT, (keys.SCAN_TAG_NAME,)),
-    SourceOption("as-of", MOMENT, "Read the snapshot that was newest at this time; a stream begins "
-                 "behind it.", Use.SCAN | Use.STREAM, Says.SNAPSHOT | Says.START,
+    SourceOption("as-of", MOMENT, "Read the snapshot that was the latest at this time. A stream "
+                 "starts after it.", Use.SCAN | Use.STREAM, Says.SNAPSHOT | Says.START,
                  ("timestampAsOf", "as-of-timestamp"), ("timestamp",)),
     SourceOption(keys.SCAN_VERSION, PLACE, "The snapshot or tag to read.", Use.SCAN, Says.SNAPSHOT),
-    SourceOption(keys.SCAN_SNAPSHOT_ID, _SNAPSHOT, "The snapshot to read; a stream begins with "
+    SourceOption(keys.SCAN_SNAPSHOT_ID, _SNAPSHOT, "The snapshot to read. A stream starts with "
                  "its changes.", Use.SCAN | Use.STREAM, Says.SNAPSHOT | Says.START),
-    SourceOption(keys.SCAN_TIMESTAMP_MILLIS, _MILLIS, "Read as of this time; a stream begins "
-                 "with what was committed then or later.", Use.SCAN | Use.STREAM,
+    SourceOption(keys.SCAN_TIMESTAMP_MILLIS, _MILLIS, "Read the table as of this time. A stream "
+                 "starts with the first commit at or after it.", Use.SCAN | Use.STREAM,
                  Says.SNAPSHOT | Says.START),
     SourceOption(keys.SCAN_TIMESTAMP, MOMENT, "The same.", Use.SCAN | Use.STREAM,
                  Says.SNAPSHOT | Says.START),
-    SourceOption(SCAN_MODE, _SCAN_MODES, "Paimon's word for where a read begins: `latest-full` "
-                 "and `full` with all rows, `latest` in a stream with none, the others as the "
-                 "option says that goes with them, such as `from-snapshot` with "
-                 f"`{keys.SCAN_SNAPSHOT_ID}`. The last four are refused.", _READS),
-    SourceOption("skip-upsert", BOOLEAN, "Show all stored rows of a table with an index of keys.",
+    SourceOption(SCAN_MODE, _SCAN_MODES, "Paimon's name for where a read starts. `latest-full` "
+                 "and `full`: all rows. `latest` in a stream: only new changes. The others need "
+                 f"a second option, such as `from-snapshot` with `{keys.SCAN_SNAPSHOT_ID}`. The "
+                 "last four are refused.", _READS),
+    SourceOption("skip-upsert", BOOLEAN, "Return all stored rows of a table with a key index.",
                  Use.SCAN, aliases=(keys.SCAN_SKIP_UPSERT,)),
-    SourceOption("skip-upsert-delete", BOOLEAN, "Show the last row of each of its keys, that of a "
-                 "delete too.", Use.SCAN, aliases=(keys.SCAN_SKIP_UPSERT_DELETE,)),
+    SourceOption("skip-upsert-delete", BOOLEAN, "Return the last row of each key of a table with "
+                 "a key index, including deletes.", Use.SCAN,
+                 aliases=(keys.SCAN_SKIP_UPSERT_DELETE,)),
 )  # fmt: skip
 
 _CHANGES = (
-    SourceOption("readChangeFeed", BOOLEAN, "Emit changes, with their kind in the first column "
-                 "`_row_kind`; `false` has a stream emit new rows alone.", _OF_CHANGES,
+    SourceOption("readChangeFeed", BOOLEAN, "Return changes, with the row kind in the first "
+                 "column `_row_kind`. `false`: a stream returns only new rows.", _OF_CHANGES,
                  aliases=("readChangeData", "read.changelog"),
                  like=("ignorechanges", "ignoredeletes", "skipchangecommits")),
-    SourceOption("startingVersion", FIRST, "The first snapshot whose changes are emitted, or "
+    SourceOption("startingVersion", FIRST, "The first snapshot whose changes are returned, or "
                  "`latest` in a stream.", _OF_CHANGES, Says.START),
-    SourceOption("startingTimestamp", MOMENT, "The same by time: what was committed then or later.",
+    SourceOption("startingTimestamp", MOMENT, "Like `startingVersion`, by time: the first commit "
+                 "at or after it.",
                  _OF_CHANGES, Says.START, ("stream-from-timestamp",)),
-    SourceOption("start", PLACE, "The snapshot after which changes are emitted, 0 for the first "
-                 "one; in a stream also `latest`, or `full` for all rows first.", _OF_CHANGES,
+    SourceOption("start", PLACE, "Return the changes after this snapshot; 0 starts at the first "
+                 "one. A stream also accepts `latest`, or `full` for all rows first.", _OF_CHANGES,
                  Says.START, ("start-snapshot-id",), ("startingoffsets",)),
-    SourceOption("end", PLACE, "The last snapshot whose changes are emitted; the newest, when left "
-                 "out.", Use.CHANGES, Says.END, ("endingVersion", "end-snapshot-id")),
-    SourceOption("endingTimestamp", MOMENT, "The same by time.", Use.CHANGES, Says.END),
-    SourceOption(keys.INCREMENTAL_BETWEEN, TEXT, "Both, as `start,end`: snapshots or tags.",
+    SourceOption("end", PLACE, "The last snapshot whose changes are returned. Default: the "
+                 "latest.", Use.CHANGES, Says.END, ("endingVersion", "end-snapshot-id")),
+    SourceOption("endingTimestamp", MOMENT, "Like `end`, by time.", Use.CHANGES, Says.END),
+    SourceOption(keys.INCREMENTAL_BETWEEN, TEXT, "Start and end as `start,end`: snapshots or "
+                 "tags.",
                  Use.CHANGES, Says.START | Says.END),
-    SourceOption(BETWEEN_TIMES, TEXT, "Both by times, as `start,end`: what was "
-                 "committed after the one, up to the other.", Use.CHANGES, Says.START | Says.END),
-    SourceOption("mode", _MODES, "How changes are found: `diff` compares (left out), `delta` emits "
-                 "rows as they were written, `changelog` the stored changelog, `auto` this where "
-                 "there is one, else rows as written.", _OF_CHANGES,
+    SourceOption(BETWEEN_TIMES, TEXT, "Start and end as times, `start,end`: commits after the "
+                 "first time, up to the second.", Use.CHANGES, Says.START | Says.END),
+    SourceOption("mode", _MODES, "How changes are found. `diff` (default): compare the "
+                 "snapshots. `delta`: rows as they were written. `changelog`: the stored "
+                 "changelog. `auto`: the stored changelog if there is one, otherwise rows as "
+                 "they were written.", _OF_CHANGES,
                  aliases=(keys.INCREMENTAL_BETWEEN_SCAN_MODE,)),
-    SourceOption("max-rows-per-trigger", integer(1, 2**63 - 1), "Ends a micro-batch at a commit, "
-                 "before there are more rows written, but for one commit at least; needs Spark "
-                 "4.2.", Use.STREAM,
+    SourceOption("max-rows-per-trigger", integer(1, 2**63 - 1), "Maximum number of rows in a "
+                 "micro-batch. A batch ends at a commit and contains at least one commit. "
+                 "Requires Spark 4.2.", Use.STREAM,
                  aliases=("streaming-max-rows-per-micro-batch", "read.stream.maxRowsPerTrigger"),
                  like=("maxfilespertrigger", "maxbytespertrigger", "maxoffsetspertrigger")),
-    SourceOption("consumer", TEXT, "A name that keeps snapshots from expiring that the stream has "
-                 "not read.", Use.STREAM, aliases=(keys.CONSUMER_ID,)),
+    SourceOption("consumer", TEXT, "Name of a consumer. It prevents snapshots that the stream "
+                 "has not read from expiring.", Use.STREAM, aliases=(keys.CONSUMER_ID,)),
 )  # fmt: skip
 
 _WRITING = (
-    SourceOption(PARTITIONS, choice("static", "dynamic"), "What mode `overwrite` replaces: "
-                 "`static`, all rows (left out), or `dynamic`, the partitions that rows come to.",
+    SourceOption(PARTITIONS, choice("static", "dynamic"), "What mode `overwrite` replaces. "
+                 "`static` (default): all rows. `dynamic`: only the partitions of the new rows.",
                  Use.OVERWRITE, Says.REPLACED, like=("partitionoverwrite", "overwrite-mode")),
-    SourceOption(WHERE_REPLACED, TEXT, "A condition in SQL on partition columns: the partitions "
-                 "that mode `overwrite` replaces. Rows of others are refused.", Use.OVERWRITE,
+    SourceOption(WHERE_REPLACED, TEXT, "SQL condition on partition columns that selects the "
+                 "partitions that mode `overwrite` replaces. Rows of other partitions are "
+                 "refused.", Use.OVERWRITE,
                  Says.REPLACED),
-    SourceOption(MERGE_SCHEMA, BOOLEAN, "Have the table grow first to take the rows, as "
-                 "`merge_schema` of `Table.write` says.", _WRITES, aliases=("mergeSchema",)),
-    SourceOption(NEW_SCHEMA, BOOLEAN, "Only `false`: an overwrite keeps the columns of the table; "
-                 "ALTER TABLE changes them.", Use.APPEND | Use.OVERWRITE),
-    SourceOption(COMMIT_USER, TEXT, "With the next one: an append that is made again under them "
-                 "changes nothing.", Use.APPEND, aliases=("txnAppId",)),
-    SourceOption(COMMIT_IDENTIFIER, integer(0, 2**63 - 1), "The number of the write, as "
+    SourceOption(MERGE_SCHEMA, BOOLEAN, "Add columns and widen types to fit the rows, like "
+                 "`merge_schema` of `Table.write`.", _WRITES, aliases=("mergeSchema",)),
+    SourceOption(NEW_SCHEMA, BOOLEAN, "Only `false` is supported: an overwrite keeps the columns "
+                 "of the table. Use ALTER TABLE to change them.", Use.APPEND | Use.OVERWRITE),
+    SourceOption(COMMIT_USER, TEXT, "Together with `commit-identifier`: repeating the same "
+                 "append has no effect.", Use.APPEND, aliases=("txnAppId",)),
+    SourceOption(COMMIT_IDENTIFIER, integer(0, 2**63 - 1), "Number of the write, like "
                  "`commit_identifier` of `Table.write`.", Use.APPEND,
                  aliases=("txnVersion",)),
 )  # fmt: skip
@@ -258,7 +264,7 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     for title, options in SECTIONS.items():
         yield f"**{title}**\n"
-        yield "| option | or | for | values | |"
+        yield "| Option | Aliases | For | Values | Meaning |"
         yield "|---|---|---|---|---|"
         for option in options:
             also = ", ".join(f"`{name}`" for name in option.aliases)

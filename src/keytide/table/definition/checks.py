@@ -111,7 +111,9 @@ def check_uses(given: Mapping[str, str]) -> list[str]:
         if isinstance(use, Refused):
             raise UnsupportedError(f"'{key}' = '{value}' cannot be set: {use.why}; {use.instead}")
         if isinstance(use, ForOthers):
-            messages.append(f"'{key}' is kept for other engines, and here {use.here}")
+            messages.append(
+                f"Keytide ignores '{key}' and stores it only for other engines: {use.here}"
+            )
     return messages
 
 

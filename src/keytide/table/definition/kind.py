@@ -207,7 +207,7 @@ _KEPT = (
 )  # fmt: skip
 _OF_VERSIONS = [
     option
-    for section in ("Which version wins", "Columns")
+    for section in ("Ordering and merging", "Columns")
     for option in SECTIONS[section]
     if isinstance(option.use, Acts) and option.key not in _KEPT
 ]

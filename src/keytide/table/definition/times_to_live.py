@@ -38,17 +38,17 @@ def _check(role: str, age: Age, schema: TableSchema, compared: tuple[str, ...]) 
     if len(fields) != 1:
         found = ", ".join(compared) or "nothing"
         raise InvalidError(
-            f"{role} counts in the one column that rows are compared by, and "
-            f"'{keys.SEQUENCE_FIELD}' names {found}; name one, or leave it out"
+            f"{role} is measured in the sequence field, which must be one column; "
+            f"'{keys.SEQUENCE_FIELD}' names {found}; name one column, or remove the option"
         )
     root, type_ = fields[0].type.root, fields[0].type.sql()
     if root not in (*_NUMBERS, *_TIMES):
         raise InvalidError(
-            f"{role} counts in a time or a whole number, and rows are compared by "
-            f"{compared[0]!r}, which is {type_}; compare by another column, or leave it out"
+            f"{role} is measured in the sequence field, which must be a time or an integer, and "
+            f"{compared[0]!r} is {type_}; use another sequence field, or remove the option"
         )
     if age.is_time != (root in _TIMES):
-        expected = "a duration such as '7 d'" if root in _TIMES else "a whole number such as '1000'"
+        expected = "a duration such as '7 d'" if root in _TIMES else "an integer such as '1000'"
         raise InvalidError(
-            f"{role} counts in {compared[0]!r}, which is {type_}; expected {expected}"
+            f"{role} is measured in {compared[0]!r}, which is {type_}; expected {expected}"
         )
