@@ -44,6 +44,7 @@ ROOMS = [
         "row_lines",
     ],
     ["types", "row_kind", "scratch", "options"],
+    ["pictures"],
     ["store"],
     ["format"],
     ["index"],

@@ -14,13 +14,12 @@ from ui_requests import Browse
 
 import keytide as kt
 from keytide.format.snapshot import Snapshot
-from keytide.lake.table import Table
 from keytide.store import Store
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
+from keytide.table.upkeep.timeline import PAGE_SNAPSHOTS, timeline_of
 from keytide.table.warehouse import FolderWarehouse
 from keytide.ui.listing import PAGE_LINES
-from keytide.ui.timeline import PAGE_SNAPSHOTS, timeline_of
 
 
 @contextmanager
@@ -78,7 +77,7 @@ def test_of_many_snapshots_only_those_of_the_page_are_read(
     assert 'id="snapshot-50000"' in older
     assert f'id="snapshot-{50_000 - PAGE_SNAPSHOTS}"' not in older
     assert len(seen) < 4 * PAGE_SNAPSHOTS
-    assert timeline_of(Table.of(lake.catalog.table("t")), 1).older is None
+    assert timeline_of(lake.catalog.table("t"), 1).older is None
 
 
 def add_snapshots(folder: Path, like: Snapshot, count: int) -> None:
@@ -96,7 +95,7 @@ def test_pages_of_a_timeline_join_without_a_gap(warehouse: str) -> None:
         table.write([{"k": number}])
     seen, before = [], None
     while True:
-        page = timeline_of(table, before, count=3)
+        page = timeline_of(table.stored, before, count=3)
         seen += [moment.entry.snapshot_id for moment in page.moments]
         if page.older is None:
             break

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from keytide.errors import InvalidError
 from keytide.lake.table import Table
+from keytide.pictures.text import size_text
 from keytide.plural import counted
 from keytide.ui.asked import Asked, Form, whole_number
 from keytide.ui.looking import Look, redirected, table_of
 from keytide.ui.site import Site
-from keytide.ui.text import size_text
 
 __all__ = ["Proposal", "change_routes"]
 

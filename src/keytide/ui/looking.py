@@ -10,19 +10,19 @@ from starlette.responses import RedirectResponse, Response
 
 from keytide.errors import UnsupportedError
 from keytide.lake.table import Table
+from keytide.pictures.layout_picture import bucket_picture, levels_bar
+from keytide.pictures.timeline_picture import timeline_picture
+from keytide.table.changes.changed_rows import changed_rows
 from keytide.table.state.stored import PinnedTable
+from keytide.table.upkeep.layout import layout_of
+from keytide.table.upkeep.timeline import timeline_of
 from keytide.ui.address import page_address, table_address
 from keytide.ui.asked import Asked
-from keytide.ui.changed_rows import changed_rows
-from keytide.ui.layout import layout_of
-from keytide.ui.layout_picture import bucket_picture, levels_bar
 from keytide.ui.listing import listing_of
 from keytide.ui.overview import figures_of, overview_of
 from keytide.ui.site import Site
-from keytide.ui.story import key_columns, story_of
+from keytide.ui.story import key_columns, story_of_texts
 from keytide.ui.streams import streams_of
-from keytide.ui.timeline import timeline_of
-from keytide.ui.timeline_picture import timeline_picture
 
 __all__ = ["Look", "looks", "redirected", "table_of"]
 
@@ -72,10 +72,10 @@ def _tables(site: Site, asked: Asked) -> Response:
 def _overview(site: Site, asked: Asked) -> Response:
     table = table_of(site, asked)
     overview = overview_of(table)
-    recent = timeline_of(table)
+    recent = timeline_of(table.stored)
     return site.page(
         "overview.html", table=table.name, view="overview", overview=overview,
-        figures=overview.figures, picture=timeline_picture(recent),
+        figures=overview.figures, picture=timeline_picture(recent.moments),
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def _figures(site: Site, asked: Asked) -> Response:
     state = _state(seen)
     if (same := _unchanged(asked, state)) is not None:
         return same
-    figures, picture = figures_of(seen), timeline_picture(timeline_of(table))
+    figures, picture = figures_of(seen), timeline_picture(timeline_of(table.stored).moments)
     return site.page(
         "_figures.html", headers={"ETag": state}, table=table.name, figures=figures, picture=picture
     )
@@ -100,10 +100,10 @@ def _health(site: Site, asked: Asked) -> Response:
 
 def _timeline(site: Site, asked: Asked) -> Response:
     table = table_of(site, asked)
-    timeline = timeline_of(table, asked.number("before"))
+    timeline = timeline_of(table.stored, asked.number("before"))
     return site.page(
         "timeline.html", table=table.name, view="timeline", timeline=timeline,
-        picture=timeline_picture(timeline), modes=_MODES,
+        picture=timeline_picture(timeline.moments), modes=_MODES,
     )  # fmt: skip
 
 
@@ -113,16 +113,16 @@ def _timeline_now(site: Site, asked: Asked) -> Response:
     state = _state(table.stored.pinned())
     if (same := _unchanged(asked, state)) is not None:
         return same
-    timeline = timeline_of(table)
+    timeline = timeline_of(table.stored)
     return site.page(
         "_timeline.html", headers={"ETag": state}, table=table.name, timeline=timeline,
-        picture=timeline_picture(timeline),
+        picture=timeline_picture(timeline.moments),
     )  # fmt: skip
 
 
 def _layout(site: Site, asked: Asked) -> Response:
     table = table_of(site, asked)
-    layout = layout_of(table, asked.number("page") or 1, asked.number("bucket"))
+    layout = layout_of(table.stored, asked.number("page") or 1, asked.number("bucket"))
     bars = {line.number: levels_bar(line, layout.largest) for line in layout.lines}
     picture = None if layout.bucket is None else bucket_picture(layout.bucket)
     return site.page(
@@ -139,7 +139,8 @@ def _changes(site: Site, asked: Asked) -> Response:
     found = None
     if start is not None or end is not None:
         begins: int | str = 0 if start is None else _version(start)
-        found = changed_rows(table, begins, None if end is None else _version(end), mode)
+        last = None if end is None else _version(end)
+        found = changed_rows(table.changes(begins, last, mode), begins)
     return site.page(
         "changes.html", table=table.name, view="changes", changes=found, start=start or "",
         end=end or "", mode=mode, modes=_MODES, newest=newest,
@@ -153,7 +154,7 @@ def _version(given: str) -> int | str:
 def _why(site: Site, asked: Asked) -> Response:
     table = table_of(site, asked)
     texts, snapshot = asked.texts("key"), asked.text("snapshot")
-    story = story_of(table, texts, snapshot) if texts else None
+    story = story_of_texts(table, texts, snapshot) if texts else None
     columns = key_columns(table)
     given = texts if len(texts) == len(columns) else [""] * len(columns)
     return site.page(

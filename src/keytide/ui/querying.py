@@ -14,6 +14,9 @@ import pyarrow as pa
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.lake.lake import Lake
+from keytide.pictures.cells import Cell, Column, columns_of, rows_of
+from keytide.pictures.chart import Chart, chart_of
+from keytide.pictures.plan_tree import Plan, plan_of_lines
 from keytide.sql.execute import results
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local_engine import LocalEngine
@@ -29,9 +32,7 @@ from keytide.sql.statements import (
     Statement,
     Use,
 )
-from keytide.ui.cells import Cell, Column, columns_of, rows_of
-from keytide.ui.chart import Chart, chart_of
-from keytide.ui.plan_tree import Plan, plan_of, plan_of_lines
+from keytide.ui.plan_tree import plan_of
 
 __all__ = ["EXPORT_BYTES", "ROWS_MAX", "Answer", "answer", "exported", "refuse_changes"]
 

@@ -14,11 +14,11 @@ from starlette.responses import HTMLResponse
 
 from keytide.format.branch import branched_name, split_branch
 from keytide.lake.lake import Lake
+from keytide.pictures.text import ago_text, harmless, size_text
 from keytide.plural import counted
 from keytide.types import quoted
 from keytide.ui.access import Access
 from keytide.ui.address import page_address, table_address
-from keytide.ui.text import ago_text, harmless, size_text
 
 __all__ = ["Site"]
 

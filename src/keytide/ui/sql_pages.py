@@ -7,9 +7,9 @@ from pyarrow import parquet
 from starlette.responses import Response
 
 from keytide.errors import InvalidError, KeytideError
+from keytide.pictures.chart_picture import chart_picture
 from keytide.row_lines import check_spelled, csv_header, csv_lines
 from keytide.ui.asked import Asked, Form
-from keytide.ui.chart_picture import chart_picture
 from keytide.ui.querying import Answer, answer, exported
 from keytide.ui.site import Site
 

@@ -4,46 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
-from keytide.lake.table import Table
+from keytide.pictures.cells import Cell, columns_of, rows_of
+from keytide.pictures.changed_rows import ChangedRow, ChangedRows
 from keytide.row_kind import ROW_KIND
-from keytide.ui.cells import Cell, Column, columns_of, rows_of
+from keytide.table.changes.change_scan import Changes
 
-__all__ = ["ROWS_MAX", "ChangedRow", "ChangedRows", "changed_rows"]
+__all__ = ["ROWS_MAX", "changed_rows"]
 
 ROWS_MAX = 200
 """How many changes a page shows."""
 
 
-@dataclass(frozen=True)
-class ChangedRow:
-    """A row with its kind; `is_new` tells of each cell whether it differs from the image before."""
+def changed_rows(changes: Changes, start: int | str) -> ChangedRows:
+    """The first changes as a page shows them, after a `start` as somebody called it.
 
-    kind: str
-    cells: tuple[Cell, ...]
-    is_new: tuple[bool, ...]
-
-
-@dataclass(frozen=True)
-class ChangedRows:
-    """The first changes after `start` up to `end`, and how they were found."""
-
-    start: str
-    end: str
-    mode: str
-    columns: tuple[Column, ...]
-    rows: tuple[ChangedRow, ...]
-    counts: tuple[tuple[str, int], ...]
-    has_more: bool
-    found_by: str
-
-
-def changed_rows(table: Table, start: int | str, end: int | str | None, mode: str) -> ChangedRows:
-    """The changes as a page shows them. Reads no further. Raises as `Table.changes`."""
-    changes = table.changes(start, end, mode)
+    Reads no further. Raises as `Changes.to_batches`.
+    """
     told = changes.explain()
     first, has_more = _first(changes.to_batches(), changes.schema)
     place = first.schema.get_field_index(ROW_KIND)
@@ -51,7 +30,7 @@ def changed_rows(table: Table, start: int | str, end: int | str | None, mode: st
     values = first.remove_column(place)
     rows = tuple(_rows(kinds, rows_of(values)))
     return ChangedRows(
-        str(start), str(told.end_id), mode, columns_of(values.schema), rows,
+        str(start), str(told.end_id), changes.mode, columns_of(values.schema), rows,
         tuple(sorted(Counter(kinds).items())), has_more, str(told),
     )  # fmt: skip
 

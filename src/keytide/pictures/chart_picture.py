@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from markupsafe import Markup
-
+from keytide.pictures.chart import Chart
+from keytide.pictures.markup import Markup, element
+from keytide.pictures.svg import picture, text, told
 from keytide.plural import counted
-from keytide.ui.chart import Chart
-from keytide.ui.svg import element, picture, text, told
 
 __all__ = ["chart_picture"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
+from keytide.pictures.cells import rows_of
 from keytide.row_lines import frame_of
-from keytide.ui.cells import rows_of
 
 __all__ = ["Chart", "chart_of"]
 

@@ -11,77 +11,24 @@ import pyarrow as pa
 from keytide.errors import NotFoundError
 from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
-from keytide.lake.table import Table
 from keytide.options import keys
+from keytide.pictures.buckets import Bucket, BucketLine, Part, Run
+from keytide.pictures.cells import rows_of
 from keytide.plural import counted
 from keytide.table.compaction.picking import SortedRun, Unit, sorted_runs
 from keytide.table.compaction.planning import Planner, why_not_compacted
 from keytide.table.state.dead_rows import vector_files_by_bucket
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
-from keytide.ui.cells import rows_of
+from keytide.table.state.stored import StoredTable
 
-__all__ = ["PAGE_BUCKETS", "Bucket", "BucketLine", "Layout", "Part", "Run", "layout_of"]
+__all__ = ["PAGE_BUCKETS", "Layout", "layout_of"]
 
 PAGE_BUCKETS = 20
 """How many buckets a page lists."""
 
 _RUNS_MAX = 40
 _PARTS_MAX = 120
-
-
-@dataclass(frozen=True)
-class BucketLine:
-    """A bucket in the list: its bytes by level, and whether a compaction is due."""
-
-    number: int
-    """Its place among the buckets of the table, the largest first."""
-    name: str
-    files: int
-    rows: int
-    size: int
-    levels: tuple[tuple[int, int], ...]
-    is_due: bool
-
-
-@dataclass(frozen=True)
-class Part:
-    """A file of a run, from `start` to `end` of the bucket's keys, as shares of them."""
-
-    name: str
-    rows: int
-    dead: int
-    deletes: int
-    size: int
-    start: float
-    end: float
-    keys: tuple[str, str] | None
-
-
-@dataclass(frozen=True)
-class Run:
-    """Files without a key in common, the newest run first in a bucket."""
-
-    level: int
-    size: int
-    rows: int
-    dead: int
-    parts: tuple[Part, ...]
-    parts_left_out: int
-    pick: int | None
-    """The number of the compaction that takes it next, None where it stays."""
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """One bucket in detail; `picks` are the levels that what is compacted next goes to."""
-
-    line: BucketLine
-    runs: tuple[Run, ...]
-    runs_left_out: int
-    picks: tuple[int, ...]
-    first_key: str | None
-    last_key: str | None
 
 
 @dataclass(frozen=True)
@@ -99,13 +46,13 @@ class Layout:
     """Why nothing is compacted by itself, where that is so."""
 
 
-def layout_of(table: Table, page: int = 1, number: int | None = None) -> Layout:
+def layout_of(table: StoredTable, page: int = 1, number: int | None = None) -> Layout:
     """The buckets of the newest snapshot; that of a `number`, or the first of the page, in detail.
 
     Metadata alone is read. Raises `NotFoundError` for a number that is too high, `DataError` for
     torn metadata.
     """
-    seen = table.stored.pinned()
+    seen = table.pinned()
     state = seen.newest_state(seen.schema)
     totals = _totals(state)
     pages = max(1, -(-totals.height // PAGE_BUCKETS))

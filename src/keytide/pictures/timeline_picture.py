@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-from markupsafe import Markup
-
+from keytide.pictures.markup import Markup, element
+from keytide.pictures.svg import picture, text, told
 from keytide.plural import counted
-from keytide.ui.svg import element, picture, text, told
-from keytide.ui.timeline import Moment, Timeline
 
-__all__ = ["timeline_picture"]
+__all__ = ["Commit", "Moment", "timeline_picture"]
 
 _WIDTH, _LEFT, _RIGHT = 960.0, 56.0, 12.0
 _AXIS, _UP, _DOWN = 132.0, 92.0, 40.0
@@ -22,9 +21,52 @@ _KINDS = {"compaction": "compaction", "overwrite": "overwrite", "restore": "over
           "truncate": "overwrite", "delete": "delete"}  # fmt: skip
 
 
-def timeline_picture(timeline: Timeline) -> Markup:
-    """The page from left to right; heights follow the square root, to show small ones."""
-    moments = timeline.moments[::-1]
+class Commit(Protocol):
+    """What the picture shows of a commit."""
+
+    @property
+    def snapshot_id(self) -> int:
+        """The snapshot that it made."""
+
+    @property
+    def operation(self) -> str:
+        """What it did, such as 'write' or 'compaction'."""
+
+    @property
+    def rows_written(self) -> int:
+        """Rows in the files that it added."""
+
+    @property
+    def rows_deleted(self) -> int:
+        """Tombstones, and rows of files that it removed."""
+
+
+class Moment(Protocol):
+    """A snapshot: what its commit did, and the tags and branches that belong to it."""
+
+    @property
+    def entry(self) -> Commit:
+        """Its commit."""
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The names of its tags."""
+
+    @property
+    def branches(self) -> Sequence[str]:
+        """The names of the branches that begin there."""
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether no snapshot is newer."""
+
+
+def timeline_picture(moments: Sequence[Moment]) -> Markup:
+    """The moments from left to right, of which the first one given is the newest.
+
+    Heights follow the square root, to show small ones.
+    """
+    moments = moments[::-1]
     return picture(
         _WIDTH,
         _HEIGHT,

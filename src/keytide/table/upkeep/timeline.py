@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from keytide.lake.table import Table
 from keytide.moments import utc
 from keytide.table.history.branches import branches_of
 from keytide.table.history.log import HistoryEntry, entries_before
 from keytide.table.history.tags import tags_of
+from keytide.table.state.stored import StoredTable
 
 __all__ = ["PAGE_SNAPSHOTS", "BranchLine", "Moment", "TagLine", "Timeline", "timeline_of"]
 
@@ -76,12 +76,14 @@ class Timeline:
         return self.newer is None
 
 
-def timeline_of(table: Table, before: int | None = None, count: int = PAGE_SNAPSHOTS) -> Timeline:
+def timeline_of(
+    table: StoredTable, before: int | None = None, count: int = PAGE_SNAPSHOTS
+) -> Timeline:
     """The snapshots of as many ids as `count` below one, or of the newest.
 
     Only these are read, with the manifests of their commits. Raises `DataError` for torn metadata.
     """
-    seen = table.stored.pinned().metadata
+    seen = table.pinned().metadata
     newest, oldest = seen.latest_snapshot_id(), seen.earliest_snapshot_id()
     above = (newest or 0) + 1
     before = above if before is None else min(max(before, (oldest or 0) + 1), above)
@@ -110,7 +112,7 @@ def timeline_of(table: Table, before: int | None = None, count: int = PAGE_SNAPS
     )
 
 
-def _tags(table: Table, oldest: int | None) -> tuple[tuple[TagLine, ...], int]:
+def _tags(table: StoredTable, oldest: int | None) -> tuple[tuple[TagLine, ...], int]:
     """The tags of the newest snapshots, and how many more there are."""
     found = tags_of(table.metadata)
     lines = tuple(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from markupsafe import Markup
-
+from keytide.pictures.buckets import Bucket, BucketLine, Part, Run
+from keytide.pictures.markup import Markup, element
+from keytide.pictures.svg import picture, text, told
+from keytide.pictures.text import size_text
 from keytide.plural import counted
-from keytide.ui.layout import Bucket, BucketLine, Part, Run
-from keytide.ui.svg import element, picture, text, told
-from keytide.ui.text import size_text
 
 __all__ = ["bucket_picture", "levels_bar"]
 

@@ -1,0 +1,35 @@
+"""Why the row of a key is what it is, as a story of its versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keytide.pictures.cells import Cell
+
+__all__ = ["Story", "Version"]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A stored version, and what became of it; `gives` are the columns whose value it gave."""
+
+    number: int
+    kind: str
+    place: str
+    schema_id: int
+    sequence: int
+    values: tuple[tuple[str, Cell], ...]
+    gives: frozenset[str]
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """The versions in merge order, and the row that they became, with where each value is from."""
+
+    key: tuple[tuple[str, Cell], ...]
+    snapshot_id: int | None
+    merge_engine: str
+    versions: tuple[Version, ...]
+    row: tuple[tuple[str, Cell, tuple[int, ...]], ...] | None
+    has_expired: bool

@@ -1,0 +1,72 @@
+"""The story of a key, from what is known of its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from keytide.pictures.cells import Cell, rows_of
+from keytide.pictures.story import Story, Version
+from keytide.table.read.why import Why
+
+__all__ = ["story_of"]
+
+# What `Why.versions` has before the columns of the table.
+_BEFORE = 6
+
+
+def story_of(why: Why) -> Story:
+    """The versions in their order, and the row; values are cut where they are long.
+
+    Raises `UnsupportedError` for a type that has no spelling.
+    """
+    stored = why.versions
+    fields = list(stored.schema)[_BEFORE:-1]
+    names = [field.name for field in fields]
+    values = rows_of(stored.select(range(_BEFORE, _BEFORE + len(names))))
+    about = [stored.column(place).to_pylist() for place in range(_BEFORE)]
+    outcomes = stored.column(stored.num_columns - 1).to_pylist()
+    versions = tuple(
+        _version(told, dict(zip(names, cells, strict=True)), why.taken, outcome)
+        for told, cells, outcome in zip(zip(*about, strict=True), values, outcomes, strict=True)
+    )
+    shown = _shown(why.key, fields)
+    row = None if why.row is None else _row(why, fields)
+    return Story(shown, why.snapshot_id, why.merge_engine, versions, row, why.has_expired)
+
+
+def _version(
+    told: tuple[object, ...],
+    values: Mapping[str, Cell],
+    taken: Mapping[str, tuple[int, ...]],
+    outcome: str,
+) -> Version:
+    number, file, level, schema_id, sequence, kind = told
+    assert isinstance(number, int)
+    gives = frozenset(name for name, numbers in taken.items() if number in numbers)
+    place = f"{file}" if level is None else f"level {level}, {file}"
+    return Version(
+        number, str(kind), place, int(str(schema_id)), int(str(sequence)),
+        tuple(values.items()), gives, outcome,
+    )  # fmt: skip
+
+
+def _row(why: Why, fields: Sequence[pa.Field]) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
+    assert why.row is not None
+    return tuple((name, cell, why.taken.get(name, ())) for name, cell in _shown(why.row, fields))
+
+
+def _shown(
+    values: Mapping[str, object], fields: Sequence[pa.Field]
+) -> tuple[tuple[str, Cell], ...]:
+    own = [field for field in fields if field.name in values]
+    if not own:
+        return ()
+    columns = [pa.array([_plain(values[f.name])], f.type) for f in own]
+    (row,) = rows_of(pa.table(columns, names=[f.name for f in own]))
+    return tuple(zip((f.name for f in own), row, strict=True))
+
+
+def _plain(value: object) -> object:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
