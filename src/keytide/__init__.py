@@ -169,8 +169,11 @@ _HOMES = {
         "parse_sql_type",
     ),
 }
-"""Which module has which public names. They are loaded when somebody asks for them, for that takes
-most of a second; errors are there at once. What checks types reads the imports above instead."""
+"""The module that defines each public name.
+
+Names are imported on first use, because importing all of them takes most of a second. Only the
+errors are imported eagerly. Type checkers read the imports above instead.
+"""
 
 _MODULES = ("duckdb", "pinot", "spark", "telemetry")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -34,9 +34,9 @@ _TYPES: dict[Any, pa.DataType] = {
 
 @dataclass(frozen=True)
 class Record:
-    """A base of what is told of something that was done: its fields are the columns of a row.
+    """Base class of results. The fields are the columns of one row.
 
-    Several texts of one field are one text of the row, with commas between them.
+    A field with several strings becomes one string with commas between them.
     """
 
     @classmethod
@@ -45,7 +45,7 @@ class Record:
         return _columns(cls)
 
     def to_arrow(self) -> pa.Table:
-        """The record as one row."""
+        """The result as a table with one row."""
         return pa.Table.from_pylist([_row(self, self.columns())], schema=self.columns())
 
     def _repr_html_(self) -> str:

@@ -1,10 +1,10 @@
-"""Spans and metrics for OpenTelemetry, for who asks for them: `keytide.telemetry.enable()`.
+"""Spans and metrics for OpenTelemetry, switched on by `keytide.telemetry.enable()`.
 
-Each span is named for what is done, such as `keytide.commit`, and has the table as `keytide.table`
-and what it tells of as `keytide.files`, `keytide.bytes` and the like. Its duration in seconds goes
-into the histogram `keytide.commit.duration`, and each number that it tells of is added to a counter
-`keytide.commit.files`, both with the table as their one attribute. Until somebody asks, nothing is
-loaded, and a span costs a look at a variable.
+Each span is named after the operation, such as `keytide.commit`. Its attributes are the table,
+`keytide.table`, and details such as `keytide.files` and `keytide.bytes`. The duration in seconds is
+recorded in the histogram `keytide.commit.duration`. Each number is added to a counter such as
+`keytide.commit.files`. The only attribute of both is the table. While telemetry is off, nothing is
+imported, and a span costs the check of one variable.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _TABLE = f"{_NAME}.table"
 def enable(
     tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> None:
-    """Give spans and metrics to OpenTelemetry from now on, in this process.
+    """Send spans and metrics to OpenTelemetry from now on, in this process.
 
-    Without providers to those that the process has set, now or later. Raises `SetupError` without
-    the extra `telemetry`.
+    The default providers are the global ones of the process, whether they are set now or later.
+    Raises `SetupError` without the extra `telemetry`.
     """
     global _told  # a process has one, like its providers
     trace = library("opentelemetry.trace", "telemetry", "keytide.telemetry.enable")
@@ -45,19 +45,22 @@ def enable(
 
 
 def disable() -> None:
-    """Give nothing any more."""
+    """Stop sending spans and metrics."""
     global _told  # see `enable`
     _told = None
 
 
 class Step:
-    """What is being done, which tells of itself."""
+    """The running operation, which can report details about itself."""
 
     def numbers(self, **found: int) -> None:
-        """Numbers that are worth a sum, such as files and bytes; those told again are added."""
+        """Report numbers that make sense as sums, such as files and bytes.
+
+        Numbers that are reported repeatedly add up.
+        """
 
     def facts(self, **found: str | int | bool) -> None:
-        """Anything else."""
+        """Report any other attribute."""
 
 
 _NOBODY = Step()
@@ -65,7 +68,7 @@ _NOBODY = Step()
 
 @contextmanager
 def span(name: str, table: str = "", **facts: str) -> Iterator[Step]:
-    """A span around what is done, `keytide.` and `name`; errors that leave it are part of it."""
+    """Run a block within the span `keytide.` + `name`. It records errors that leave the block."""
     told = _told
     if told is None:
         yield _NOBODY
@@ -82,7 +85,7 @@ def span(name: str, table: str = "", **facts: str) -> Iterator[Step]:
 
 @contextmanager
 def lone_span(name: str, table: str) -> Iterator[Step]:
-    """A span that is nobody's parent: for what is done a part at a time, while others do more."""
+    """Create a span without children, for an operation done in parts while others run."""
     told = _told
     if told is None:
         yield _NOBODY

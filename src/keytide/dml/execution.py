@@ -185,7 +185,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class Changed:
-    """What a statement did: rows, and in how many splits it looked for them."""
+    """The number of changed rows, and the number of splits that were searched for them."""
 
     rows: int
     splits: int

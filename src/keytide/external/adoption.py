@@ -45,11 +45,12 @@ class NewAdopted:
 
 @dataclass(frozen=True)
 class AdoptionResult(Record):
-    """What was made of a table that others keep.
+    """What `Lake.adopt` created.
 
-    `version` is the one whose rows were taken, None where there are no versions. `rows` counts
-    them, those among them that mark their key as deleted too; `files` are what they lie in. The
-    table has them from `snapshot_id` on, which is None where there were no rows.
+    - `version` is the version of the source that was read, None when the format has no versions.
+    - `rows` is the number of rows read, including rows that mark their key as deleted.
+    - `files` is the number of files that were written.
+    - `snapshot_id` is the first snapshot that contains the rows, None when there were no rows.
     """
 
     version: str | None

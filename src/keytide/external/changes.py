@@ -30,10 +30,10 @@ _PARTS = 16
 
 @dataclass(frozen=True)
 class ExternalChanges(RowSource):
-    """What happened after one version up to another one, as rows with their `_row_kind`.
+    """What changed between two versions of an external table, as rows with their `_row_kind`.
 
-    '+I' and '-D' for keys that only one of them has, '-U' and '+U' with both images, one behind the
-    other, for rows that differ. Lazy: nothing is read before it is asked for.
+    Keys in only one of the versions give '+I' or '-D'. Rows that differ give the before image '-U',
+    directly followed by the after image '+U'. Lazy: nothing is read until a method asks for rows.
     """
 
     before: PinnedExternal
@@ -42,26 +42,29 @@ class ExternalChanges(RowSource):
 
     @property
     def view(self) -> TableView:
-        """The table as its definition says."""
+        """The table's definition."""
         return self.after.view
 
     @property
     def versions(self) -> tuple[str | None, str | None]:
-        """The two versions."""
+        """The two versions, from older to newer."""
         return self.before.source.version, self.after.source.version
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        """None of the lake's own."""
+        """Always empty, because external tables have no snapshots in the lake."""
         return ()
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The columns of the result: `_row_kind` and those of the table."""
+        """The columns of the result: `_row_kind` and the columns of the table."""
         return (_KIND_FIELD, *self.view.schema.fields)
 
     def tasks(self) -> list[ChangesTask]:
-        """The work as picklable tasks: one. Raises what reading the source's metadata does."""
+        """The work as a list of one picklable task.
+
+        Raises what reading the source's metadata does.
+        """
         refuse_forked_child()
         names = self.view.schema.names
         before = Merging(self.before.versions(), self._known_before())
@@ -70,7 +73,7 @@ class ExternalChanges(RowSource):
     def _known_before(self) -> tuple[str, ...]:
         """The columns that the older version has too.
 
-        Raises `InvalidError` for one whose values then are none of its type now.
+        Raises `InvalidError` for a column whose older values cannot be read as its current type.
         """
         then = self.before.view.schema.by_name
         known = [field for field in self.view.schema.fields if field.name in then]

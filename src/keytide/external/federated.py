@@ -33,12 +33,12 @@ __all__ = ["FederatedHandle", "FederatedTables", "UpsertKeys", "federated_tables
 
 @dataclass(frozen=True)
 class UpsertKeys:
-    """By which columns the versions of a table's keys become rows, as on a table of the lake.
+    """The key columns that merge the versions of a federated table into rows.
 
-    What is left out is what the table's own properties say: `keytide.primary-key`,
+    An argument that is not given comes from the table's own properties: `keytide.primary-key`,
     `keytide.watermark-key`, `keytide.tombstone-key`, `keytide.tombstone-string-key-value` and
-    `keytide.dml-watermark`, in which columns are separated by commas. `dml_watermark` is 'copy',
-    'statement-time' or 'explicit': what an UPDATE, a DELETE and a MERGE store in the watermark key.
+    `keytide.dml-watermark`, with commas between several columns. `dml_watermark` is what UPDATE,
+    DELETE and MERGE store in the watermark key: 'copy', 'statement-time' or 'explicit'.
     """
 
     primary_key: Sequence[str] = ()

@@ -167,7 +167,7 @@ class MergeTask:
 
 @dataclass(frozen=True)
 class ExternalExplanation:
-    """How a scan will be carried out; `rows` counts all versions, None where nobody knows."""
+    """The plan of a scan. `rows` counts all versions, None when the number is unknown."""
 
     table: str
     source: str

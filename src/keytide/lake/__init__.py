@@ -1,1 +1,4 @@
-"""What users hold: a lake, its tables, scans of them. Thin; each hands the work down."""
+"""The public objects: a lake, its tables, and scans of them.
+
+They are thin and delegate the work to the layers below.
+"""

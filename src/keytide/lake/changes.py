@@ -1,4 +1,4 @@
-"""Changes as users hold them."""
+"""The `Changes` class: what changed between two snapshots, as public object."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["Changes"]
 
 
 class Changes(core.Changes):
-    """What happened after one snapshot up to another one, as rows with their `_row_kind`.
+    """What changed after one snapshot up to another one, as rows with their `_row_kind`.
 
-    Lazy: nothing is read before it is asked for, and what is committed later changes nothing.
-    Methods that return everything need memory for the result; `to_batches` needs only what
-    'read.memory' allows. Raises `DataError` naming the file that is missing or torn, when it is
-    read.
+    Lazy: nothing is read until a method asks for rows, and later commits have no effect. Methods
+    that return everything need memory for the result. `to_batches` needs only as much as
+    'read.memory' allows. Reading raises `DataError`, naming the file, when one is missing or
+    corrupt.
     """
 
     @classmethod
     def of(cls, changes: core.Changes) -> Changes:
-        """The same changes for users."""
+        """Wrap the internal changes object."""
         return cls(**{member.name: getattr(changes, member.name) for member in fields(changes)})
 
     def to_spark(self, spark: Any) -> Any:
-        """The changes as a Spark DataFrame, found by its executors.
+        """The changes as a Spark DataFrame, computed by the executors.
 
-        A pair of -U and +U is next to each other in a partition, where the changes of a bucket
-        come in order. Needs the `spark` extra. Raises as `plan`; what a task raises comes as
-        Spark's PythonException with the text of the Keytide error.
+        The rows '-U' and '+U' of an update are adjacent in a partition, where the changes of a
+        bucket are in order. Needs the `spark` extra. Raises as `plan`. An error in a task arrives
+        as Spark's PythonException with the message of the Keytide error.
         """
         from keytide.spark.change_scan import changes_to_spark
 

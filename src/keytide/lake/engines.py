@@ -1,4 +1,4 @@
-"""What computes the statements about a lake's tables."""
+"""Choice of the SQL engine for a lake."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["engine_of"]
 
 
 def engine_of(spark: Any, allows_external_files: bool) -> Engine:
-    """A session of Spark, or where there is none DuckDB in this process.
+    """The Spark engine if there is a session, otherwise DuckDB in this process.
 
-    Raises `SetupError` where the extra of Spark is missing.
+    Raises `SetupError` when the extra `spark` is not installed.
     """
     if spark is not None:
         from keytide.spark.sql import SparkEngine

@@ -1,4 +1,4 @@
-"""An external table, as users hold it."""
+"""The `ExternalTable` class: a read-only table whose rows another engine writes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["ExternalTable"]
 
 
 class ExternalTable(ForeignTable):
-    """A table whose rows others keep, merged by its primary, watermark and tombstone key.
+    """A table whose rows another engine writes, merged by primary, watermark and tombstone key.
 
-    Of the versions of a key that lie there readers see one row, or none where the freshest one is a
-    tombstone. The rows are read-only here. Each call looks once at the definition and at what lies
-    there. What else tables of the lake can do raises `UnsupportedError`. Safe to share between
+    For each key, readers see the row with the largest watermark, or no row when it is a tombstone.
+    The table is read-only. Each call reads the definition and the current state of the source once.
+    Any method of `Table` that is missing here raises `UnsupportedError`. Safe to share between
     threads.
     """
 
     def __init__(self, definition: PinnedTable) -> None:
-        """The table of a definition; `Lake.table` and `Lake.create_external_table` give it."""
+        """Wrap a definition. `Lake.table` and `Lake.create_external_table` call this."""
         self._definition = definition.live
         self._as_opened = definition.schema
 
@@ -46,25 +46,25 @@ class ExternalTable(ForeignTable):
 
     @property
     def table_schema(self) -> TableSchema:
-        """The newest definition: columns, keys, options.
+        """The latest definition: columns, keys, options.
 
-        Raises `NotFoundError` after a DROP, also where another kind of table has the name by now.
+        Raises `NotFoundError` after a DROP, even if another kind of table now has the name.
         """
         return self._entry().schema
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that its maker gave. Raises as `table_schema`."""
+        """The options given when the table was created. Raises as `table_schema`."""
         return given_options(self.table_schema)
 
     @property
     def format(self) -> str:
-        """What lies there: `parquet`, `csv` and so on. Raises as `table_schema`."""
+        """The format of the source: `parquet`, `csv` and so on. Raises as `table_schema`."""
         return format_of(self.table_schema)
 
     @property
     def location(self) -> str:
-        """Where the rows lie, without secrets. Raises as `table_schema`."""
+        """The location of the rows, without secrets. Raises as `table_schema`."""
         return location_of(self.table_schema)
 
     def __repr__(self) -> str:
@@ -73,19 +73,20 @@ class ExternalTable(ForeignTable):
 
     @checked
     def refresh(self) -> bool:
-        """Take the columns anew of what lies there; returns whether they are others than before.
+        """Update the columns from the source. Returns whether they changed.
 
-        That is a new version of the definition. Columns that were given when the table was defined
-        stay, and are only held against what lies there. Raises `InvalidError` where a column of a
-        key is gone, or a given one; `ConflictError` where another refresh came first, and as
-        `scan`.
+        A change creates a new version of the definition. Columns that were given when the table was
+        defined do not change, and are only checked against the source.
+
+        Raises `InvalidError` when a key column or a given column no longer exists, `ConflictError`
+        when another refresh committed first, and as `scan`.
         """
         return refresh_external(self._entry())
 
     # -- what it does not do -----------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what `Table` does and this does not."""
+        """Refuse the methods of `Table` that an external table does not support."""
         if not name.startswith("_") and hasattr(Table, name):
             refuse_external(self._as_opened, self.name)
         raise AttributeError(f"ExternalTable has no {name!r}")

@@ -1,4 +1,4 @@
-"""A federated table, as users hold it: others keep its rows, and versions are appended to them."""
+"""The `FederatedTable` class: a table of another engine, to which Keytide appends versions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["AppendResult", "FederatedTable"]
 
 @dataclass(frozen=True)
 class AppendResult:
-    """What a write appended: how many rows, and what the table's own engine calls the commit.
+    """What a write appended: the number of rows, and the engine's own version of the commit.
 
-    `version` is None where the engine has no versions, or there was nothing to append.
+    `version` is None when the engine has no versions, or when there was nothing to append.
     """
 
     rows: int
@@ -38,18 +38,18 @@ class AppendResult:
 
 
 class FederatedTable(ForeignTable):
-    """A table of what is attached with a format: its rows are merged, and its changes appended.
+    """A table attached with a format: reads merge its rows, and changes append new versions.
 
-    Columns are those that the table has when they are asked for. Reads, deletes and updates look at
-    it once; `write`, and `merge` of rows that the caller has, look at its columns before that. No
-    row that lies there is ever changed or deleted. What else tables of the lake can do raises
-    `UnsupportedError`. Safe to share between threads.
+    The columns are those that the table has at the time of the call. Reads, deletes and updates
+    look up the table once. `write`, and `merge` with in-memory rows, look up its columns before
+    that. Existing rows are never changed or deleted. Any method of `Table` that is missing here
+    raises `UnsupportedError`. Safe to share between threads.
     """
 
     def __init__(
         self, catalog: AttachedCatalog, spark: Any, name: str, tables: FederatedTables
     ) -> None:
-        """A table of what is attached; `Lake.table` gives it."""
+        """Wrap a table of an attached source. `Lake.table` calls this."""
         self._catalog, self._spark = catalog, spark
         self._name, self._tables = name, tables
 
@@ -62,17 +62,17 @@ class FederatedTable(ForeignTable):
 
     @property
     def table_schema(self) -> TableSchema:
-        """Columns, keys and options. Raises `NotFoundError` where there is no table by now."""
+        """Columns, keys and options. Raises `NotFoundError` when the table no longer exists."""
         return self._pinned().view.schema
 
     @property
     def format(self) -> str:
-        """What lies there: `delta`, `iceberg`, `sqlite` or `postgresql`."""
+        """The format of the source: `delta`, `iceberg`, `sqlite` or `postgresql`."""
         return self._tables.format
 
     @property
     def location(self) -> str:
-        """Where the rows lie, without secrets."""
+        """The location of the rows, without secrets."""
         return self._tables.place(self._inner).location
 
     def __repr__(self) -> str:
@@ -82,16 +82,19 @@ class FederatedTable(ForeignTable):
 
     @checked
     def write(self, data: Any) -> AppendResult:
-        """Append rows as they are, each a version of its key, by one commit of the table's engine.
+        """Append rows unchanged, each as a version of its key, in one commit of the table's engine.
 
-        `data` is what `Table.write` takes, without a column `_row_kind`: deletes are rows whose
-        tombstone key says so. It has all columns of the table, and is held in memory; the rows of a
-        Spark DataFrame come to this process.
+        `data` is what `Table.write` accepts, without a column `_row_kind`: a delete is a row whose
+        tombstone key marks it. It must have all columns of the table, and is held in memory. The
+        rows of a Spark DataFrame are collected to this process.
 
-        Raises `InvalidError` for rows that do not fit, `UnsupportedError` naming what cannot be
-        written, `NotFoundError` where there is no table: nothing was written then. `ConflictError`
-        after some tries against other writers, with nothing committed. `DataError` where the table
-        does not answer; it may then have the rows, or not.
+        Raises:
+
+        - `InvalidError` for rows that do not fit, `UnsupportedError` naming what cannot be written,
+          and `NotFoundError` when there is no table. Nothing is written in these cases.
+        - `ConflictError` after several attempts that lost a race with other writers, with nothing
+          committed.
+        - `DataError` when the table does not respond. The rows may or may not have been written.
         """
         schema = self.table_schema
         given = data.toArrow() if is_spark_dataframe(data) else data
@@ -103,10 +106,11 @@ class FederatedTable(ForeignTable):
 
     @checked
     def delete(self, where: Condition | None = None) -> Changed:
-        """Append tombstones of the rows that meet a condition, or of all. See `Table.delete`.
+        """Append tombstones for the rows that match a condition, or for all rows. See
+        `Table.delete`.
 
         Raises as `write`, `InvalidError` for a condition that does not parse or cannot run, and
-        `UnsupportedError` where the table has no tombstone key.
+        `UnsupportedError` when the table has no tombstone key.
         """
         from keytide.sql.forms import delete_where
 
@@ -114,7 +118,8 @@ class FederatedTable(ForeignTable):
 
     @checked
     def update(self, set: Mapping[str, Any], where: Condition | None = None) -> Changed:
-        """Append new versions of the rows that meet a condition, or of all. See `Table.update`.
+        """Append new versions of the rows that match a condition, or of all rows. See
+        `Table.update`.
 
         Raises as `delete`, and `InvalidError` for values that do not fit.
         """
@@ -125,9 +130,9 @@ class FederatedTable(ForeignTable):
 
     @checked
     def merge(self, source: Any, on: str) -> MergeBuilder:
-        """Begin a merge of rows into this table, which `execute` appends. See `Table.merge`.
+        """Start a merge of rows into this table, which `execute` appends. See `Table.merge`.
 
-        Raises `InvalidError` as that does, `execute` as `update`.
+        Raises `InvalidError` as `Table.merge` does. `execute` raises as `update`.
         """
         from keytide.sql.forms import WhenForm, merge_source, source_of_rows
 
@@ -147,7 +152,7 @@ class FederatedTable(ForeignTable):
     # -- what it does not do -----------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what `Table` does and this does not."""
+        """Refuse the methods of `Table` that a federated table does not support."""
         if not name.startswith("_") and hasattr(Table, name):
             raise UnsupportedError(
                 f"table {self.name} is a federated table, whose versions others keep too: it has "
@@ -158,7 +163,7 @@ class FederatedTable(ForeignTable):
 
     @property
     def _inner(self) -> str:
-        """Its name without that of what is attached."""
+        """The table's name without the name of the attachment."""
         return self._name.partition(".")[2]
 
     @property

@@ -1,4 +1,4 @@
-"""Feeds into tables of a lake: of files by its Spark session, of topics by this process."""
+"""Data loading for `Lake.ingest`: files through the Spark session, topics in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def feed(
     spark: Any = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
-    """Carry out what was asked, as `Lake.ingest` says. Raises what it raises."""
+    """Run `Lake.ingest`. Raises what it raises."""
     if is_template(request.table):
         raise InvalidError(
             f"table {request.table!r} stands for several: Lake.ingest_tables feeds each of them"
@@ -54,5 +54,5 @@ def feed(
 def feed_tables(
     request: FeedRequest, options: TopicOptions, catalog: Catalog, told: Told
 ) -> TablesReport:
-    """Carry out what was asked, as `Lake.ingest_tables` says. Raises what it raises."""
+    """Run `Lake.ingest_tables`. Raises what it raises."""
     return run_feeds(KafkaRequest.of(request, options), catalog, told)

@@ -1,4 +1,4 @@
-"""A table whose rows others keep, as users read it."""
+"""Read access to external and federated tables."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["ExternalChanges", "ExternalScan", "ForeignTable"]
 
 
 class ExternalScan(core.ExternalScan):
-    """Rows of one version of an external table: one merged row per key, in no promised order.
+    """Rows of one version of an external table: one merged row per key, in no particular order.
 
-    A scan is lazy and stays with its version, as far as whoever keeps the rows keeps that. Methods
-    that return everything need memory for the result; `to_batches` needs only what 'read.memory'
-    allows.
+    A scan is lazy and keeps reading its version, as long as the source keeps that version. Methods
+    that return everything need memory for the result. `to_batches` needs only as much as
+    'read.memory' allows.
     """
 
     def to_spark(self, spark: Any) -> Any:
-        """The rows as a lazy Spark DataFrame, which stays with the version of this scan.
+        """The rows as a lazy Spark DataFrame, which keeps reading the version of this scan.
 
-        Executors merge, and see the same paths. Raises `SetupError` without the `spark` extra, and
-        what planning raises; what is wrong with the rows is found when Spark reads them.
+        The executors merge the rows, and need access to the same paths. Raises `SetupError` without
+        the `spark` extra, and what planning raises. Invalid rows raise when Spark reads them.
         """
         from keytide.spark.pages import pages_to_spark
 
@@ -44,10 +44,9 @@ class ExternalScan(core.ExternalScan):
 
 
 class ForeignTable(ABC):
-    """A table whose rows others keep, merged by its primary, watermark and tombstone key.
+    """A table whose rows another engine writes, merged by primary, watermark and tombstone key.
 
-    Of the versions of a key that lie there readers see one row, or none where the freshest one is a
-    tombstone.
+    For each key, readers see the row with the largest watermark, or no row when it is a tombstone.
     """
 
     # -- what it is --------------------------------------------------------------------------------
@@ -55,22 +54,22 @@ class ForeignTable(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name by which SQL finds it."""
+        """The name of the table in SQL."""
 
     @property
     @abstractmethod
     def table_schema(self) -> TableSchema:
-        """Columns, keys and options. Raises `NotFoundError` where there is no table by now."""
+        """Columns, keys and options. Raises `NotFoundError` when the table no longer exists."""
 
     @property
     @abstractmethod
     def format(self) -> str:
-        """What lies there: `parquet`, `delta` and so on. Raises as `table_schema`."""
+        """The format of the source: `parquet`, `delta` and so on. Raises as `table_schema`."""
 
     @property
     @abstractmethod
     def location(self) -> str:
-        """Where the rows lie, without secrets. Raises as `table_schema`."""
+        """The location of the rows, without secrets. Raises as `table_schema`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -84,7 +83,7 @@ class ForeignTable(ABC):
 
     @property
     def stored(self) -> PinnedExternal:
-        """The table as the layers below know it, as it is now: one look. Raises as `scan`."""
+        """The current table as the lower layers use it, read once. Raises as `scan`."""
         return self._pinned()
 
     def _repr_html_(self) -> str:
@@ -110,28 +109,35 @@ class ForeignTable(ABC):
         version: int | str | None = None,
         limit: int | None = None,
     ) -> ExternalScan:
-        """A lazy read of what lies there now or, where the format has them, of another `version`.
+        """Return a lazy scan of the current rows or, if the format has versions, of another
+        `version`.
 
-        `where` is a condition as in `Table.scan`. What it says of the primary key is asked before
-        versions are merged, all else after it (rule R17 of docs/semantics.md). With a `limit` no
-        more than so many rows are given, whichever are read first.
+        `where` is a condition as in `Table.scan`. Its parts on the primary key are applied before
+        versions are merged, and all other parts after that (rule R17 of docs/semantics.md). `limit`
+        is the maximum number of rows. It returns the rows that are read first.
 
-        Raises `NotFoundError` for an unknown column or version and where nothing lies there,
-        `InvalidError` for a condition that does not parse or fit, and for a definition whose
-        columns are not there; `UnsupportedError`, `SetupError` and `DataError` as the format has
-        it.
+        Raises:
+
+        - `NotFoundError` for an unknown column or version, and when there is nothing at the
+          location.
+        - `InvalidError` for a condition that does not parse or match the columns, and for a
+          definition whose columns do not exist.
+        - `UnsupportedError`, `SetupError` and `DataError` depending on the format.
         """
         scan = scan_external(self._pinned(version), columns, where, limit)
         return ExternalScan(scan.table, scan.columns, scan.predicate, limit=scan.limit)
 
     @checked
     def get(self, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
-        """The row of one key, or None. `key` is what `Table.get` takes. Raises as `scan`."""
+        """Return the row of one key, or None.
+
+        `key` is what `Table.get` accepts. Raises as `scan`.
+        """
         return get_external(self._pinned(), key)
 
     @checked
     def get_many(self, keys: Sequence[Mapping[str, Any] | Any]) -> pa.Table:
-        """The rows of those of some keys that there are, in the order of the keys, each once.
+        """Return the existing rows of several keys, in the order of the keys, each row once.
 
         Raises as `scan`.
         """
@@ -139,27 +145,27 @@ class ForeignTable(ABC):
 
     @checked
     def why(self, key: Mapping[str, Any] | Any, *, version: int | str | None = None) -> Why:
-        """Every version of a key that lies there, in merge order, and what became of each.
+        """List every stored version of a key in merge order, and explain the result.
 
-        As `Table.why`; `file` says where a version lies. Raises as `scan`.
+        This works as `Table.why`. `file` is the location of a version. Raises as `scan`.
         """
         return why_external(self._pinned(version), key)
 
     @checked
     def changes(self, start: int | str, end: int | str | None = None) -> ExternalChanges:
-        """What happened after version `start` up to `end`, the newest one without it.
+        """Return what changed after version `start` up to `end`, by default the latest version.
 
-        The rows of both are compared by key: '+I', '-D', and pairs of '-U' and '+U'. Raises
-        `UnsupportedError` where the format has no versions, and as `scan`.
+        The rows of both versions are compared by key, which gives '+I', '-D', and pairs of '-U' and
+        '+U'. Raises `UnsupportedError` when the format has no versions, and as `scan`.
         """
         return ExternalChanges(*self._pinned_both(start, end))
 
     @abstractmethod
     def _pinned(self, version: int | str | None = None) -> PinnedExternal:
-        """The table now, or at a version: one look."""
+        """The table now, or at a version, read once."""
 
     @abstractmethod
     def _pinned_both(
         self, start: int | str, end: int | str | None
     ) -> tuple[PinnedExternal, PinnedExternal]:
-        """The table at two versions, by one definition."""
+        """The table at two versions, with the same definition."""

@@ -1,4 +1,4 @@
-"""A lake, as users hold it."""
+"""The `Lake` class and the functions that open a lake or a table."""
 
 from __future__ import annotations
 
@@ -73,32 +73,41 @@ def connect(
     cache: str | Path | None = None,
     cache_bytes: int | str | None = None,
 ) -> Lake:
-    """Open a warehouse: a folder, an `s3://`, `gs://` or `az://` address, or a catalog.
+    """Open a warehouse: a local folder, an `s3://`, `gs://` or `az://` address, or a catalog.
 
-    Nothing is read or made yet. `options` go to the object store (obstore's names, such as
-    `aws_region`); what they leave out comes from the environment. The address of a service that
-    speaks Apache Paimon's REST protocol begins with `http://` or `https://`; its options have
-    Paimon's names, `warehouse`, `token.provider` ('bear') and `token`, and the others go to the
-    object store of the tables. `glue://` is the Data Catalog of AWS Glue, `thrift://host:port` a
-    Hive Metastore; their option `warehouse` is where new databases lie (docs/catalogs.md). With
-    `spark`, bulk reads and writes of Spark DataFrames use that session. `store` replaces the store,
-    in tests.
+    This call reads and creates nothing.
 
-    SQL sees the tables of the warehouse and nothing else, unless `allow_external_files`: then
-    queries may name other files and addresses too (`read_csv('...')`, `FROM 'a.parquet'`), and
-    whatever else the engine reaches, with the rights of this process.
+    - `warehouse` is a path, an object store address, or the address of a catalog
+      (docs/catalogs.md). `http://` and `https://` are a service that implements Apache Paimon's
+      REST protocol, `glue://` is the Data Catalog of AWS Glue, and `thrift://host:port` is a Hive
+      Metastore.
+    - `spark` is a Spark session. With it, SQL, bulk reads and writes of Spark DataFrames run on
+      that session.
+    - `options` are passed to the object store under obstore's names, such as `aws_region`. An
+      option that is not given is taken from the environment. A REST service has options with
+      Paimon's names: `warehouse`, `token.provider` ('bear') and `token`. Its other options go to
+      the object store that holds the tables. For Glue and Hive, the option `warehouse` is the
+      location where new databases are created.
+    - `store` replaces the store in tests.
+    - `allow_external_files` lets queries read files and addresses outside the warehouse
+      (`read_csv('...')`, `FROM 'a.parquet'`), and whatever else the SQL engine can reach, with the
+      permissions of this process. By default, SQL sees only the tables of the warehouse.
+    - `cache` is a folder on local disk, on this machine and on each Spark executor. It holds copies
+      of immutable files of an object store: data files, manifests and indexes. All processes that
+      name the folder share the copies, and copies used least recently are evicted first. The folder
+      is private to this account. Anyone who can read it can read the data in it. It holds no
+      credentials.
+    - `cache_bytes` is the size limit of the cache for all processes together. Default:
+      '10 gb'.
 
-    `cache` is a folder on local disk, of this machine and of each executor of Spark, for copies of
-    files of an object store that never change: data files, manifests, indexes. What was read once
-    is read from there, by all processes that name the folder, until it makes room for what was used
-    later: they take `cache_bytes` together, '10 gb' if left out. Whoever may read the folder, which
-    is for this account alone, can read the data in it; no credentials are.
+    Raises:
 
-    Raises `InvalidError` for an address that no store has, or an option that its store does not
-    know; for a cache of a lake on local disk, one that is no folder, and `cache_bytes` that are no
-    size, less than 1 MiB, or without a cache; for a service without the name of a warehouse;
-    `UnsupportedError` for another provider of tokens, and `SetupError` where the library for a
-    catalog is missing.
+    - `InvalidError` for an address that no store supports, an option that the store does not know,
+      or a REST service without a warehouse name. Also for a cache of a lake on local disk, a cache
+      path that is not a folder, and a `cache_bytes` that is not a size, is less than 1 MiB, or is
+      given without `cache`.
+    - `UnsupportedError` for another token provider.
+    - `SetupError` when the library for a catalog is not installed.
     """
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
     opened = _opened(str(warehouse), options, store, copies)
@@ -126,10 +135,10 @@ def open_table(
     cache: str | Path | None = None,
     cache_bytes: int | str | None = None,
 ) -> Table:
-    """Open the table that lies at a path or address, whatever warehouse it is in.
+    """Open the table at a path or address, regardless of its warehouse.
 
-    `options`, `cache` and `cache_bytes` are those of `connect`. Raises `NotFoundError` when there
-    is none, `InvalidError` as `connect` does.
+    `options`, `cache` and `cache_bytes` have the same meaning as in `connect`. Raises
+    `NotFoundError` when there is no table, and `InvalidError` as `connect` does.
     """
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
     return Table.of(open_stored(str(path), options, cache=copies))
@@ -139,9 +148,10 @@ _CACHE_NAMES = ("cache", "cache_bytes")
 
 
 class Lake:
-    """Tables under one root. Names are `database.table`; without one, in the database in `use`.
+    """Tables in one warehouse, addressed by `database.table`.
 
-    That is `default` as long as none was chosen, in Python as in SQL.
+    A name without a database belongs to the current database, in Python as in SQL. The current
+    database is `default` until `use` changes it.
     """
 
     def __init__(self, catalog: AttachedCatalog, spark: Any = None) -> None:
@@ -149,14 +159,15 @@ class Lake:
         self._spark = spark
 
     def close(self) -> None:
-        """Compact what the writes of this process have made due of tables of this lake, and wait.
+        """Run the pending compactions of tables in this lake, and wait for them.
 
-        See `Table.close`. The lake can be used as before.
+        These are the compactions that writes of this process made due. See `Table.close`. You can
+        continue to use the lake afterwards.
         """
         BEHIND.wait_below(self._catalog.warehouse.folder)
 
     def __enter__(self) -> Self:
-        """The lake; the end of the block waits as `close`."""
+        """Return the lake. Leaving the `with` block waits, as `close` does."""
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -171,7 +182,7 @@ class Lake:
 
     @property
     def uri(self) -> str:
-        """The root."""
+        """The path or address of the warehouse."""
         return self._catalog.uri
 
     @property
@@ -181,17 +192,17 @@ class Lake:
 
     @property
     def allows_external_files(self) -> bool:
-        """Whether queries may read files that belong to no table of the lake."""
+        """Whether queries can read files outside the lake's tables."""
         return self._catalog.allows_external_files
 
     @property
     def catalog(self) -> AttachedCatalog:
-        """The lake as the layers below know it."""
+        """The catalog that the lower layers use for this lake."""
         return self._catalog
 
     @property
     def attached(self) -> list[str]:
-        """The names of the connectors that are attached, sorted."""
+        """The names of the attached connectors, sorted."""
         return sorted(self._catalog.attached)
 
     @checked
@@ -205,29 +216,41 @@ class Lake:
         options: Mapping[str, str] | None = None,
         tables: Mapping[str, UpsertKeys] | None = None,
     ) -> None:
-        """Let SQL find the tables of a database as `name.table`, as long as this object lives.
+        """Attach another database, so that SQL finds its tables as `name.table`.
 
-        `source` is `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash where
-        the path begins with one), the path of a file of SQLite, or a connector. The name ignores
-        letter case. With the isolation 'serializable', and not 'snapshot', each statement that
-        changes a table there reads and writes in one transaction of that isolation, and is carried
-        out anew where it conflicts.
+        The attachment lasts as long as this object and is not stored. `name` is case-insensitive.
 
-        With a `format`, 'delta', 'iceberg', 'sqlite' or 'postgresql', tables are those that others
-        append versions of keys to, and SQL does (docs/external-tables.md#federated-tables): reads
-        merge them as those of an external table, and INSERT, UPDATE, DELETE and MERGE append
-        versions, tombstones among them, by one commit of the table's own engine. `source` is the
-        folder that has the folders of the tables, the namespace of a catalog of Iceberg (with the
-        option 'catalog.uri'), or the address of the database; `tables` has their keys, as far as
-        they are not properties of the tables, see `UpsertKeys`. Nothing is looked at before a
-        statement names a table, and none is stored. There is no isolation but 'snapshot'.
+        Without a `format`, `source` is `postgresql://user@host/database`, `sqlite:///path` (with a
+        fourth slash for an absolute path), the path of an SQLite file, or a connector object. With
+        the isolation 'serializable' instead of 'snapshot', each statement that changes a table
+        there reads and writes in one transaction of that isolation level, and the statement is
+        retried when it conflicts.
 
-        Raises `AlreadyExistsError` where something is attached, or a database of the lake is
-        called, by that name; `InvalidError` for what is no name, for `sys` and words that SQL takes
-        for its own, and for what is no address; `UnsupportedError` for a format to which rows
-        cannot be appended, and 'serializable' with one; `NotFoundError` where there is no file,
-        `SetupError` without the drivers (`keytide[databases]`), `DataError` where the database
-        does not answer, or the file is none of SQLite. No message shows a password.
+        With a `format` ('delta', 'iceberg', 'sqlite' or 'postgresql'), the attached tables are
+        federated tables (docs/external-tables.md#federated-tables): other engines append versions
+        of keys to them, and so does Keytide. Reads merge these versions as in an external table.
+        INSERT, UPDATE, DELETE and MERGE append new versions, including tombstones, in one commit of
+        the table's own engine. Then:
+
+        - `source` is the folder that contains the table folders, the namespace of an Iceberg
+          catalog (with the option 'catalog.uri'), or the address of the database.
+        - `tables` gives the keys of each table, unless the table's properties define them. See
+          `UpsertKeys`.
+        - The only isolation is 'snapshot'.
+        - Nothing is read until a statement names a table.
+
+        Raises:
+
+        - `AlreadyExistsError` when the name is already attached, or is a database of the lake.
+        - `InvalidError` for an invalid name, for `sys` and SQL keywords, and for an invalid
+          address.
+        - `UnsupportedError` for a format that cannot be appended to, and for 'serializable' with a
+          format.
+        - `NotFoundError` when the file does not exist.
+        - `SetupError` when the drivers are not installed (`keytide[databases]`).
+        - `DataError` when the database does not answer, or the file is not an SQLite database.
+
+        No message contains a password.
         """
         self._check_attachable(name)
         if format is not None:
@@ -244,7 +267,7 @@ class Lake:
         self._catalog = replace(self._catalog, attached=attached)
 
     def _check_attachable(self, name: str) -> None:
-        """Refuse a name by which nothing can be attached. Raises as `attach`."""
+        """Raise as `attach` does if nothing can be attached under this name."""
         from keytide.sql.dialect import is_plain_name
 
         if not name.isidentifier():
@@ -272,7 +295,7 @@ class Lake:
         options: Mapping[str, str] | None,
         tables: Mapping[str, UpsertKeys] | None,
     ) -> Connector:
-        """What appends to tables of a format. Raises as `attach`."""
+        """The connector for tables of a format that is appended to. Raises as `attach`."""
         if isinstance(source, Connector) or isolation == "serializable":
             raise UnsupportedError(
                 f"Lake.attach: a format goes with a location and with isolation 'snapshot', as "
@@ -285,7 +308,7 @@ class Lake:
 
     @checked
     def detach(self, name: str) -> None:
-        """Forget a connector. Raises `NotFoundError` where none of that name is attached."""
+        """Remove an attached connector. Raises `NotFoundError` when none has that name."""
         left = {n: c for n, c in self._catalog.attached.items() if n != name.lower()}
         if len(left) == len(self._catalog.attached):
             there = ", ".join(self.attached) or "nothing"
@@ -294,35 +317,38 @@ class Lake:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder is there; true in an object store, which knows no folders.
+        """Whether the warehouse folder exists.
 
-        The first table that is made in a warehouse makes its folder.
+        Always true in an object store, which has no folders. The first table that is created in a
+        warehouse creates its folder.
         """
         return self._catalog.exists
 
     @checked
     def databases(self) -> list[str]:
-        """Names of the databases, sorted: those that were made, and those that have tables.
+        """The names of the databases, sorted: created ones, and those that contain tables.
 
-        In an object store a database that nobody made by its name is there as long as it has a
-        table. Raises `NotFoundError` where the folder is not there, `DataError` when the store
-        fails.
+        In an object store, a database that was not created explicitly exists as long as it contains
+        a table. Raises `NotFoundError` when the warehouse folder does not exist, and `DataError`
+        when the store fails.
         """
         self._catalog.check_exists()
         return self._catalog.databases()
 
     @property
     def database(self) -> str:
-        """The database that names without one mean; see `use`."""
+        """The current database, to which names without a database belong. See `use`."""
         return self._catalog.database
 
     @checked
     def use(self, database: str) -> None:
-        """From now on names without a database are in this one: of SQL, and of Python's calls.
+        """Set the current database for names without a database, in SQL and in Python calls.
 
-        As `USE database` in SQL, for this object, in all threads. Tables that are open stay what
-        they are. Raises `NotFoundError` naming the databases there are (`default` may always be
-        used), `InvalidError` for what is no name, `DataError` when the store fails.
+        This works as `USE database` in SQL. It applies to this object, in all threads. It does not
+        affect tables that are already open.
+
+        Raises `NotFoundError`, listing the existing databases, for an unknown one (`default` is
+        always accepted), `InvalidError` for an invalid name, and `DataError` when the store fails.
         """
         self._catalog = self._catalog.using(database)
 
@@ -330,11 +356,13 @@ class Lake:
     def create_database(
         self, name: str, comment: str | None = None, *, exists_ok: bool = False
     ) -> None:
-        """Make a database without tables; atomic: of several callers one makes it.
+        """Create an empty database. Atomic: if several callers try, exactly one creates it.
 
-        There is no need to: a table's database is there with the table. The comment is Keytide's
-        own; other engines see the database without it. Raises `AlreadyExistsError` unless
-        `exists_ok`, `InvalidError` for what is no name, `DataError` when the store fails.
+        This is optional, because creating a table also creates its database. The comment is a
+        feature of Keytide. Other engines see the database without it.
+
+        Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for an invalid name, and
+        `DataError` when the store fails.
         """
         if name.lower() in self._catalog.attached:
             raise AlreadyExistsError(f"{name} is the name of what is attached; choose another one")
@@ -342,27 +370,34 @@ class Lake:
 
     @checked
     def drop_database(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
-        """Delete a database, and with `cascade` all of its tables with their files, one by one.
+        """Delete a database and, with `cascade`, all its tables and their files, one by one.
 
-        Raises `NotFoundError` where there is none, unless `missing_ok`; `InvalidError` where it has
-        tables, without `cascade`; `ConflictError` where somebody makes a table there meanwhile,
-        which stays; `DataError` when the store fails.
+        Raises `NotFoundError` when there is no such database, unless `missing_ok`. Raises
+        `InvalidError` when it contains tables and `cascade` is not set, `ConflictError` when
+        another writer creates a table there in the meantime (that table is kept), and `DataError`
+        when the store fails.
         """
         self._catalog.drop_database(name, missing_ok=missing_ok, cascade=cascade)
 
     @checked
     def rename_table(self, name: str, new_name: str) -> Table | ExternalTable:
-        """Give a table another name, in one step, and open it; without a database it stays in its.
+        """Rename a table atomically, and open it under its new name.
 
-        Its branches, tags, snapshots and indexes stay what they are, and it is published anew where
-        its option 'publish' says so. On local disk only: an object store renames nothing, and a
-        copy would not hold still. Whoever reads or writes it by its old name meanwhile fails, with
-        nothing committed or, where the commit came before the new name, with all of it; that holds
-        for writers of Keytide, so let those of other engines end before.
+        If `new_name` has no database, the table stays in its database. Branches, tags, snapshots
+        and indexes are kept. The table is published again if its option 'publish' is set.
 
-        Raises `NotFoundError` where there is no such table, `AlreadyExistsError` where the new name
-        is taken, `InvalidError` for what is no name and for a branch, `UnsupportedError` in an
-        object store, `DataError` when the store fails.
+        This works only on local disk, because an object store has no atomic rename. Readers and
+        writers that use the old name meanwhile fail. Such a writer has then committed either
+        nothing or, if its commit came before the rename, everything. This holds for Keytide's
+        writers only, so stop the writers of other engines first.
+
+        Raises:
+
+        - `NotFoundError` when there is no such table.
+        - `AlreadyExistsError` when the new name is taken.
+        - `InvalidError` for an invalid name and for a branch.
+        - `UnsupportedError` in an object store.
+        - `DataError` when the store fails.
         """
         new = self._catalog.rename_table(name, new_name)
         opened = self.table(new)
@@ -371,22 +406,24 @@ class Lake:
 
     @checked
     def tables(self, database: str | None = None) -> list[str]:
-        """Names of the tables, of one database or of all, sorted.
+        """The names of the tables in one database or in all of them, sorted.
 
-        Raises `NotFoundError` where the folder is not there, which the first table that is made
-        makes, and `DataError` when the store fails.
+        Raises `NotFoundError` when the warehouse folder does not exist (the first table creates
+        it), and `DataError` when the store fails.
         """
         self._catalog.check_exists()
         return self._catalog.tables(database)
 
     @checked
     def table(self, name: str) -> Table | ExternalTable | FederatedTable:
-        """Open a table, which is an `ExternalTable` where others keep its rows.
+        """Open a table.
 
-        `attached.table` is the `FederatedTable` of what is attached with a format.
+        The result is an `ExternalTable` when another engine writes the table's rows, and a
+        `FederatedTable` for `attached.table`, a table of something attached with a format.
 
-        Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name,
-        `UnsupportedError` for the table of another connector, which SQL alone can use.
+        Raises `NotFoundError`, listing the existing tables, for an unknown one, `InvalidError` for
+        an invalid name, and `UnsupportedError` for a table of any other connector, which only SQL
+        can use.
         """
         if (found := self._catalog.find_attached(name)) is not None:
             return self._federated_table(name, *found)
@@ -396,22 +433,22 @@ class Lake:
         return Table.of(self._catalog.managed(entry), self._spark, self._catalog)
 
     def _federated_table(self, name: str, attached: str, table: str) -> FederatedTable:
-        """A table of what is attached by a name. Raises as `table`."""
+        """A table of the connector that is attached under a name. Raises as `table`."""
         tables = tables_of(self._catalog.attached[attached])
         if tables is None:
             raise UnsupportedError(
                 f"{name}: the tables of {attached} are changed and read by Lake.sql alone; attach "
                 f"it with a format to have its rows merged by keys"
             )
-        tables.pinned(table)  # which tells of a table that is not there, or has no keys
+        tables.pinned(table)  # raises if the table does not exist or has no keys
         return FederatedTable(self._catalog, self._spark, name, tables)
 
     @checked
     def find(self, name: str) -> str | None:
-        """The table that a name means where case does not matter, as it does not in SQL.
+        """The table that a name refers to when case is ignored, as in SQL, or None.
 
-        The name itself where there is such a table. Raises `InvalidError` naming them when several
-        tables differ in case only.
+        An exact match wins. Raises `InvalidError`, listing the candidates, when several tables
+        differ only in case.
         """
         return self._catalog.find(name)
 
@@ -428,18 +465,26 @@ class Lake:
         generated: Mapping[str, str] | None = None,
         exists_ok: bool = False,
     ) -> Table:
-        """Make a table; atomic: of several callers one makes it.
+        """Create a table. Atomic: if several callers try, exactly one creates it.
 
-        `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own; a
-        `comment` or `description` in the metadata of an Arrow field is the comment of the column.
-        Primary key columns become NOT NULL. An empty `primary_key` asks for an append table: it
-        keeps every row that is written. Without the option `bucket` a table gets one bucket a
-        partition. `generated` has the expressions of columns that writes compute, by their names,
-        such as `{"day": "CAST(ts AS DATE)"}` (docs/semantics.md#generated-columns).
+        - `schema` is an Arrow schema, or Keytide fields when Arrow has no equivalent type. A
+          `comment` or `description` in the metadata of an Arrow field becomes the comment of the
+          column.
+        - `primary_key` names the key columns, which become NOT NULL. An empty key creates an append
+          table, which keeps every row that is written.
+        - `options` are table options (docs/options.md). Without the option `bucket`, each partition
+          has one bucket.
+        - `generated` maps column names to the expressions that writes compute for them, such as
+          `{"day": "CAST(ts AS DATE)"}` (docs/semantics.md#generated-columns).
 
-        Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a definition that cannot
-        work, or whose keys are not those of the table that exists, `UnsupportedError` for an option
-        that no engine would obey, with nothing made. Warns of options that only other engines obey.
+        Warns about options that only other engines apply.
+
+        Raises the following, with nothing created:
+
+        - `AlreadyExistsError` unless `exists_ok`.
+        - `InvalidError` for an invalid definition, or, with `exists_ok`, when the existing table
+          has other keys.
+        - `UnsupportedError` for an option that no engine applies.
         """
         wanted = NewTable(schema, primary_key, partition_by, options, comment, generated or {})
         made = self._catalog.create_table(name, wanted, exists_ok=exists_ok)
@@ -447,7 +492,7 @@ class Lake:
 
     @checked
     def views(self, database: str | None = None) -> list[str]:
-        """Names of the views, of one database or of all, sorted. Raises as `tables`."""
+        """The names of the views in one database or in all of them, sorted. Raises as `tables`."""
         self._catalog.check_exists()
         return self._catalog.views(database)
 
@@ -462,18 +507,24 @@ class Lake:
         replace: bool = False,
         exists_ok: bool = False,
     ) -> None:
-        """Give a query a name, by which SQL reads it: as CREATE VIEW; atomic.
+        """Create a view: a named query that SQL can read like a table. Atomic, as CREATE VIEW.
 
-        `query` is the SQL text of one, which may read views too; names in it without a database are
-        in the one in `use` now. `columns` are names for its columns, which keep their own without.
-        Nothing of its rows is kept: it is carried out, on the newest snapshots, when it is read.
-        With `replace` a view of this name gets this query. Views are Keytide's own: other engines
-        of the format see none of them.
+        - `query` is the SQL text of one query, which can read other views. Names in it without a
+          database belong to the database that is current now.
+        - `columns` renames the query's columns. By default they keep their names.
+        - `replace` replaces the query of an existing view.
 
-        Raises `AlreadyExistsError` where there is a table of this name, or a view unless `replace`
-        or `exists_ok`; `InvalidError` for what is no query, or cannot run, for columns with the
-        same name, and for a view that would be made of itself; `NotFoundError` for tables that are
-        not there; `DataError` when the store fails.
+        A view stores no rows. Its query runs on the latest snapshots each time the view is read.
+        Views are a feature of Keytide. Other engines do not see them.
+
+        Raises:
+
+        - `AlreadyExistsError` when a table has this name, or a view has it, unless `replace` or
+          `exists_ok`.
+        - `InvalidError` for text that is not a query or cannot run, for duplicate column names, and
+          for a view that would read itself.
+        - `NotFoundError` for tables that do not exist.
+        - `DataError` when the store fails.
         """
         from keytide.sql.grammar import parse_query
         from keytide.sql.making_views import create_view
@@ -488,9 +539,9 @@ class Lake:
 
     @checked
     def drop_view(self, name: str, *, missing_ok: bool = False) -> None:
-        """Forget a view. Its tables stay, and views that read it cannot be read any more.
+        """Delete a view. Its tables are kept. Views that read it can no longer be read.
 
-        Raises `NotFoundError` where there is no such view, unless `missing_ok`, `DataError` when
+        Raises `NotFoundError` when there is no such view, unless `missing_ok`, and `DataError` when
         the store fails.
         """
         self._catalog.drop_view(name, missing_ok=missing_ok)
@@ -511,22 +562,30 @@ class Lake:
         comment: str | None = None,
         exists_ok: bool = False,
     ) -> ExternalTable:
-        """Define a table whose rows others keep, as versions of keys; atomic, as `create_table`.
+        """Define an external table: another engine writes its rows as versions of keys. Atomic.
 
-        Of the rows with one `primary_key` readers see the freshest by `watermark_key`, or none
-        where its `tombstone_key` says that it is deleted (docs/external-tables.md). `format` is
-        'parquet', 'csv' or 'json' for files in the folder `location`, 'delta', 'iceberg', 'sqlite',
-        'postgresql', or 'keytide' and 'paimon' for a table of this format. The columns are those of
-        `schema` or, without one, those that lie there now; see `ExternalTable.refresh`. `options`
-        are 'read.memory', 'upsert.on-tie', those of the format such as
-        'external.option.delimiter', and 'user.' ones. Nothing is written but the definition, and
-        it never holds a secret: what opens the location comes from the environment, or from
-        `connect` where it is in the lake's own bucket.
+        For each `primary_key`, readers see the row with the largest `watermark_key`, or no row when
+        its `tombstone_key` marks it as deleted (docs/external-tables.md).
 
-        Raises `AlreadyExistsError` unless `exists_ok`, `NotFoundError` where nothing lies there,
-        `InvalidError` for a definition that cannot work or does not fit what lies there, and for
-        a location or an option with a secret in it, which is not shown; `UnsupportedError` for an
-        option that nothing would obey; `SetupError` and `DataError` as the format has it.
+        - `format` is 'parquet', 'csv' or 'json' for files in the folder `location`, 'delta',
+          'iceberg', 'sqlite' or 'postgresql', or 'keytide' or 'paimon' for a table of Keytide's own
+          format.
+        - `schema` gives the columns. By default they are the columns found at `location` now. See
+          `ExternalTable.refresh`.
+        - `options` are 'read.memory', 'upsert.on-tie', options of the format such as
+          'external.option.delimiter', and 'user.' options.
+
+        Only the definition is written, and it never contains a secret. Credentials for the location
+        come from the environment, or from `connect` when it is in the lake's own bucket.
+
+        Raises:
+
+        - `AlreadyExistsError` unless `exists_ok`.
+        - `NotFoundError` when there is nothing at `location`.
+        - `InvalidError` for an invalid definition or one that does not match the data, and for a
+          location or option that contains a secret. The message does not show the secret.
+        - `UnsupportedError` for an option that nothing applies.
+        - `SetupError` and `DataError` depending on the format.
         """
         given = with_upsert_keys(
             name, options, watermark_key, tombstone_key, tombstone_string_key_value
@@ -551,26 +610,32 @@ class Lake:
         options: Mapping[str, str] | None = None,
         comment: str | None = None,
     ) -> AdoptionResult:
-        """Make a table of the rows that a Delta, Iceberg or Parquet table has now.
+        """Create a table from the current rows of a Delta, Iceberg or Parquet table.
 
-        What lies at `location` is read once, at one version, and stays as it is: the new table has
-        files of its own and needs it no more (docs/adopting.md). They are what a compaction of all
-        rows would leave, sorted and on the lowest level, so nothing is to be merged before more
-        rows come. Rows that come in the order of the key pass straight through, others are sorted,
-        in about as much memory as 'read.memory' says and, beyond that, on local disk. Each key must
-        have one row; with a `tombstone_key` one that it marks says that its key is deleted.
+        The source at `location` is read once, at one version, and is not changed. The new table has
+        its own files and no longer needs the source (docs/adopting.md). The files are what a full
+        compaction would produce: sorted and on the highest level, so reads merge nothing until more
+        rows arrive. Rows that arrive in key order are written as they are read. Other rows are
+        sorted first, in about the memory that 'read.memory' allows, and beyond that on local disk.
+        Each key must have one row. With a `tombstone_key`, a row that it marks means that the key
+        is deleted.
 
-        `format` and `location` are those of `create_external_table`, the columns those that lie
-        there, `partition_by`, `options` and `comment` those of `create_table`, beside options of
-        the format such as 'external.option.catalog.uri'. What was adopted is the table's option
-        'user.adopted-from'. Readers see the table when its rows are committed; a process that dies
-        at that moment may leave it empty.
+        `format` and `location` have the same meaning as in `create_external_table`. The columns are
+        those of the source. `partition_by`, `options` and `comment` have the same meaning as in
+        `create_table`, and `options` can also hold options of the format, such as
+        'external.option.catalog.uri'. The table's option 'user.adopted-from' records the source.
+        Readers see the table once its rows are committed. A process that dies at that moment can
+        leave the table empty.
 
-        Raises `InvalidError` for several rows of a key and NULL in a key, naming keys, and as
-        `create_table` and `create_external_table` do; `AlreadyExistsError` where a table has the
-        name, `NotFoundError` where nothing lies there, `UnsupportedError` where partition columns
-        are not in the primary key; `SetupError` and `DataError` as the format has it, and where the
-        store or the local disk fails. Then there is no table.
+        Raises the following, with no table created:
+
+        - `InvalidError` for duplicate keys and NULL in a key, naming keys, and as `create_table`
+          and `create_external_table` do.
+        - `AlreadyExistsError` when a table has the name.
+        - `NotFoundError` when there is nothing at `location`.
+        - `UnsupportedError` when a partition column is not in the primary key.
+        - `SetupError` depending on the format.
+        - `DataError` depending on the format, and when the store or the local disk fails.
         """
         given = with_upsert_keys(
             name, options, watermark_key, tombstone_key, tombstone_string_key_value
@@ -591,11 +656,11 @@ class Lake:
         *,
         generated: Mapping[str, str] | None = None,
     ) -> WriteResult:
-        """Make a table that holds `rows` from the start; after an error there is none.
+        """Create a table that already contains `rows`. After an error, no table exists.
 
-        `rows` is what `Table.write` takes, the rest as in `create_table`. Readers see the table
-        when its rows are committed; a process that dies at that moment may leave it empty. Raises
-        what `create_table` and `Table.write` raise.
+        `rows` is what `Table.write` accepts. The other arguments have the same meaning as in
+        `create_table`. Readers see the table once its rows are committed. A process that dies at
+        that moment can leave the table empty. Raises what `create_table` and `Table.write` raise.
         """
 
         def write(transaction: Transaction) -> None:
@@ -634,38 +699,49 @@ class Lake:
         commit_user: str | None = None,
         commit_identifier: int | None = None,
     ) -> Any:
-        """Make change events part of a table, whatever order they come in (docs/auto-cdc.md).
+        """Apply change events to a table, in whatever order they arrive (docs/auto-cdc.md).
 
-        `source` is what `Table.write` takes, with a row for each event; a streaming DataFrame of
-        Spark gives the query that was started, anything else a `WriteResult`. `keys` say which row
-        an event is about, `sequence_by` which of the events of a key is newer: one column, several,
-        or the text `'struct(a, b)'`. `apply_as_deletes` is a condition as in `Table.scan`, for
-        DataFrames a `Column` too; without one a column `_row_kind` says what deletes, if there is
-        one. The target has the columns in `column_list`, or all but those in `except_column_list`;
-        it is made, with `options`, where it is missing.
+        - `source` is what `Table.write` accepts, with one row for each event. A streaming Spark
+          DataFrame starts a query, which is returned. Anything else returns a `WriteResult`.
+        - `target` is created, with `options`, if it does not exist. Its columns are those in
+          `column_list`, or all except those in `except_column_list`.
+        - `keys` identify the row that an event describes.
+        - `sequence_by` orders the events of a key: one column, several columns, or the string
+          `'struct(a, b)'`.
+        - `apply_as_deletes` is the condition under which an event is a delete. It is a condition as
+          in `Table.scan`, or a Spark `Column` for DataFrames. Without it, a column `_row_kind`, if
+          there is one, says which events are deletes.
+        - `apply_as_truncates` (SCD type 1 only) is the condition under which an event removes all
+          rows that precede it in the order. Events that arrive later but precede it do not restore
+          those rows.
+        - `ignore_null_updates` means that a NULL leaves the current value unchanged.
+        - `stored_as_scd_type` 1 keeps the latest row of each key, including the columns of
+          `sequence_by`. 2 keeps a row for each interval in which the values of a key did not
+          change, from `__START_AT` to `__END_AT`, which is NULL for the current row. If
+          `sequence_by` has several columns, they are named `__START_AT_<column>`, and so on.
+        - `track_history_column_list` and `track_history_except_column_list` (SCD type 2) choose the
+          columns for which a change starts a new interval. A change of any other column replaces
+          the value within the interval. By default all columns except the keys and `sequence_by`
+          are tracked.
+        - `name`, `checkpoint` and `trigger`, such as `{"availableNow": True}`, are those of the
+          streaming query. Each of its batches is one commit.
+        - `commit_user`, `commit_identifier` and `merge_schema` have the same meaning as in
+          `Table.write`.
 
-        `stored_as_scd_type` 1 keeps the newest row of each key, and the columns of `sequence_by`. 2
-        keeps a row for each interval in which a key had the same values, from `__START_AT` to
-        `__END_AT`, which is NULL for what is so now; with several columns in `sequence_by` they are
-        `__START_AT_<column>` and so on. A change of a column in `track_history_column_list`, or of
-        one not in `track_history_except_column_list`, begins an interval; others replace the value
-        in it. By default that is all but the keys and `sequence_by`. With `ignore_null_updates` a
-        NULL leaves a value as it is. With type 1, an event that meets the condition
-        `apply_as_truncates` ends all rows from before its place; events that come later from before
-        it bring none back.
+        The result depends only on the set of events: late and duplicate events change only what
+        they would have changed on time. Of events with the same key and the same place in the
+        order, the last one wins. Deletes are kept for as long as `tombstone.retention` says.
 
-        The result depends on the set of events alone: late ones, and such as come twice, change
-        what they would have changed in time. Of events with one key and one place in the order the
-        last one counts. Deletes are kept as `tombstone.retention` says. One atomic commit, and one
-        before it where events truncate the target; with type 2, and where NULLs are ignored, it is
-        made anew where another writer came to one of its buckets. `name`, `checkpoint` and
-        `trigger` (such as `{"availableNow": True}`) are those of the query of a stream, each batch
-        of which is one commit; `commit_user`, `commit_identifier` and `merge_schema` as in
-        `Table.write`.
+        The events are applied in one atomic commit, preceded by another one when events truncate
+        the target. With SCD type 2, and with `ignore_null_updates`, the commit is retried when
+        another writer changed one of its buckets.
 
-        Raises `InvalidError` for arguments that do not go together, a table that is no target of
-        the flow, and an event without a place in the order (type 2, and truncates), `NotFoundError`
-        for columns that the source lacks, and what `Table.write` raises.
+        Raises:
+
+        - `InvalidError` for arguments that contradict each other, a table that cannot be the target
+          of this flow, and an event without a place in the order (SCD type 2, and truncates).
+        - `NotFoundError` for columns that the source lacks.
+        - What `Table.write` raises.
         """
         from keytide.cdc.auto_cdc import apply_events
         from keytide.cdc.flow import FlowRequest, names_of, refuse_stream_settings
@@ -703,7 +779,7 @@ class Lake:
 
     @checked
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a table with all its files. Readers of it fail from then on.
+        """Delete a table and all its files. From then on, its readers fail.
 
         Raises `NotFoundError` when there is no such table, unless `missing_ok`.
         """
@@ -733,36 +809,44 @@ class Lake:
         merge_schema: bool = False,
         on_batch: Callable[[Any], None] | None = None,
     ) -> IngestReport:
-        """Feed a table from change data in topics of Kafka, or in files.
+        """Load change data from Kafka topics or files into a table.
 
-        `source` is `kafka://host:port/topic`, with commas between several of either, or a folder,
-        file or glob. `format` is 'debezium-json', 'maxwell-json', 'canal-json', 'dms-json', or
-        'json' for plain rows, which replace those of their keys (docs/kafka.md). Files are read by
-        the Spark session of the lake, topics by this process, whether there is a session or not
-        (`pip install 'keytide[kafka]'`). The table is opened, or made from `schema`
-        and `primary_key`, or from what the first messages and their keys show; `sequence_by` names
-        the members that order changes where the usual ones of the format will not do.
+        - `source` is `kafka://host:port/topic`, with commas between several hosts or topics, or a
+          folder, file or glob.
+        - `format` is 'debezium-json', 'maxwell-json', 'canal-json', 'dms-json', or 'json' for plain
+          rows, each of which replaces the row of its key (docs/kafka.md).
+        - `schema` and `primary_key` are used when the table does not exist yet. Without them, the
+          table is created from what the first messages and their keys contain.
+        - `sequence_by` names the message fields that order changes, when the usual ones of the
+          format do not.
+        - `dead_letter` names a table that receives the messages that cannot be applied, with the
+          reason.
+        - `merge_schema` adds columns to the table for new message fields, before the batch that has
+          them. Without it, fields that have no column are ignored.
+        - `continuous` keeps running until it is stopped. Otherwise the call returns once everything
+          is read that existed when it started.
+        - `on_batch` is called after each batch.
 
-        Topics: each batch is one commit with the offsets that it reaches, so that a later run goes
-        on there, whatever ended the one before. `starting_offsets` ('earliest', 'latest', or JSON
-        such as `{"orders": {"0": 23}}`) is for partitions of which the table tells nothing.
-        Messages that expired before they were read, and a topic that was made anew, are errors,
-        unless `if_lost` says where to go on. A batch has `max_messages_per_batch` messages (100,000
-        if left out) and 64 MiB at most. `consumer_properties` are those of librdkafka.
+        **Topics** are read by this process, even if the lake has a Spark session (`pip install
+        'keytide[kafka]'`). Each batch is one commit that also stores the offsets it reached, so a
+        later run continues there, however the earlier run ended. A batch has at most
+        `max_messages_per_batch` messages (default: 100,000) and 64 MiB. `starting_offsets`
+        ('earliest', 'latest', or JSON such as `{"orders": {"0": 23}}`) applies to partitions for
+        which the table has no offset. Messages that expired before they were read, and a topic that
+        was recreated, are errors, unless `if_lost` says where to continue. `consumer_properties`
+        are properties of librdkafka.
 
-        Files: progress lies in `checkpoint`, see `keytide.spark.ingest.ingest`.
+        **Files** are read by the lake's Spark session. Progress is stored in `checkpoint`, see
+        `keytide.spark.ingest.ingest`.
 
-        Members of the rows that the table has no column for are left out. With `merge_schema` it
-        grows to take them, before each batch that brings some.
+        Committed batches stay complete after any error. Raises:
 
-        Runs until all is read that was there at the beginning, or, `continuous`, until it is
-        stopped. `on_batch` is called after each batch. Messages that cannot be applied are kept in
-        the table `dead_letter` with the reason.
-
-        Raises `InvalidError` for what does not go together, `NotFoundError` where there is no such
-        topic or file, `DataError` for offsets that are lost and brokers that do not answer,
-        `ConflictError` where another process feeds the table from the same topics, `SetupError`
-        where a library is missing, and what writes raise. What was committed is whole.
+        - `InvalidError` for arguments that contradict each other.
+        - `NotFoundError` when there is no such topic or file.
+        - `DataError` for lost offsets and brokers that do not answer.
+        - `ConflictError` when another process loads the table from the same topics.
+        - `SetupError` when a library is not installed.
+        - What writes raise.
         """
         from keytide.lake.feeding import FeedRequest, TopicOptions, columns_of, feed
 
@@ -810,23 +894,32 @@ class Lake:
         on_batch: Callable[[str, Any], None] | None = None,
         on_failure: Callable[[str, KeytideError], None] | None = None,
     ) -> TablesReport:
-        """Feed a table for each topic of Kafka, such as Debezium writes them, side by side.
+        """Load Kafka topics, such as those that Debezium writes, into one table for each topic.
 
-        `tables` is a template of names, such as 'shop.{table}': `{table}` is what stands behind the
-        last dot of a topic's name, `{database}` the part before that, and `{topic}` the whole name
-        with underscores for dots. Topics that come to one name feed one table. In `source`,
-        `kafka://host:port/shop.public.*`, a `*` stands for any part of a name.
+        The tables are loaded in parallel. `tables` is a template for table names, such as
+        'shop.{table}':
 
-        Each table is fed as `ingest` does it, with its offsets in its own snapshots. One that fails
-        stops no other one: its error is in `failed` of the report, and `on_failure(table, error)`
-        is called when it happens, as `on_batch(table, batch)` is after each commit, by any thread.
-        All batches that are read at the time have 64 MiB together, and 1 MiB each at least. With
-        `continuous`, up to 1,000 tables; topics that are made later are fed too where they fit and
-        their table is not being fed yet, and else by the next run.
+        - `{table}` is the part of the topic name after the last dot,
+        - `{database}` is the part before that dot,
+        - `{topic}` is the whole topic name, with underscores instead of dots.
 
-        Raises `InvalidError` for what does not go together, a template that is none and topics
-        without such parts, `NotFoundError` where no topic fits, `DataError` where no broker
-        answers, and `SetupError` where a library is missing.
+        Topics that result in the same name feed one table. In `source`,
+        `kafka://host:port/shop.public.*`, a `*` matches any part of a name.
+
+        Each table is loaded as `ingest` does, with its offsets in its own snapshots. A table that
+        fails does not stop the others: its error is in `failed` of the report. `on_failure(table,
+        error)` is called when it fails, and `on_batch(table, batch)` after each commit. Any thread
+        can make these calls. The batches being read share 64 MiB, and each gets at least 1 MiB.
+        `continuous` supports up to 1,000 tables. Topics created later are loaded too if they match
+        and their table is not already being loaded. Otherwise the next run loads them.
+
+        Raises:
+
+        - `InvalidError` for arguments that contradict each other, an invalid template, and topic
+          names without the parts that the template uses.
+        - `NotFoundError` when no topic matches.
+        - `DataError` when no broker answers.
+        - `SetupError` when a library is not installed.
         """
         from keytide.lake.feeding import FeedRequest, Told, TopicOptions, feed_tables
 
@@ -851,16 +944,18 @@ class Lake:
 
     @checked
     def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:
-        """Run SQL statements, separated by semicolons; the result is that of the last one.
+        """Run one or more SQL statements, separated by semicolons, and return the last result.
 
-        `parameters` are values for each `?` of the text, from left to right, or a dict for each
-        `:name`: numbers, texts, booleans, bytes, dates, times or None, of which nothing is ever
-        taken for SQL.
+        `parameters` are values for each `?` of the text, from left to right, or a dict of values
+        for each `:name`: numbers, strings, booleans, bytes, dates, times or None. They are never
+        interpreted as SQL.
 
-        Runs on DuckDB in this process, or on the Spark session given to `connect`. All of the
-        text is parsed first; then each statement is carried out in turn, atomically, and what
-        was done before a statement that fails stays. Raises `InvalidError` with the place of
-        what does not parse or fit, and what reads and writes of tables raise.
+        SQL runs on DuckDB in this process, or on the Spark session given to `connect`. The whole
+        text is parsed first. Then the statements run in order, each of them atomically. If one
+        fails, the effects of the statements before it stay.
+
+        Raises `InvalidError`, with the position, for text that does not parse or is not valid, and
+        what reads and writes of tables raise.
         """
         from keytide.sql.execute import run
         from keytide.sql.parameters import with_parameters
@@ -870,7 +965,10 @@ class Lake:
 
     @checked
     def sql_results(self, text: str) -> Iterator[Result]:
-        """Run SQL statements, one for each result that is taken. Parses, and raises, as `sql`."""
+        """Run SQL statements lazily: one statement for each result that you take.
+
+        Parses and raises as `sql` does.
+        """
         from keytide.sql.execute import results
 
         return results(self, self._engine(), text)

@@ -1,7 +1,7 @@
-"""Verbs of tables as methods of what users hold.
+"""Methods of `Table` that are generated from verbs.
 
-A verb is a function on a `StoredTable`; its signature and its docstring are all that is said of it.
-A method made of it has them too, and checks its arguments.
+A verb is a function on a `StoredTable`. The generated method has its signature and docstring, and
+checks its arguments.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ H = TypeVar("H", bound="_Holder")
 
 
 class _Holder(Protocol):
-    """What users hold of a table."""
+    """An object that holds a stored table."""
 
     @property
     def stored(self) -> StoredTable: ...
 
 
 def member(verb: Callable[Concatenate[StoredTable, P], T]) -> Callable[Concatenate[_Holder, P], T]:
-    """The method of `Table` that carries out a verb."""
+    """Turn a verb into a method of `Table`."""
 
     @_as_declared(verb)
     def method(holder: _Holder, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -42,7 +42,7 @@ def member(verb: Callable[Concatenate[StoredTable, P], T]) -> Callable[Concatena
 def member_giving(
     verb: Callable[Concatenate[StoredTable, P], T], shown: Callable[[H, T], Shown]
 ) -> Callable[Concatenate[H, P], Shown]:
-    """The same where users are given something else, which `shown` makes of what the verb gives."""
+    """Turn a verb into a method whose result is converted by `shown`."""
 
     @_as_declared(verb, return_annotation=inspect.signature(shown).return_annotation)
     def method(holder: H, /, *arguments: P.args, **named: P.kwargs) -> Shown:
@@ -54,7 +54,7 @@ def member_giving(
 def _as_declared(
     verb: Callable[..., Any], **signature: Any
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator that gives a method the name, signature and docstring of a verb."""
+    """Return a decorator that gives a method the name, signature and docstring of a verb."""
     declared = inspect.signature(verb)
     table, *others = declared.parameters.values()
     self = table.replace(name="self", annotation=table.empty)

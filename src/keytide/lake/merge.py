@@ -1,4 +1,4 @@
-"""A merge of rows into a table, put together call by call."""
+"""The builder for `Table.merge`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ __all__ = ["MergeBuilder"]
 
 @dataclass(frozen=True)
 class MergeBuilder:
-    """What `Table.merge` begins. Each call gives a builder with one more WHEN; `execute` runs it.
+    """A merge of rows into a table. Each call returns a builder with one more WHEN clause.
 
-    For each pair of rows the first WHEN that applies counts. Conditions are SQL, in which the table
-    is `target` and the rows to merge `source`. Values are by column: a text is a SQL expression,
-    anything else stands for itself. Wrong arguments raise `InvalidError` at once, texts that do not
-    parse when the merge is executed.
+    `Table.merge` creates the builder, and `execute` runs it. For each pair of rows, the first WHEN
+    clause that applies is used. Conditions are SQL, in which the table is `target` and the rows to
+    merge are `source`. Values are given by column: a string is an SQL expression, and anything else
+    is a literal value. Invalid arguments raise `InvalidError` immediately. SQL that does not parse
+    raises it in `execute`.
     """
 
     carry_out: Callable[[Sequence[WhenForm]], Changed]
@@ -32,12 +33,12 @@ class MergeBuilder:
     def when_matched_update(
         self, set: Mapping[str, Any], condition: str | None = None
     ) -> MergeBuilder:
-        """Change these columns of rows that have a match. Raises `InvalidError`."""
+        """Update these columns of rows that have a match. Raises `InvalidError`."""
         return self._with("when_matched_update", "MATCHED", "UPDATE", set, condition)
 
     @checked
     def when_matched_update_all(self, condition: str | None = None) -> MergeBuilder:
-        """Give all columns of rows that have a match the values of those of the same names.
+        """Update all columns of matching rows with the source columns of the same names.
 
         Raises `InvalidError`.
         """
@@ -52,22 +53,22 @@ class MergeBuilder:
     def when_not_matched_insert(
         self, values: Mapping[str, Any], condition: str | None = None
     ) -> MergeBuilder:
-        """Insert rows of the source that have no match, with these values. Raises `InvalidError`.
+        """Insert source rows that have no match, with these values. Raises `InvalidError`.
 
-        Columns that are left out are NULL, or their DEFAULT.
+        Omitted columns get their DEFAULT, or NULL.
         """
         return self._with("when_not_matched_insert", "NOT MATCHED", "INSERT", values, condition)
 
     @checked
     def when_not_matched_insert_all(self, condition: str | None = None) -> MergeBuilder:
-        """Insert rows of the source that have no match as they are. Raises `InvalidError`."""
+        """Insert source rows that have no match, unchanged. Raises `InvalidError`."""
         return self._with("when_not_matched_insert_all", "NOT MATCHED", "INSERT", None, condition)
 
     @checked
     def when_not_matched_by_source_update(
         self, set: Mapping[str, Any], condition: str | None = None
     ) -> MergeBuilder:
-        """Change these columns of rows that nothing in the source matches.
+        """Update these columns of rows that match no source row.
 
         Raises `InvalidError`.
         """
@@ -76,17 +77,20 @@ class MergeBuilder:
 
     @checked
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> MergeBuilder:
-        """Delete rows that nothing in the source matches. Raises `InvalidError`."""
+        """Delete rows that match no source row. Raises `InvalidError`."""
         call, kind = "when_not_matched_by_source_delete", "NOT MATCHED BY SOURCE"
         return self._with(call, kind, "DELETE", None, condition)
 
     def execute(self) -> Changed:
-        """Carry the merge out, in one atomic commit; tells how many rows it changed.
+        """Run the merge in one atomic commit, and return the number of changed rows.
 
-        Raises `InvalidError` for texts that do not parse, values that do not fit, two rows of the
-        source that apply to one of the table, and where there is no WHEN; `UnsupportedError` for a
-        table that would not store the change, `ConflictError` when too many races with other
-        writers were lost, `DataError` when the store fails; nothing is changed then.
+        Raises the following, with nothing changed:
+
+        - `InvalidError` for SQL that does not parse, values that do not fit, two source rows that
+          apply to the same target row, and a merge without a WHEN clause.
+        - `UnsupportedError` for a table that would not store the change.
+        - `ConflictError` when too many races with other writers were lost.
+        - `DataError` when the store fails.
         """
         return self.carry_out(self.whens)
 

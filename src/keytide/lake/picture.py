@@ -1,4 +1,4 @@
-"""A table as a picture: its levels and buckets, its files over time, and what writing cost."""
+"""A picture of a table: levels and buckets, files over time, and write amplification."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from keytide.table.state.stored import StoredTable
 
 __all__ = ["picture_of"]
 
-# More bars than these cannot be told apart.
+# More bars than this cannot be distinguished.
 _BUCKETS_MAX = 40
 _MEGABYTE = 1e6
 
 
 def picture_of(table: StoredTable) -> Any:
-    """A matplotlib figure of three parts.
+    """A matplotlib figure with three parts.
 
-    Raises `SetupError` without matplotlib, `DataError` for torn metadata.
+    Raises `SetupError` without matplotlib, and `DataError` for corrupt metadata.
     """
     table = table.pinned()
     steps = list(growth_of(table))
@@ -38,7 +38,7 @@ def picture_of(table: StoredTable) -> Any:
 
 
 def _draw_levels(axes: Any, table: StoredTable) -> None:
-    """A bar for each bucket, in pieces for its levels."""
+    """Draw a bar for each bucket, with a segment for each level."""
     sizes = _level_sizes(table)
     shown = sorted(sizes, key=lambda bucket: -sum(sizes[bucket].values()))[:_BUCKETS_MAX]
     bottoms = [0.0] * len(shown)
@@ -63,7 +63,7 @@ def _level_sizes(table: StoredTable) -> dict[BucketId, dict[int, int]]:
 
 
 def _draw_files(axes: Any, steps: Sequence[Step]) -> None:
-    """How many files each snapshot has, and their bytes beside it."""
+    """Draw the number of files and their total bytes for each snapshot."""
     times = [utc(step.snapshot.time_millis) for step in steps]
     axes.step(times, [step.files for step in steps], where="post", color="C0", marker=".")
     axes.set(title="Files over time", ylabel="files", xlabel="time of the snapshot, UTC")
@@ -75,7 +75,7 @@ def _draw_files(axes: Any, steps: Sequence[Step]) -> None:
 
 
 def _draw_cost(axes: Any, steps: Sequence[Step]) -> None:
-    """The bytes written so far for each byte that came in."""
+    """Draw the write amplification: bytes written for each byte of input, cumulated over time."""
     written = itertools.accumulate(step.bytes_written for step in steps)
     appended = itertools.accumulate(step.bytes_appended for step in steps)
     points = [

@@ -1,4 +1,4 @@
-"""Tables as lazy frames of Polars, which asks for the columns, rows and keys that it needs."""
+"""Tables as Polars lazy frames, with projection, filter and limit pushdown."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _LOG = logging.getLogger("keytide.plan")
 
 @checked
 def scan_polars(table: Table | ForeignTable | Scan | ExternalScan) -> pl.LazyFrame:
-    """The rows of a table, as it is now, or of a scan, as a lazy frame of Polars.
+    """Return the rows of a table in its current state, or of a scan, as a Polars LazyFrame.
 
-    Polars reads the columns that a query needs, and no further than its `head`. Conditions that a
-    `scan` may have leave out files and rows before they are merged and read; what else a query asks
-    for, Polars does itself. `LazyFrame.explain` tells what comes of that, as a scan by Python
-    with PROJECT and SELECTION, and when it runs the logger `keytide.plan` tells which conditions
-    are left to Polars. Every collection of the frame reads the same snapshot, in memory bounded by
-    'read.memory' where Polars streams.
+    Polars reads only the columns that a query needs, and stops at its `head`. Conditions that a
+    `scan` supports skip files and rows before they are merged and read. Polars evaluates everything
+    else. `LazyFrame.explain` shows this as a Python scan with PROJECT and SELECTION. When the frame
+    is collected, the logger `keytide.plan` reports which conditions are left to Polars. Every
+    collection of the frame reads the same snapshot. Memory is bounded by 'read.memory' when Polars
+    streams.
 
-    Raises what `scan` raises; collecting the frame raises what reading does.
+    Raises what `scan` raises. Collecting the frame raises what reading does.
     """
     scan = table if isinstance(table, Scan | ExternalScan) else table.scan()
     source = _Source(scan)
@@ -49,7 +49,7 @@ def scan_polars(table: Table | ForeignTable | Scan | ExternalScan) -> pl.LazyFra
 
 
 def _named(scan: Scan | ExternalScan) -> dict[str, Any]:
-    """What `LazyFrame.explain` calls the scan, where Polars has words for it."""
+    """The name of the scan in `LazyFrame.explain`, if this version of Polars supports one."""
     known = inspect.signature(register_io_source).parameters
     told = {"explain_name": "keytide", "explain_detail": repr(scan)}
     return {name: text for name, text in told.items() if name in known}
@@ -66,8 +66,8 @@ class _Source:
         n_rows: int | None,
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        """Frames with these columns of the rows that fulfil the predicate."""
-        del batch_size  # a hint: what is read at once follows 'read.memory'
+        """Yield frames that contain these columns of the rows that satisfy the predicate."""
+        del batch_size  # a hint only: 'read.memory' decides how much is read together
         shown = [f.name for f in self.scan.fields] if with_columns is None else with_columns
         if predicate is None:
             frames = self._narrowed(shown, None, n_rows).to_frames()
@@ -75,14 +75,15 @@ class _Source:
             return
         read = list(dict.fromkeys([*shown, *predicate.meta.root_names()]))
         limits = [n for n in (self.scan.limit, n_rows) if n is not None]
-        # A limit comes first: it is asked of all rows, and the predicate of those that it leaves.
+        # A limit applies before the predicate, so the predicate must not remove rows first.
         terms = [] if limits else self._pushed(predicate)
         for frame in self._narrowed(read, conjunction(terms), n_rows).to_frames():
-            # All of the predicate: it costs little, and then nothing hangs on how it is read here.
+            # The whole predicate is applied again. This costs little, and makes the result
+            # independent of which parts were pushed down.
             yield frame.filter(predicate).select(shown)
 
     def _pushed(self, predicate: pl.Expr) -> list[Predicate]:
-        """The parts of a predicate that a scan may have, of those that all have to hold."""
+        """The parts of a conjunction that a scan supports."""
         table, terms = self.scan.view.name, terms_of(predicate)
         read = [_read(term, self.scan.fields, table) for term in terms]
         left = [term for term, known in zip(terms, read, strict=True) if known is None]
@@ -99,7 +100,7 @@ class _Source:
         names = scan.view.schema.primary_keys or scan.view.schema.names
         return replace(
             scan,
-            # Rows of no columns would be none.
+            # A result without columns would lose the number of rows.
             columns=tuple(columns) or names[:1],
             predicate=conjunction(terms),
             limit=min(limits, default=None),
@@ -110,4 +111,4 @@ def _read(term: pl.Expr, fields: Sequence[Field], table: str) -> Predicate | Non
     try:
         return predicate_of(term, fields, table)
     except KeytideError:
-        return None  # Polars looks at each row itself
+        return None  # Polars evaluates it itself

@@ -1,4 +1,4 @@
-"""A scan as users hold it."""
+"""The `Scan` class: rows of one snapshot."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ __all__ = ["Scan"]
 
 
 class Scan(core.Scan):
-    """Rows of one snapshot: one merged row per key, in no promised order.
+    """Rows of one snapshot: one merged row per key, in no particular order.
 
-    A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
-    everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
-    What is wrong with stored files is found when they are read, see `to_batches`.
+    A scan is lazy and keeps reading its snapshot, whatever is committed later. Methods that return
+    everything need memory for the result. `to_batches` needs only as much as 'read.memory' allows.
+    Errors in stored files are raised when the files are read, see `to_batches`.
     """
 
     @classmethod
     def of(cls, scan: core.Scan) -> Scan:
-        """The same scan for users."""
+        """Wrap the internal scan object."""
         return cls(**{member.name: getattr(scan, member.name) for member in fields(scan)})
 
     def to_spark(self, spark: Any) -> Any:
-        """The rows as a Spark DataFrame: a plan over native Parquet reads where nothing overlaps.
+        """The rows as a Spark DataFrame. Files that need no merge are read by Spark's Parquet
+        reader.
 
-        The DataFrame stays with the scan's snapshot. Raises `SetupError` without the `spark` extra,
-        and as `tasks` does; a file that is missing or torn is found when Spark reads it.
+        The DataFrame keeps reading the scan's snapshot. Raises `SetupError` without the `spark`
+        extra, and as `tasks` does. A missing or corrupt file raises when Spark reads it.
         """
         from keytide.spark.read import scan_to_spark
 

@@ -1,4 +1,4 @@
-"""The snapshots of a table, as users hold them."""
+"""The list of a table's snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table, as users hold it."""
+"""The `Table` class: reads, writes and maintains one table."""
 
 from __future__ import annotations
 
@@ -81,22 +81,22 @@ __all__ = ["Table"]
 
 
 def _beside(table: Table, branch: StoredTable) -> Table:
-    """A branch as users hold the table."""
+    """A branch as a `Table` with the same Spark session and catalog."""
     return Table.of(branch, table._spark, table._catalog)
 
 
 class Table:
-    """One table, as a rule with a primary key.
+    """One table, usually with a primary key.
 
-    Any number of tables, processes and engines may write at the same time; every reader sees
-    one merged row per key, or, of an append table, every row that was written.
-    A table object is safe to share between threads, and looks at the newest schema and snapshot
-    whenever it reads or writes: once for each call, which sees nothing that others commit
-    meanwhile.
+    Any number of tables, processes and engines can write at the same time. Every reader sees one
+    merged row per key or, in an append table, every row that was written.
+
+    A table object is safe to share between threads. Each call that reads or writes loads the latest
+    schema and snapshot once, and does not see later commits of other writers.
     """
 
     def __init__(self, store: Store, name: str) -> None:
-        """Open the table that a store is rooted at. Raises `NotFoundError` when there is none."""
+        """Open the table at the root of a store. Raises `NotFoundError` when there is none."""
         self._stored = StoredTable(store, name)
         self._spark: Any = None
         self._catalog: AttachedCatalog | None = None
@@ -105,10 +105,10 @@ class Table:
     def of(
         cls, stored: StoredTable, spark: Any = None, catalog: AttachedCatalog | None = None
     ) -> Table:
-        """The same table for users.
+        """Wrap a stored table in a `Table`.
 
-        A Spark session, where there is one, compacts it and computes changes of its rows, in which
-        SQL may name the tables of a catalog.
+        If there is a Spark session, it compacts the table and computes changes of rows. SQL in
+        these changes can name the tables of `catalog`.
         """
         table = cls.__new__(cls)
         table._stored = stored
@@ -125,7 +125,7 @@ class Table:
 
     @property
     def uri(self) -> str:
-        """Where the table lies; what `spark.read.format("keytide").load` takes."""
+        """The location of the table, as `spark.read.format("keytide").load` accepts it."""
         return self._stored.uri
 
     @property
@@ -135,9 +135,10 @@ class Table:
 
     @property
     def table_schema(self) -> TableSchema:
-        """The newest stored definition: columns with ids, keys, options.
+        """The latest stored definition: columns with their ids, keys and options.
 
-        Raises `NotFoundError` where the table has been dropped, `DataError` for a torn schema file.
+        Raises `NotFoundError` when the table was dropped, and `DataError` for a corrupt schema
+        file.
         """
         return self._stored.schema
 
@@ -153,30 +154,31 @@ class Table:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options as stored. Raises as `table_schema`."""
+        """The options as they are stored. Raises as `table_schema`."""
         return dict(self.table_schema.options)
 
     @property
     def metadata(self) -> TableMetadata:
-        """The stored metadata, for tools that look closer."""
+        """The stored metadata, for tools that need details."""
         return self._stored.metadata
 
     @property
     def stored(self) -> StoredTable:
-        """The table as the layers below know it."""
+        """The table as the lower layers use it."""
         return self._stored
 
     def close(self) -> None:
-        """Compact what the writes of this process have made due of this table, and wait for it.
+        """Run the compactions that this process's writes of the table made due, and wait for them.
 
-        That is what is compacted behind them, and what was put off until it is more. A failure
-        there is a warning here. The table can be used as before, by others too; the end of the
-        process does the same. Nothing is lost where a process dies instead.
+        These are background compactions, and those that were postponed to combine several. A
+        compaction that fails causes a warning here. You can continue to use the table, and so can
+        other objects and threads. The same happens at the end of the process. If the process dies
+        instead, no data is lost.
         """
         BEHIND.wait(self.uri)
 
     def __enter__(self) -> Self:
-        """The table; the end of the block waits as `close`."""
+        """Return the table. Leaving the `with` block waits, as `close` does."""
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -208,29 +210,34 @@ class Table:
         commit_user: str | None = None,
         commit_identifier: int | None = None,
     ) -> WriteResult:
-        """Append rows as upserts and deletes, in one atomic commit.
+        """Write rows as upserts and deletes, in one atomic commit.
 
-        `data` is a pyarrow Table, RecordBatch, reader or Dataset, a Polars or pandas frame, a list
-        of dicts, a Spark DataFrame, or anything else that gives an Arrow stream, such as a DuckDB
-        relation, an expression of ibis or a scan of another table; all but the rows of Spark are
-        held in memory. An optional column `_row_kind` holds '+I', '-U', '+U' or
-        '-D'; without it every row is an insert. Several versions of a key are merged; without a
-        sequence field the later row wins.
+        `data` is a PyArrow Table, RecordBatch, reader or Dataset, a Polars or pandas DataFrame, a
+        list of dicts, a Spark DataFrame, or any other object that exports an Arrow stream, such as
+        a DuckDB relation, an ibis expression or a scan of another table. All data except a Spark
+        DataFrame is held in memory. An optional column `_row_kind` contains '+I', '-U', '+U' or
+        '-D'. Without it, every row is an insert. Rows with the same key are merged. Without a
+        sequence field, the later row wins.
 
-        With `merge_schema` the table first grows to take the rows: columns, and members of a ROW,
-        that it lacks are added as the last ones, and types widen to the narrowest that holds all
-        values of both (docs/semantics.md#schema-evolution-by-writes). Key and partition columns
-        stay as they are, and columns that the rows lack are NULL in them. What cannot be so is
-        refused before anything is changed. A write that fails later leaves a table that has grown.
+        `merge_schema` first adds missing columns, and missing fields of a ROW, at the end, and
+        widens types to the narrowest type that holds all values of both
+        (docs/semantics.md#schema-evolution-by-writes). Key and partition columns do not change.
+        Columns that the rows lack are NULL. Changes that are not possible are refused before
+        anything is changed. If the write fails later, the table keeps its new columns.
 
-        `commit_user` and `commit_identifier`, given together, make the write idempotent: the
-        second write of a pair changes nothing, nor does one whose identifier is below one that the
-        user has committed. So identifiers of one user must grow; they have at most 64 bits.
+        `commit_user` and `commit_identifier` must be given together. They make the write
+        idempotent: a write with the same pair, or with an identifier smaller than one that this
+        user has committed, changes nothing. So the identifiers of a user must increase. They are
+        integers of at most 64 bits.
 
-        Raises `InvalidError` or `NotFoundError` for rows that do not fit, before anything is
-        written, but for those that a table with 'upsert.row-errors' = 'count' leaves out and counts
-        in `errors` of the result; `UnsupportedError` for a table this release must not write to;
-        `ConflictError` and `DataError` as commits do, with nothing committed.
+        Raises:
+
+        - `InvalidError` or `NotFoundError` for rows that do not fit, before anything is written. A
+          table with 'upsert.row-errors' = 'count' skips some invalid rows instead, and counts them
+          in `errors` of the result.
+        - `UnsupportedError` for a table that this release must not write to.
+        - `ConflictError` when too many races with other writers were lost, and `DataError` when the
+          store fails. Nothing is committed then.
         """
         table, author = self._stored, Author.given(commit_user, commit_identifier)
         if merge_schema:
@@ -245,15 +252,17 @@ class Table:
     def kafka_lag(
         self, source: str, *, consumer_properties: Mapping[str, str] | None = None
     ) -> tuple[PartitionLag, ...]:
-        """How far the table is behind topics that `Lake.ingest` feeds it from, by partition.
+        """Report how far the table is behind the Kafka topics that feed it, by partition.
 
-        `source` is `kafka://host:port/topic`, with commas between several of either. The brokers
-        are asked, and no message is read; needs `pip install 'keytide[kafka]'`. Each record has
-        `topic`, `partition`, `next_offset` (None where nothing was read), `end_offset`, `lag`, and
-        `lost`, the offsets that expired before they were read.
+        `source` is `kafka://host:port/topic`, the source of `Lake.ingest`, with commas between
+        several hosts or topics. This sends requests to the brokers but reads no messages. It needs
+        `pip install 'keytide[kafka]'`. Each record has `topic`, `partition`, `next_offset` (None
+        when nothing was read), `end_offset`, `lag`, and `lost`, the number of offsets that expired
+        before they were read.
 
-        Raises `NotFoundError` where there is no such topic, `DataError` where no broker answers,
-        `InvalidError` for an address or a property that is none, `SetupError` without the library.
+        Raises `NotFoundError` when there is no such topic, `DataError` when no broker answers,
+        `InvalidError` for an invalid address or property, and `SetupError` when the library is not
+        installed.
         """
         return lag(self._stored, KafkaAddress.parse(source), consumer_properties)
 
@@ -265,18 +274,23 @@ class Table:
         *,
         merge_schema: bool = False,
     ) -> WriteResult:
-        """Replace rows by those given, in one atomic commit.
+        """Replace the table, or some of its partitions, with the given rows in one atomic commit.
 
-        `data` is what `write` takes. Without a `partition` the whole table is replaced; of a table
-        with partitions only those that the rows touch, unless the option
-        'dynamic-partition-overwrite' is false. With values for some or all partition columns as
-        `partition`, the partitions that have these values are replaced, even by no rows; every row
-        must lie there, and may leave these columns out. What other writers committed to the
-        replaced partitions until then is replaced too. Partitions are laid out anew with the number
-        of buckets that the table has now. `merge_schema` is as in `write`.
+        `data` is what `write` accepts. What is replaced:
 
-        `snapshot_id` of the result is None when there was nothing to replace and nothing to
-        write. Raises what `write` raises.
+        - The whole table, if it has no partitions.
+        - The partitions that the rows belong to, if it has partitions. If the option
+          'dynamic-partition-overwrite' is false, the whole table.
+        - With `partition`, which gives values for some or all partition columns: all partitions
+          with these values, even if there are no rows. Every row must belong to them, and can omit
+          these columns.
+
+        Commits of other writers to the replaced partitions that precede this commit are replaced
+        too. The new partitions have the table's current number of buckets. `merge_schema` has the
+        same meaning as in `write`.
+
+        `snapshot_id` of the result is None when there was nothing to replace and nothing to write.
+        Raises what `write` raises.
         """
         table = self._stored
         if merge_schema:
@@ -294,18 +308,23 @@ class Table:
         *,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
     ) -> Changed:
-        """Delete the rows that meet a condition, or all of them, in one atomic commit.
+        """Delete the rows that match a condition, or all rows, in one atomic commit.
 
-        `where` is SQL as after WHERE, with queries of other tables of the lake if need be; the
-        table is called `target` in it. DuckDB computes, or the Spark session of the lake. Or it is
-        a condition that is a value, as in `scan`, which needs neither. When another writer reaches
-        a bucket that is changed meanwhile (with `serializable` isolation, any bucket), the rows are
-        looked for anew. `rows` of the result counts those that are gone.
+        `where` is SQL as after WHERE, in which the table is called `target`. It can contain queries
+        of other tables in the lake. DuckDB evaluates it, or the lake's Spark session. A condition
+        object as in `scan` needs neither of them.
 
-        Raises `InvalidError` pointing at the place of what does not parse or cannot run,
-        `NotFoundError` for unknown names, `UnsupportedError` for a table that takes no deletes,
-        `ConflictError` when too many races were lost, `DataError` when the store fails; nothing is
-        changed then.
+        If another writer changes one of the affected buckets meanwhile, the rows are searched
+        again. With `isolation` 'serializable', any bucket counts. `rows` of the result is the
+        number of deleted rows.
+
+        Raises the following, with nothing changed:
+
+        - `InvalidError`, with the position, for text that does not parse or cannot run.
+        - `NotFoundError` for unknown names.
+        - `UnsupportedError` for a table that does not support deletes.
+        - `ConflictError` when too many races with other writers were lost.
+        - `DataError` when the store fails.
         """
         from keytide.sql.forms import Around, delete_where
 
@@ -320,15 +339,15 @@ class Table:
         *,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
     ) -> Changed:
-        """Change columns of the rows that meet a condition, or of all, in one atomic commit.
+        """Change columns of the rows that match a condition, or of all rows, in one atomic commit.
 
-        `set` has the new values by column: a text is a SQL expression, such as `"qty + 1"` or
-        `"'a text'"`; numbers, booleans, bytes, dates, times and None stand for themselves. The rest
-        is as in `delete`; `rows` of the result counts the rows that were changed.
+        `set` maps columns to new values. A string is an SQL expression, such as `"qty + 1"` or `"'a
+        string'"`. Numbers, booleans, bytes, dates, times and None are literal values. The other
+        arguments are as in `delete`. `rows` of the result is the number of changed rows.
 
-        Raises as `delete`, `InvalidError` for values that do not fit their columns and where two
-        rows would have one primary key, and `UnsupportedError` for a table that would not store the
-        new values as they are.
+        Raises as `delete`. Also raises `InvalidError` for values that do not fit their columns and
+        when two rows would have the same primary key, and `UnsupportedError` for a table that would
+        not store the new values unchanged.
         """
         from keytide.sql.forms import Around, update_where
 
@@ -344,12 +363,12 @@ class Table:
         merge_schema: bool = False,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
     ) -> MergeBuilder:
-        """Begin a merge of rows into this table; `execute` of what is returned carries it out.
+        """Start a merge of rows into this table. Calling `execute` on the result runs it.
 
-        `source` is what `write` takes, another table, one whose rows others keep too, or the SQL
-        text of a query; its columns may have any names. `on` is the condition that says which rows
-        belong together, such as `"target.id = source.id"`. What is to become of them say the calls
-        that follow:
+        `source` is what `write` accepts, another table (also an external one), or the text of an
+        SQL query. Its columns can have any names. `on` is the condition that matches source and
+        target rows, such as `"target.id = source.id"`. The calls that follow say what happens to
+        the rows:
 
             t.merge(rows, "target.id = source.id")
                 .when_matched_delete("source.gone")
@@ -357,13 +376,13 @@ class Table:
                 .when_not_matched_insert_all()
                 .execute()
 
-        With `merge_schema` the table grows to take the columns of the source, as in `write`, where
-        the merge is executed. `when_matched_update_all` and `when_not_matched_insert_all`, of which
-        one has to be there, then mean the columns of the source: others stay as they are, and are
-        NULL in new rows.
+        `merge_schema` adds the columns of the source to the table, as in `write`, when the merge is
+        executed. It requires `when_matched_update_all` or `when_not_matched_insert_all`, which then
+        apply to the columns of the source. Other columns keep their values, and are NULL in new
+        rows.
 
-        Raises `InvalidError` for a source that is none of these, or has columns that SQL does not
-        know.
+        Raises `InvalidError` for any other kind of source, and for a source with columns that SQL
+        does not support.
         """
         from keytide.sql.forms import (
             Around,
@@ -390,19 +409,19 @@ class Table:
         return MergeBuilder(carry_out)
 
     def _engine(self, rows: Any = None) -> Engine:
-        """What computes: the session of rows that are on Spark, or of the lake, or DuckDB."""
+        """The SQL engine: the Spark session of the rows or of the lake, otherwise DuckDB."""
         spark = rows.sparkSession if is_spark_dataframe(rows) else self._spark
         allows = self._catalog is not None and self._catalog.allows_external_files
         return engine_of(spark, allows)
 
     @checked
     def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:
-        """Delete all rows, in one atomic commit. Older snapshots keep theirs.
+        """Delete all rows in one atomic commit. Older snapshots keep their rows.
 
-        With values for some or all partition columns as `partition`, those of the partitions that
-        have them. `snapshot_id` of the result is None when there were none. Raises `InvalidError`
-        for values that name no partition, and `UnsupportedError`, `ConflictError` and `DataError`
-        as `write` does.
+        `partition` gives values for some or all partition columns, and limits the call to the
+        partitions with these values. `snapshot_id` of the result is None when there were no rows.
+        Raises `InvalidError` for values that do not describe a partition, and `UnsupportedError`,
+        `ConflictError` and `DataError` as `write` does.
         """
         return local_writes.truncate(self._stored, _places(partition))
 
@@ -415,28 +434,34 @@ class Table:
         self, *, full: bool = False, dry_run: bool = False, order_by: Sequence[str] = (),
         order_strategy: str | None = None, partition: Mapping[str, Any] | None = None,
     ) -> CompactionResult:  # fmt: skip
-        """Merge files into fewer and larger ones, with the same rows, in one atomic commit.
+        """Merge files into fewer and larger ones that contain the same rows, in one atomic commit.
 
-        Writes do so by themselves where 'num-sorted-run.compaction-trigger' sorted runs have come
-        together in a bucket, unless the table is 'write-only'. Here every bucket is looked at; in
-        full, each is merged into one sorted run. Deletes stay, as long as a row that comes late
-        could bring their key back (docs/semantics.md); a full compaction forgets those older than
-        'tombstone.retention'. Other writers are not held up, and older snapshots keep their files.
+        Writes compact automatically when a bucket has 'num-sorted-run.compaction-trigger' sorted
+        runs, unless the table is 'write-only'. This call checks every bucket. With `full`, each
+        bucket becomes one sorted run. Tombstones are kept as long as a late row could restore their
+        key (docs/semantics.md). A full compaction removes tombstones older than
+        'tombstone.retention'. Other writers can continue, and older snapshots keep their files.
 
-        Of a table without a primary key, small files are put together, in full from two of a bucket
-        on, and rows that are marked as dead are dropped. With columns to `order_by` all its rows
-        are put in order, so that readers with conditions on these columns skip files:
-        `order_strategy` 'order', the default, sorts by one column after the other, 'zorder' and
-        'hilbert' by all of them alike. The order is that of each bucket, and of the rows of today.
+        In a table without a primary key, a compaction combines small files and drops rows that are
+        marked as deleted. With `full`, two files in a bucket are enough. With `order_by`, it sorts
+        all rows by these columns, so that scans with conditions on them can skip files.
+        `order_strategy` is 'order' (the default: by one column after the other), 'zorder' or
+        'hilbert' (both weigh all columns equally). Rows are sorted within each bucket, and rows
+        written later are not sorted.
 
-        With values for some or all partition columns as `partition`, the partitions that have them
-        are looked at alone.
+        `partition` gives values for some or all partition columns, and limits the call to the
+        partitions with these values. With `dry_run`, nothing changes, and the result says what
+        would be compacted. When another compaction commits first, the result says so (`overtaken`),
+        and no work is repeated.
 
-        `dry_run` tells what would be taken up. Where another compaction comes first, the result
-        says so, and nothing is done twice. Raises `UnsupportedError` for a table whose versions
-        have to stay apart, and for an order of rows that have a primary key, with the reason;
-        `InvalidError` for an order that is none and for values that name no partition,
-        `NotFoundError` for a column that the table lacks, and `DataError` when the store fails.
+        Raises:
+
+        - `UnsupportedError`, with the reason, for a table whose versions must not be merged, and
+          for `order_by` in a table with a primary key.
+        - `InvalidError` for an invalid order strategy and for values that do not describe a
+          partition.
+        - `NotFoundError` for an unknown column.
+        - `DataError` when the store fails.
         """
         return compact(
             self._stored, full=full, order_by=order_by, order_strategy=order_strategy,
@@ -447,7 +472,7 @@ class Table:
     expire_changelogs = member(snapshot_expiry.expire_changelogs)
 
     def consumers(self) -> list[NamedConsumer]:
-        """The named readers, whose places keep snapshots from expiring. Raises `DataError`."""
+        """The named consumers. Their positions keep snapshots from expiring. Raises `DataError`."""
         return consumers_of(self.metadata)
 
     reset_consumer = member(consumer_verbs.reset_consumer)
@@ -460,36 +485,47 @@ class Table:
     def rescale(
         self, partition: Mapping[str, Any] | None = None, *, dry_run: bool = False
     ) -> RescaleResult:
-        """Lay partitions out with the number of buckets that the table has now, in one commit.
+        """Rewrite partitions with the table's current number of buckets, in one commit.
 
-        For after a change of the option 'bucket': partitions written before stay readable as they
-        are, and are not written to until they are laid out anew. Of all partitions, or of those
-        with the values of `partition`, the ones that have another number are moved: every stored
-        version with its place in the order, or what an index of keys names, so that deletes and
-        late rows mean what they did.
-        Other writers must wait. `dry_run` tells what would be done.
+        Use it after a change of the option 'bucket'. Partitions written before the change stay
+        readable, but writes to them are refused until they are rewritten. The call rewrites those
+        that have another number of buckets, in the whole table or among the partitions with the
+        values in `partition`. It moves every stored version with its position in the merge order
+        (with an index of keys, the rows that the index points to), so deletes and late rows keep
+        their meaning.
 
-        Raises `ConflictError`, with nothing changed, when another writer came to one of the
-        partitions meanwhile; `InvalidError` for columns that are no partition columns;
-        `UnsupportedError` for a table without a primary key or a fixed number of buckets, for one
-        whose compacted values contain others, and for one with 'upsert.deleted-keys-ttl';
-        `DataError` when the store fails.
+        Other writers must wait. With `dry_run`, nothing changes, and the result says what would be
+        done.
+
+        Raises:
+
+        - `ConflictError`, with nothing changed, when another writer changed one of the partitions
+          meanwhile.
+        - `InvalidError` for columns that are not partition columns.
+        - `UnsupportedError` for a table without a primary key or without a fixed number of buckets,
+          for one whose compacted values include older ones, and for one with
+          'upsert.deleted-keys-ttl'.
+        - `DataError` when the store fails.
         """
         return rescale(self._stored, _places(partition), dry_run=dry_run, runner=self._runner)
 
     @checked
     def rewrite_file_index(self, partition: Mapping[str, Any] | None = None) -> IndexingResult:
-        """Give stored files the bloom filters that the options ask for and that they lack.
+        """Add missing bloom filters to stored files, as the options ask for them.
 
-        For after a change of 'file-index.bloom-filter.columns': files that were written before have
-        no filters of these columns. They are read, and what the table says of them is replaced in
-        one atomic commit; no data file is written. With values for some or all partition columns as
-        `partition`, those of the partitions that have them. Others may write meanwhile.
+        Use it after a change of 'file-index.bloom-filter.columns', because existing files have no
+        filters for the new columns. The call reads these files and replaces their metadata in one
+        atomic commit. It rewrites no data file. `partition` gives values for some or all partition
+        columns, and limits the call to the partitions with these values. Other writers can
+        continue.
 
-        Raises `InvalidError` where the options ask for no filters, and for values that name no
-        partition; `ConflictError`, with nothing changed, where files were replaced meanwhile;
-        `UnsupportedError` for a table that this release must not write to; `DataError` when the
-        store fails.
+        Raises:
+
+        - `InvalidError` when the options ask for no filters, and for values that do not describe a
+          partition.
+        - `ConflictError`, with nothing changed, when files were replaced meanwhile.
+        - `UnsupportedError` for a table that this release must not write to.
+        - `DataError` when the store fails.
         """
         return index_files(self._stored, _places(partition), runner=self._runner)
 
@@ -503,39 +539,47 @@ class Table:
 
     @checked
     def alter(self, *changes: SchemaChange) -> TableSchema:
-        """Change columns, options or comments, all in one step, and return the new definition.
+        """Change columns, options or comments in one atomic step, and return the new definition.
 
-        Changes are values of `keytide.table.definition.evolution`, made one after the other. No
-        data file is touched: older ones are read under the new schema, and older snapshots are
-        read as they were. Of several callers at once each one's changes are made on top of the
-        others'.
+        `changes` are objects from `keytide.table.definition.evolution`, applied in order. No data
+        file is rewritten: older files are read with the new schema, and older snapshots are read as
+        before. If several callers alter the table at the same time, each call's changes are applied
+        on top of the others.
 
-        Raises, with nothing changed, `InvalidError`, `NotFoundError` or `AlreadyExistsError` for
-        what may not be done, saying what may; `UnsupportedError` for what this release cannot
-        keep its promises for; `ConflictError` when a change that came first rules these out, and
-        while a conversion is under way or was cut short; `DataError` when the store fails.
+        Raises the following, with nothing changed:
+
+        - `InvalidError`, `NotFoundError` or `AlreadyExistsError` for a change that is not allowed.
+          The message says what is allowed.
+        - `UnsupportedError` for a change that this release does not support.
+        - `ConflictError` when another change that came first rules these out, and while a
+          conversion is running or was interrupted.
+        - `DataError` when the store fails.
         """
         return alter_table(self.metadata, changes)
 
     @checked
     def add_constraint(self, name: str, condition: str) -> None:
-        """Have writes refuse rows for which a condition is false, as CHECK in SQL does.
+        """Add a CHECK constraint: writes refuse rows for which the condition is false.
 
-        `condition` is a text in the grammar of `scan`, or SQL over the columns of one row, such as
-        "ends > starts". Where it is NULL a row passes. Rows that are there are looked at first; a
-        writer that is under way meanwhile may still know nothing of it. See
+        `condition` is a string in the grammar of `scan`, or an SQL expression over the columns of
+        one row, such as "ends > starts". A row for which it is NULL passes. Existing rows are
+        checked first. A writer that is already running may not enforce the new constraint yet. See
         docs/semantics.md#check-constraints.
 
-        Raises `InvalidError` for a condition that does not parse or fit, is not BOOLEAN or does not
-        follow from the row alone, and for rows that break it, naming how many and the first;
-        `NotFoundError` for an unknown column, `AlreadyExistsError` where the name is taken, and as
-        `alter`; nothing is changed then.
+        Raises the following, with nothing changed:
+
+        - `InvalidError` for a condition that does not parse, does not match the columns, is not
+          BOOLEAN or does not depend on the row alone, and for existing rows that violate it. The
+          message gives their number and the first one.
+        - `NotFoundError` for an unknown column.
+        - `AlreadyExistsError` when the name is taken.
+        - What `alter` raises.
         """
         add_constraint(self._stored, name, condition)
 
     @checked
     def drop_constraint(self, name: str, *, missing_ok: bool = False) -> None:
-        """Take a constraint away. Raises `NotFoundError` unless `missing_ok`, and as `alter`."""
+        """Remove a constraint. Raises `NotFoundError` unless `missing_ok`, and as `alter`."""
         drop_constraint(self._stored, name, missing_ok=missing_ok)
 
     # -- reading --------------------------------------------------------------------------------
@@ -553,24 +597,26 @@ class Table:
         skip_upsert: bool = False,
         skip_upsert_delete: bool = False,
     ) -> Scan:
-        """A lazy read of one snapshot, the newest by default.
+        """Return a lazy scan of one snapshot, by default the latest.
 
-        `where` is a condition over columns and literals: a text in a small grammar of its own
-        (docs/semantics.md, Reading), the tree of `keytide.table.conditions.predicate` that such
-        a text stands for, or an expression of Polars or Arrow. Rows are filtered after the merge,
-        files are pruned before it. One of `snapshot_id`, `tag` and `as_of` travels back in time;
-        `as_of` is a datetime, an ISO text (UTC unless it says otherwise) or epoch milliseconds.
-        A snapshot is read with the schema that it had. With a `limit` no more than so many rows
-        are given, whichever are read first, and no further files are read.
+        - `where` is a condition over columns and literals: a string in a small grammar
+          (docs/semantics.md, Reading), the equivalent object of
+          `keytide.table.conditions.predicate`, or a Polars or Arrow expression. Files are pruned
+          before the merge, and rows are filtered after it.
+        - `snapshot_id`, `tag` or `as_of` reads an older snapshot. Only one of them can be given.
+          `as_of` is a datetime, an ISO string (UTC unless it contains an offset) or epoch
+          milliseconds. A snapshot is read with the schema that it had.
+        - `limit` is the maximum number of rows. It returns the rows that are read first, and reads
+          no more files than needed.
+        - `skip_upsert` (tables with 'upsert.mode') returns every stored row that no compaction has
+          removed, including replaced rows, late rows and deletes.
+        - `skip_upsert_delete` (tables with 'upsert.mode') returns the deciding row of each key: the
+          current row or the delete. It holds the locations of all keys in memory.
 
-        Of a table with 'upsert.mode', `skip_upsert` shows every row that is stored, those that
-        later ones replaced, that came late or that delete their key too, as far as no compaction
-        has left them out; `skip_upsert_delete` shows the row by which each key is judged: the
-        current one, or the one that deletes it. The latter holds the places of all keys in memory.
-
-        Raises `NotFoundError` for an unknown column, snapshot or tag, `InvalidError` for a
-        condition that does not parse or fit and for rows that the table does not tell apart, and
-        when it is read `DataError` where `skip_upsert_delete` finds no index of the rows.
+        Raises `NotFoundError` for an unknown column, snapshot or tag, and `InvalidError` for a
+        condition that does not parse or match the columns and for a `skip_` argument that the table
+        does not support. Reading the scan raises `DataError` when `skip_upsert_delete` finds no
+        index of the rows.
         """
         return Scan.of(
             scan_table(
@@ -581,25 +627,28 @@ class Table:
 
     @checked
     def get(self, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
-        """The row of one key, or None.
+        """Return the row of one key as a dict, or None.
 
         `key` is the value of a single-column key, a tuple in primary key order, or a dict by
-        column. Reads only what can hold the key: its bucket, or every dynamic one, their files by
-        key range, and of them the row groups around the key; with 'upsert.mode' the row that the
-        index of keys names.
+        column. The call reads only what can contain the key: its bucket (with dynamic buckets, all
+        buckets), the files whose key range includes it, and the row groups around it. With
+        'upsert.mode', it reads the row that the index of keys points to.
 
-        Raises `InvalidError` for what is no key of the table, `UnsupportedError` for a table
-        without a primary key and for a time outside of Python's years 1 to 9999, `DataError` for a
-        file that is missing or torn.
+        Raises:
+
+        - `InvalidError` for a value that is not a key of the table.
+        - `UnsupportedError` for a table without a primary key, and for a time outside the years 1
+          to 9999, which Python cannot represent.
+        - `DataError` for a file that is missing or corrupt.
         """
         return get_row(self._stored, key)
 
     @checked
     def get_many(self, keys: Sequence[Mapping[str, Any] | Any]) -> pa.Table:
-        """The rows of those of some keys that there are, in the order of the keys, each once.
+        """Return the existing rows of several keys, in the order of the keys, each row once.
 
-        Keys are given as to `get`. Reads what can hold one of them, all at once: far less than
-        as many calls of `get`. Raises what `get` raises.
+        Keys are given as in `get`. All keys are looked up together, which reads far less than
+        calling `get` for each key. Raises what `get` raises.
         """
         return get_rows(self._stored, keys)
 
@@ -611,11 +660,12 @@ class Table:
         tag: str | None = None,
         as_of: Moment | None = None,
     ) -> Why:
-        """Every stored version of a key in merge order, and what became of each.
+        """List every stored version of a key in merge order, and explain the result.
 
-        Tells for each column of the row from which versions its value comes, and for the other
-        versions why they lost. `key` is what `get` takes, and as much is read; time travel goes
-        as in `scan`. A key that was never written has no versions.
+        For each column, the result says which versions its value comes from. For each other
+        version, it says why it lost. `key` is what `get` accepts, and the call reads as much as
+        `get`. `snapshot_id`, `tag` and `as_of` are as in `scan`. A key that was never written has
+        no versions.
 
         Raises what `get` raises, and `NotFoundError` for an unknown snapshot or tag.
         """
@@ -625,24 +675,24 @@ class Table:
     def changes(
         self, start: int | str, end: int | str | None = None, mode: str = "diff"
     ) -> Changes:
-        """What happened after snapshot `start` up to `end`, as rows with their `_row_kind`.
+        """Return what changed after snapshot `start` up to `end`, as rows with their `_row_kind`.
 
-        Both are ids of snapshots or names of tags; 0 is the beginning, and without an `end` it is
-        the newest snapshot. The rows have the columns of the end. They are found in one of three
-        ways, the `mode`:
+        Both are snapshot ids or tag names. 0 is the beginning, and the default `end` is the latest
+        snapshot. The rows have the columns of the end snapshot. There are three modes:
 
-        - 'diff' compares the rows that both snapshots show, of any table: '+I' and '-D' for
-          keys that only one of them has, '-U' and '+U' with both images, one behind the other,
-          for rows that differ. Of a table without a primary key it compares files: the rows of
-          files that are gone are '-D', those of new ones '+I', the same row perhaps both.
-        - 'delta' gives the rows as they were written, commit by commit, with the kinds that they
-          came with. An overwrite does not say what it replaced.
-        - 'changelog' gives the changelog that was stored with the commits, where the table's
-          'changelog-producer' asks writers or compactions for one.
+        - 'diff' compares the rows of both snapshots, and works for any table. Keys in only one of
+          them give '+I' or '-D'. Rows that differ give the before image '-U', directly followed by
+          the after image '+U'. In a table without a primary key, files are compared instead: rows
+          of removed files are '-D' and rows of new files are '+I', so the same row can appear as
+          both.
+        - 'delta' returns the rows as they were written, commit by commit, with the kinds that were
+          written. It does not show the rows that an overwrite replaced.
+        - 'changelog' returns the changelog that was stored with the commits. The option
+          'changelog-producer' makes writes or compactions store it.
 
-        Raises `NotFoundError` for a snapshot that is not there, or not any more, and for an
-        unknown tag; `InvalidError` for an unknown mode, a start behind the end, and mode
-        'changelog' of a table that stores none.
+        Raises `NotFoundError` for a snapshot that does not exist or has expired, and for an unknown
+        tag. Raises `InvalidError` for an unknown mode, a start after the end, and mode 'changelog'
+        for a table that stores no changelog.
         """
         return Changes.of(changes_of(self._stored, start, end, mode))
 
@@ -658,25 +708,28 @@ class Table:
         timeout_seconds: float | int | None = None,
         stop: Event | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The changes snapshot by snapshot, as they come: Arrow batches with `_row_kind`.
+        """Yield the changes of each snapshot as it is committed: Arrow batches with `_row_kind`.
 
-        Begins with the rows of the newest snapshot as '+I' (`start` 'full', the default), or
-        after it ('latest'), after the snapshot of an id (a number, 0 for the beginning), or after
-        the one that was newest at a time (`as_of`). `mode` is that of `changes`. Batches have the
-        columns of their snapshot, whose id is b'keytide.snapshot_id' in the metadata of their
-        schema.
+        - `start` is where to begin. 'full' (the default) first returns the rows of the latest
+          snapshot as '+I'. 'latest' begins after the latest snapshot. A number begins after the
+          snapshot with that id, and 0 at the beginning. `as_of` begins after the snapshot that was
+          the latest one at that time.
+        - `mode` is as in `changes`.
+        - `consumer` is a name under which the position is stored in the table. A later call with
+          the same name continues there and ignores `start`. Snapshots that a consumer still has to
+          read do not expire. A snapshot is marked as read when the caller asks for the batch after
+          it. If the caller stops before that, the whole snapshot is returned again.
+        - `poll_seconds` is the time between checks for new snapshots.
+        - `timeout_seconds` ends the iteration after that time without a new snapshot. None never
+          ends it, and 0 ends it once everything that exists was returned. Both times must be
+          between 0 and 292 years.
+        - `stop` is an event that ends the iteration when it is set.
 
-        Looks for new snapshots every `poll_seconds`, and ends when `stop` is set or when there was
-        nothing new for `timeout_seconds`: never for None, and for 0 when all there is was told.
-        Neither is negative, or more than 292 years.
+        Each batch has the columns of its snapshot. Its schema metadata contains the snapshot id as
+        b'keytide.snapshot_id'.
 
-        A `consumer` keeps its place in the table: who follows under the same name later goes on
-        there, whatever `start` says, and snapshots that it has still to read do not expire. A
-        snapshot counts as told when what comes after it is asked for, so after a stop in between
-        it is told again, in whole.
-
-        Raises what `changes` raises, and `ConflictError` when the table is rolled back behind what
-        was told.
+        Raises what `changes` raises, and `ConflictError` when the table is rolled back to before a
+        snapshot that was already returned.
         """
         moment = None if as_of is None else epoch_ms(as_of, self.name)
         pace = Pace(poll_seconds, timeout_seconds, stop or Event())
@@ -685,17 +738,19 @@ class Table:
 
     @checked
     def verify(self, *, quick: bool = False) -> Verification:
-        """Check all that is stored against what is said of it, and the laws against the rows.
+        """Check stored files against their metadata, and the rows against the guarantees.
 
-        Snapshots, tags, branches, schemas, manifests and index files; of each data file its bytes,
-        its columns and every row: sorted by key, one for each key, in its own bucket, and within
-        what the manifests say of numbers, NULLs and bounds. Whatever is wrong is a finding that
-        names the file, what was expected and the way out; what this release cannot look at is in
-        `unchecked`. Nothing is changed, and memory stays within 'read.memory'. `quick` reads no
-        data: metadata, and whether each file is there in full length. Of a branch the whole table
-        is checked.
+        This covers snapshots, tags, branches, schemas, manifests and index files. For each data
+        file, it checks the bytes, the columns and every row: sorted by key, one row per key, in the
+        right bucket, and consistent with the row counts, NULL counts and bounds in the manifests.
+        Each problem is a finding that names the file, the expected state and how to fix it.
+        `unchecked` lists what this release cannot check.
 
-        Raises `DataError` only where the store cannot even be listed.
+        The call changes nothing, and its memory stays within 'read.memory'. `quick` reads no data:
+        it checks the metadata, and that each file exists with its full size. For a branch, the
+        whole table is checked.
+
+        Raises `DataError` only when the store cannot even be listed.
         """
         return verify_table(self._stored, quick=quick)
 
@@ -703,25 +758,26 @@ class Table:
     publish = member(publish)
 
     def plot(self) -> Any:
-        """A picture: levels and buckets, files over time, and what writing cost in bytes.
+        """Draw the table: levels and buckets, files over time, and the write amplification.
 
-        A matplotlib figure, which a notebook shows and `savefig` stores. Raises `SetupError`
-        without the `plot` extra, `DataError` for torn metadata.
+        The result is a matplotlib figure, which a notebook shows and `savefig` stores. Raises
+        `SetupError` without the `plot` extra, and `DataError` for corrupt metadata.
         """
         return picture_of(self._stored)
 
     def snapshots(self) -> Snapshots:
-        """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""
+        """The existing snapshots, oldest first. Raises `DataError` for a corrupt one."""
         return Snapshots(self.metadata.snapshots())
 
     @checked
     def history(self, limit: int | None = None) -> History:
-        """What was done to the table: its commits, the newest first, as many as `limit` at most.
+        """The commits of the table, latest first, at most `limit` of them.
 
-        When, who and what (write, delete, update, merge, overwrite, compaction, restore ...), with
-        the rows and bytes that each wrote; see `HistoryEntry`. Reads metadata alone: of each commit
-        its own manifests. A notebook shows a table, `print` lines. Raises `InvalidError` for a
-        negative limit, `DataError` for torn metadata.
+        Each entry has the time, the user, the kind of commit (write, delete, update, merge,
+        overwrite, compaction, restore, ...) and the rows and bytes that it wrote. See
+        `HistoryEntry`. Only metadata is read: each commit's own manifests. A notebook shows a
+        table, and `print` shows lines. Raises `InvalidError` for a negative limit, and `DataError`
+        for corrupt metadata.
         """
         if limit is not None and limit < 0:
             raise InvalidError(f"Table.history: limit is {limit}; expected 0 or more, or None")
@@ -730,7 +786,7 @@ class Table:
     # -- history --------------------------------------------------------------------------------
 
     def tags(self) -> Tags:
-        """The tags, by the ids of their snapshots. Raises `DataError` for a torn one."""
+        """The tags, with the ids of their snapshots. Raises `DataError` for a corrupt one."""
         return tags_of(self.metadata)
 
     create_tag = member(tag_verbs.create_tag)
@@ -749,35 +805,45 @@ class Table:
         as_of: Moment | None = None,
         dry_run: bool = False,
     ) -> RestoreResult:
-        """Make a partition, or the whole table, what it was at a snapshot, in one more commit.
+        """Restore a partition, or the whole table, to an earlier state, in a new commit.
 
-        `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`; `partition`
-        has values for some or all partition columns. No data is written: files of that time are
-        live again, those that compactions have moved since as copies (hard links on local disk,
-        copied inside an object store). What others committed to these partitions until then is
-        replaced, and unlike after `rollback_to` it can still be read in its own snapshot. Columns
-        stay those of today. What follows a write follows it too: compactions, tags, expiry.
-        A tag `restored-...` guards the older files until the snapshots in between have expired, and
-        goes by itself then. `dry_run` tells what would be done.
+        `to` is a snapshot id or tag name, and `as_of` is a time as in `scan`. `partition` gives
+        values for some or all partition columns. No data is rewritten: files of that time become
+        live again. Files that a compaction has since moved to another level come back as copies
+        (hard links on local disk, copied inside an object store). The restore also replaces what
+        other writers committed to these partitions until then. Unlike after `rollback_to`, that
+        data can still be read in its own snapshots. The current columns do not change. Everything
+        that follows a write also follows a restore: compaction, tags, expiry.
 
-        Raises `NotFoundError` for a snapshot or tag that is not there, `InvalidError` for what is
-        no partition, `UnsupportedError` where options have changed by which the rows are read,
-        where the table was converted since, and for parts of a table whose keys move between
-        partitions; `ConflictError`, with nothing
-        committed, when too many races were lost; `DataError` when the store fails.
+        A tag `restored-...` protects the older files until the snapshots in between have expired,
+        and is then removed automatically. With `dry_run`, nothing changes, and the result says what
+        would be done.
+
+        Raises the following, with nothing committed:
+
+        - `NotFoundError` for a snapshot or tag that does not exist.
+        - `InvalidError` for values that do not describe a partition.
+        - `UnsupportedError` when options that affect how rows are read have changed, when the table
+          was converted in the meantime, and for some partitions of a table whose keys can move
+          between partitions.
+        - `ConflictError` when too many races with other writers were lost.
+        - `DataError` when the store fails.
         """
         return restore(self._stored, to, _places(partition), as_of=as_of, dry_run=dry_run)
 
     def branches(self) -> Branches:
-        """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
+        """The branches other than the main one, by name.
+
+        Raises `DataError` for corrupt metadata.
+        """
         return branches_of(self.metadata)
 
     @checked
     def branch(self, name: str) -> Table:
-        """A branch as a table: read, written, altered and compacted apart from the others.
+        """Open a branch as a table, which is read, written, altered and compacted independently.
 
-        It is `lake.table("t$branch_name")` too; 'main' is the table itself. Raises `NotFoundError`
-        naming the branches there are.
+        It is the same as `lake.table("t$branch_name")`. 'main' is the table itself. Raises
+        `NotFoundError`, listing the existing branches, for an unknown one.
         """
         return _beside(self, open_branch(self._stored, name))
 
@@ -788,7 +854,7 @@ class Table:
 
 
 def _places(partition: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
-    """The partitions that are meant; none for every one."""
+    """The partitions to use. An empty list means all of them."""
     return () if partition is None else (partition,)
 
 
@@ -798,7 +864,7 @@ def _grown(
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[StoredTable, Any]:
-    """A table that takes the columns of some rows, and the rows as it takes them."""
+    """The table after adding the columns of the rows, and the rows in the table's types."""
     if is_spark_dataframe(data):
         from keytide.spark.growing import grown_for as grown_on_spark
 
@@ -807,5 +873,5 @@ def _grown(
 
 
 def is_spark_dataframe(data: Any) -> bool:
-    """Whether `data` comes from pyspark, classic or Connect; pyspark itself is not loaded."""
+    """Whether `data` is a Spark DataFrame, classic or Connect. This does not import pyspark."""
     return type(data).__module__.split(".")[0] == "pyspark"

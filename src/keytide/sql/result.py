@@ -23,11 +23,11 @@ __all__ = ["LocalResult", "Result", "changed"]
 
 
 class Result(ArrowRows, ABC):
-    """The rows of a statement, in the shape that is asked for.
+    """The result of an SQL statement. The methods return its rows in different formats.
 
-    Statements that define something return no rows. On DuckDB the rows are there already; on Spark
-    they are computed when they are asked for, which raises `InvalidError` where Spark cannot
-    compute one, and what reading the tables raises.
+    Statements that define something return no rows. On DuckDB the rows are already computed. On
+    Spark they are computed on request, which raises `InvalidError` when Spark cannot compute a row,
+    and what reading the tables raises.
     """
 
     @abstractmethod
@@ -36,7 +36,10 @@ class Result(ArrowRows, ABC):
 
     @property
     def row_count(self) -> int:
-        """How many rows were returned, or changed by INSERT. Raises as `to_arrow`."""
+        """The number of rows returned, or changed by INSERT, UPDATE, DELETE or MERGE.
+
+        Raises as `to_arrow`.
+        """
         return int(self.to_arrow().num_rows)
 
     @property
@@ -49,7 +52,7 @@ class Result(ArrowRows, ABC):
         return (batch for batch in self.to_arrow().to_batches() if batch.num_rows)
 
     def count(self) -> int:
-        """The number of rows that were returned. Raises as `to_arrow`."""
+        """The number of returned rows. Raises as `to_arrow`."""
         return int(self.to_arrow().num_rows)
 
     def __repr__(self) -> str:
@@ -58,18 +61,22 @@ class Result(ArrowRows, ABC):
         return f"{type(self).__name__}({rows}{f': {columns}' if columns else ' changed'})"
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts. Raises as `to_arrow`, and `UnsupportedError` for what Python lacks.
+        """The rows as dicts. Raises as `to_arrow`.
 
-        Those are times outside of the years 1 to 9999.
+        Raises `UnsupportedError` for a time outside the years 1 to 9999, which Python cannot
+        represent.
         """
         return in_python(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a Polars frame. Raises as `to_arrow`."""
+        """The rows as a Polars DataFrame. Raises as `to_arrow`."""
         return from_arrow(self.to_arrow())
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_pylist`."""
+        """The rows as a pandas DataFrame.
+
+        Raises `SetupError` without pandas, otherwise as `to_pylist`.
+        """
         require("pandas", "pandas", "to_pandas")
         return in_pandas(self.to_arrow())
 

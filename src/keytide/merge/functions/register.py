@@ -34,32 +34,33 @@ def register_merge_function(
     skip_nulls: bool = True,
     examples: Sequence[Any] = (),
 ) -> None:
-    """Let tables of this process merge columns by the given function.
+    """Register a merge function, which tables in this process can use to aggregate columns.
 
-    A column uses it by the option `fields.<column>.aggregate-function` = name, in an
+    A column uses it through the option `fields.<column>.aggregate-function` = `name`, in an
     `aggregation` table or in a sequence group of a `partial-update` table.
 
-    `function` is given the values of one key as an expression, in merge order (the sequence
-    field's, then that of arrival), and returns an expression with one value of the column's
-    type. Numbers may come out wider than the column and must fit it. NULLs are left out, and a
-    key with nothing else is NULL; with `skip_nulls=False` the function sees them.
+    `function` receives the values of one key as a Polars expression, in merge order (by the
+    sequence field, then by arrival). It returns an expression with one value of the column's type.
+    The result can have a wider numeric type, but must fit the column. NULLs are removed first, and
+    a key that has only NULLs is NULL. With `skip_nulls=False`, the function receives NULLs too.
 
-    It must keep one law: a fold of folds is the fold of all values, whatever the groups. The law
-    is tried out here on made-up values of each of `types` (SQL texts such as 'BIGINT' or
-    'ARRAY<STRING>'; lengths and digits do not matter) and on `examples`, if given. What passes
-    is likely sound, not proven.
+    The function must follow one law: aggregating partial aggregates gives the same result as
+    aggregating all values, however they are grouped. This call tests the law with generated values
+    of each of `types` (SQL type names such as 'BIGINT' or 'ARRAY<STRING>'; lengths and precisions
+    do not matter) and with `examples`, if given. Passing the test makes the function likely
+    correct, but does not prove it.
 
-    `retract` takes -U and -D rows back. It works row by row on two expressions: what the adds
-    folded to (NULL without any) and what the retracted values folded to. Taking back at once, in
-    steps, before or after other adds must be the same. Without it, retracts are refused, or
-    skipped where `fields.<column>.ignore-retract` says so.
+    `retract` reverses -U and -D rows. It works row by row on two expressions: the aggregate of the
+    added values (NULL if there are none) and the aggregate of the retracted values. Retracting all
+    at once, in steps, and before or after other adds must give the same result. Without `retract`,
+    retractions are refused, or ignored if `fields.<column>.ignore-retract` is set.
 
-    The function travels with the work to other processes, Spark's executors among them; modules
-    that it imports must be there. Other engines cannot fold the column. Registering a name again
+    The function is sent to other processes, including Spark executors, where the modules that it
+    imports must be installed. Other engines cannot aggregate the column. Registering a name again
     replaces the function for tables that are read or written from then on.
 
     Raises `InvalidError` for a name that is taken or malformed, for a type that does not parse,
-    and with an example for a function that breaks the law.
+    and, with an example, for a function that violates the law.
 
     >>> import keytide as kt
     >>> kt.register_merge_function("longest", lambda v: v.sort_by(v.str.len_chars()).last(),

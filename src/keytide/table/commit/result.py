@@ -16,26 +16,26 @@ __all__ = ["WriteResult", "warn_of_errors"]
 class WriteResult(Record):
     """What a write did.
 
-    `snapshot_id` is None when there was nothing to commit. `rows` counts the rows given,
-    `rows_stored` those left after merging per key. `is_new` is false when the same commit user
-    and identifier had been committed before: nothing was written again.
+    - `snapshot_id` is the new snapshot, None when there was nothing to commit.
+    - `rows` is the number of rows given, and `rows_stored` the number left after merging per key.
+    - `files` is the number of committed files, and `bytes` their total size.
+    - `is_new` is false when the same commit user and identifier had already been committed. Nothing
+      was written again.
+    - `out_of_order` is the number of rows that were older, by the sequence fields, than a version
+      of their key in the snapshot that the write started from, or than an earlier row in the same
+      write. It is None for `overwrite`, for SQL's UPDATE and DELETE, and unless the table sets one
+      of these options: 'write.count-out-of-order' (which costs a lookup of the keys),
+      'upsert.drop-out-of-order-record', 'upsert.out-of-order-record-column', 'upsert.metadata-ttl'
+      or 'upsert.deleted-keys-ttl'.
+    - `errors` counts the given rows that were skipped because they are invalid, by reason:
+      'null-primary-key', 'null-in-not-null-column', 'no-comparison-value',
+      'several-comparison-values' or 'unmergeable'. It is None unless the table has
+      'upsert.row-errors' = 'count' (other tables refuse such rows), and when nothing was written
+      again.
+    - `retries` is the number of commit attempts that lost a race with another writer.
+    - `milliseconds` is the time from the first request for the table until the commit was durable.
 
-    `out_of_order` counts the rows that were older, by the sequence fields, than a version of their
-    key in the snapshot that the write began with, or than a row before them in the same write.
-    None unless the table has 'write.count-out-of-order', which costs a lookup of the keys, or drops
-    or marks such rows ('upsert.drop-out-of-order-record', 'upsert.out-of-order-record-column'), or
-    says how old they may be ('upsert.metadata-ttl', 'upsert.deleted-keys-ttl'), and for what
-    `overwrite` and SQL's UPDATE and DELETE write.
-
-    `errors` counts, of the rows given, those that the table could not take and that were left out,
-    by what is wrong with them: 'null-primary-key', 'null-in-not-null-column',
-    'no-comparison-value', 'several-comparison-values', 'unmergeable'. None unless the table has
-    'upsert.row-errors' = 'count', for other tables refuse such rows; and where nothing was written
-    again.
-
-    `bytes` is the size of the `files` that were committed, `retries` counts the tries to commit
-    that other writers' commits came before, and `milliseconds` is the time from the first look at
-    the table until the commit was durable, which two results may differ in and be equal.
+    `bytes`, `retries` and `milliseconds` are ignored when two results are compared.
     """
 
     snapshot_id: int | None

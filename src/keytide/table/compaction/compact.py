@@ -57,12 +57,15 @@ _MEMORY_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True)
 class CompactionResult(Record):
-    """What a compaction did, or, of a dry run, what it would take up.
+    """What a compaction did or, in a dry run, what it would compact.
 
-    `snapshot_id` is None where there was nothing to do, or where another compaction came first,
-    which `overtaken` tells. `buckets` were compacted; `files_before` of them became `files_after`,
-    of which `files_written` are new, with `bytes_written`; the others moved to another level as
-    they are. A dry run knows nothing of what comes out: there it is None.
+    - `snapshot_id` is None when there was nothing to do, or when another compaction committed
+      first. In the latter case `overtaken` is true.
+    - `buckets` is the number of compacted buckets, with `files_before` files of `bytes_before`
+      bytes.
+    - `files_after` is the number of files after it. `files_written` of these are new, with
+      `bytes_written` bytes. The others were moved to another level unchanged. In a dry run, these
+      three are None.
     """
 
     snapshot_id: int | None

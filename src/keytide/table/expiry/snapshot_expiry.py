@@ -44,11 +44,13 @@ _COMMITS_OF_A_WRITE = 2
 
 @dataclass(frozen=True)
 class ExpiryResult(Record):
-    """What an expiry did, or, of a dry run, what it would do.
+    """What an expiry did or, in a dry run, what it would do.
 
-    `snapshots` expired, and `changelogs` that had outlived theirs; `files` with `bytes` went that
-    nothing else named; the bytes are those that metadata tells of. `earliest_id` is the oldest
-    snapshot left, None where there are none.
+    - `snapshots` is the number of expired snapshots, and `changelogs` the number of expired
+      changelogs that had outlived their snapshots.
+    - `files` is the number of deleted files, which nothing else referred to, and `bytes` their size
+      as recorded in metadata.
+    - `earliest_id` is the oldest remaining snapshot, None when there is none.
     """
 
     snapshots: int

@@ -330,10 +330,14 @@ def taken(table: StoredTable, name: str) -> AlreadyExistsError:
 
 @dataclass(frozen=True)
 class FastForwardResult(Record):
-    """What a fast-forward did, or, of a dry run, what it would do.
+    """What a fast-forward did or, in a dry run, what it would do.
 
-    `removed` snapshots of the table went, which the branch does not have, with the `tags` of these,
-    and `added` snapshots of the branch came. `consumers` had been told of what is gone.
+    - `previous_snapshot_id` and `current_snapshot_id` are the table's latest snapshot before and
+      after.
+    - `removed` is the number of snapshots of the table that the branch does not have. They were
+      removed, together with their `tags`.
+    - `added` is the number of snapshots that came from the branch.
+    - `consumers` names the consumers that had already read removed snapshots.
     """
 
     previous_snapshot_id: int | None

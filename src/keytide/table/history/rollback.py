@@ -40,10 +40,13 @@ _ROUNDS_MAX = 100
 
 @dataclass(frozen=True)
 class RollbackResult(Record):
-    """What a rollback did, or, of a dry run, what it would do.
+    """What a rollback did or, in a dry run, what it would do.
 
-    `snapshots` and `changelogs` are how many later ones went, `tags` the names of those that went.
-    `consumers` are named readers that have been told of what is gone: they should begin anew.
+    - `previous_snapshot_id` and `current_snapshot_id` are the latest snapshot before and after.
+    - `snapshots` and `changelogs` are the numbers of removed later ones, and `tags` names the
+      removed tags.
+    - `consumers` names the consumers that had already read removed snapshots. They should start
+      again from the beginning.
     """
 
     previous_snapshot_id: int

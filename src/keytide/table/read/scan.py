@@ -36,14 +36,16 @@ _LOG = logging.getLogger("keytide.plan")
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a scan will be carried out, told without reading data.
+    """The plan of a scan, made without reading data.
 
-    `funnel` counts what each pruning step left. `files_raw` are read as they are;
-    `files_merged`, in `sections_merged` sections of at most `runs_max` overlapping runs, are
-    merged by `merge_engine`, which is None for an append table: nothing of it is ever merged.
-
-    `asked_of_files` are the conditions by which files are left out unread, as metadata tells;
-    `asked_of_rows` the others, of which rows alone can tell.
+    - `funnel` counts what remained after each pruning step.
+    - `files_raw` is the number of files that are read without a merge.
+    - `files_merged` is the number of files that are merged by `merge_engine`, in `sections_merged`
+      sections of at most `runs_max` overlapping runs. `merge_engine` is None for an append table,
+      which never merges.
+    - `limit` is the maximum number of rows, None without a limit.
+    - `asked_of_files` are the conditions that skip files by their metadata, and `asked_of_rows` are
+      the conditions that can only be checked on rows.
     """
 
     table: str

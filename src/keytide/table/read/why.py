@@ -34,21 +34,22 @@ __all__ = ["Why", "versions_schema", "why_of"]
 
 @dataclass(frozen=True)
 class Why:
-    """The stored versions of one key in merge order, and the row that they became.
+    """The stored versions of one key in merge order, and the row that they result in.
 
-    `versions` has a row for each: its number `version` from 1, the `file` it is in with `level`
-    and `schema_id`, `_SEQUENCE_NUMBER`, `row_kind`, every column of the table, and as `outcome` a
-    sentence on what became of it. Where a column of the table is called like one of these, theirs
-    has a `_` in front.
+    - `versions` has one row for each version: its number `version` from 1, the `file` that stores
+      it with `level` and `schema_id`, `_SEQUENCE_NUMBER`, `row_kind`, every column of the table,
+      and `outcome`, a sentence that says how the version affected the result. If a column of the
+      table has one of these names, the name of the added column starts with an extra `_`.
+    - `row` is what `get` returns.
+    - `taken` maps each column outside the primary key to the versions that its value comes from.
+      For a value that was copied, this is one version. For an aggregate, these are all versions
+      whose values the function received (for `max` and `min`, those that have the result). It is
+      empty when no version gave a value, and when there is no row.
 
-    `row` is what `get` returns. `taken` tells for each column outside the primary key from which
-    versions its value comes: of a value that was copied the one version, of one that was folded
-    all whose values the function was given (of `max` and `min` those that reach it). None where
-    nobody gave a value and where there is no row. NULL shows as the column's default in `row`,
-    and as it is stored in `versions`.
+    A NULL appears as the column's default in `row`, and as NULL in `versions`.
 
-    A stored version may have been merged before it was stored: by the write that brought the key
-    several times, or by a compaction. What it was merged from is not stored any more.
+    A stored version can be the result of an earlier merge: by a write that contained the key
+    several times, or by a compaction. The versions that it was merged from are no longer stored.
     """
 
     table: str
@@ -59,7 +60,7 @@ class Why:
     row: dict[str, Any] | None
     taken: Mapping[str, tuple[int, ...]]
     has_expired: bool = False
-    """Whether the versions make a row that is not shown for its age; `taken` tells of that row."""
+    """Whether the row is hidden because of its age. `taken` still describes it."""
 
     def to_arrow(self) -> pa.Table:
         """The versions."""

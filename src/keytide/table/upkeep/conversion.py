@@ -49,11 +49,12 @@ _MODES = (NO_UPSERTS, "full")
 
 @dataclass(frozen=True)
 class ConversionResult(Record):
-    """What a conversion did, or, of a dry run, what it would do.
+    """What a conversion did or, in a dry run, what it would do.
 
-    The table has `upsert_mode` by now; its `files_before` became `files_after`, None for a dry run.
-    `dropped` are the options that mean nothing any more. `snapshot_id` is None where nothing was
-    committed.
+    - `upsert_mode` is the table's new mode.
+    - `files_before` files became `files_after` files, which is None in a dry run.
+    - `dropped` lists the options that no longer apply and were removed.
+    - `snapshot_id` is None when nothing was committed.
     """
 
     snapshot_id: int | None

@@ -40,10 +40,10 @@ _MANIFESTS = 4
 
 @dataclass(frozen=True)
 class Sign:
-    """One thing that tells how well a table is.
+    """One check of a table's health.
 
-    `found` is what was measured and `expected` what is well; `action` is what to do, None where
-    nothing has to be done.
+    `subject` is what was checked, `found` what was measured, and `expected` the healthy value.
+    `action` is what to do, None when nothing needs to be done.
     """
 
     table: str
@@ -55,14 +55,14 @@ class Sign:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How well a table is, sign by sign."""
+    """The health of a table, as a list of checks."""
 
     table: str
     signs: tuple[Sign, ...]
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing has to be done."""
+        """Whether nothing needs to be done."""
         return all(sign.action is None for sign in self.signs)
 
     def __str__(self) -> str:

@@ -37,9 +37,9 @@ __all__ = ["IndexingResult", "index_files"]
 
 @dataclass(frozen=True)
 class IndexingResult(Record):
-    """How many files were looked at, and how many got filters that they lacked.
+    """The number of `files` checked, and how many of them received missing filters (`indexed`).
 
-    `snapshot_id` is None where nothing was changed.
+    `snapshot_id` is None when nothing was changed.
     """
 
     snapshot_id: int | None

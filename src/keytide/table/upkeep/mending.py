@@ -32,9 +32,9 @@ _HELD = "1 d"
 
 @dataclass(frozen=True)
 class MendResult(Record):
-    """How many files of each kind were written again, or, of a dry run, would be.
+    """The number of files of each kind that were rewritten or, in a dry run, would be.
 
-    The newest snapshot of a branch counts where it got a successor.
+    The latest snapshot of a branch is counted when a new snapshot was committed after it.
     """
 
     snapshots: int

@@ -42,9 +42,9 @@ AGE_MIN_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True)
 class OrphanFiles(Record):
-    """Files that nothing names, with their bytes together; `deleted` tells whether they are gone.
+    """Files that nothing refers to, and their total `bytes`.
 
-    `paths` are relative to the table.
+    `deleted` says whether they were deleted. `paths` are relative to the table.
     """
 
     files: int
@@ -54,7 +54,7 @@ class OrphanFiles(Record):
 
     @classmethod
     def columns(cls) -> pa.Schema:
-        """The columns of the row, which has no room for the paths."""
+        """The columns of the row, which does not include the paths."""
         found = super().columns()
         return found.remove(found.get_field_index("paths"))
 

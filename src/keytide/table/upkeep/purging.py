@@ -30,10 +30,11 @@ __all__ = ["PurgeResult", "purge_files"]
 
 @dataclass(frozen=True)
 class PurgeResult(Record):
-    """What a purge did, or, of a dry run, what it would do.
+    """What a purge did or, in a dry run, what it would do.
 
-    `rows` were stored; so many `snapshots` and `changelogs`, `tags`, `branches` and `consumers`
-    went. `files` were deleted with the snapshots; a dry run does not know of them.
+    `rows` is the number of rows that were stored. `snapshots`, `changelogs`, `tags`, `branches` and
+    `consumers` are the numbers of those that were removed. `files` is the number of files deleted
+    with the snapshots, which is None in a dry run.
     """
 
     rows: int

@@ -57,10 +57,11 @@ _BATCH_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class RescaleResult(Record):
-    """What a rescaling did, or, of a dry run, what it would do.
+    """What a rescaling did or, in a dry run, what it would do.
 
-    `partitions` had another number of buckets than the table; their `files_before` became
-    `files_after`, None for a dry run. `snapshot_id` is None where nothing was changed.
+    `partitions` is the number of partitions that had a different number of buckets than the table.
+    Their `files_before` files became `files_after` files, which is None in a dry run. `snapshot_id`
+    is None when nothing was changed.
     """
 
     snapshot_id: int | None

@@ -43,11 +43,11 @@ __all__ = ["RestoreResult", "restore"]
 
 @dataclass(frozen=True)
 class RestoreResult(Record):
-    """What a restore did, or, of a dry run, what it would do.
+    """What a restore did or, in a dry run, what it would do.
 
-    `partitions` were not what they had been in snapshot `restored_snapshot_id`: `files_removed` of
-    theirs are not live any more, `files_restored` are again. `snapshot_id` is None where nothing
-    was committed.
+    `partitions` is the number of partitions that differed from snapshot `restored_snapshot_id`.
+    `files_removed` of their files are no longer live, and `files_restored` are live again.
+    `snapshot_id` is None when nothing was committed.
     """
 
     snapshot_id: int | None

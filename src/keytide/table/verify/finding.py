@@ -18,10 +18,10 @@ REWRITE = "Overwrite what it belongs to with rows from their source, or read an 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something stored that is not as it has to be.
+    """One problem with something that is stored.
 
-    `path` is the file, relative to the table; `what` was found of it where `expected` should be,
-    and `way_out` is what can be done about it.
+    `path` is the file, relative to the table. `what` is what was found, `expected` is what should
+    be there, and `way_out` is how to fix it.
     """
 
     table: str
@@ -79,10 +79,11 @@ class Findings:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verification looked at, and what it found.
+    """What a verification checked, and what it found.
 
-    `snapshots` counts those of all branches and tags, `files` the data files that they name,
-    `rows` those that were read in them. `unchecked` says what this release cannot look at.
+    `snapshots` is the number of snapshots in all branches and tags, `files` the number of data
+    files that they refer to, and `rows` the number of rows that were read. `unchecked` lists what
+    this release cannot check.
     """
 
     table: str
@@ -107,7 +108,7 @@ class Verification:
 
     @property
     def summary(self) -> str:
-        """One line of what was looked at, and how much is wrong."""
+        """One line that says what was checked and how many findings there are."""
         seen = ", ".join(
             (
                 counted(self.snapshots, "snapshot"),
