@@ -1,9 +1,9 @@
-"""Tables on Apache Spark: DataFrames in and out, a data source, streams.
+"""Tables on Apache Spark: DataFrames, a data source, and streams.
 
-Nothing here needs a jar of ours: executors run the same Python kernels as a local process.
-`read` and `write` carry `Scan.to_spark` and `Table.write` out; `source` is the data source
-`keytide`; `session` makes a session in which all of it works, after `java` has found a runtime
-for it; `types` and `predicate` translate between the two vocabularies.
+Keytide needs no jar of its own: executors run the same Python kernels as a local process. The
+modules `read` and `write` implement `Scan.to_spark` and `Table.write`. `source` is the data source
+`keytide`. `session` creates a session with the right settings, and `java` finds a Java runtime for
+it. `types` and `predicate` translate types and conditions between Keytide and Spark.
 
 >>> spark = kt.spark.session()                                          # doctest: +SKIP
 >>> lake.table("shop.orders").scan().to_spark(spark).show()             # doctest: +SKIP
@@ -12,7 +12,7 @@ for it; `types` and `predicate` translate between the two vocabularies.
 from keytide.extras import library, require
 
 library("pyspark", "spark", "Spark")
-require("pandas", "spark", "Spark")  # pyspark loads it when rows come to Python
+require("pandas", "spark", "Spark")  # pyspark imports it to convert rows to Python
 
 from keytide.spark.lake_views import register_lake  # noqa: E402  # pyspark is there
 from keytide.spark.session import register, session  # noqa: E402

@@ -1,4 +1,4 @@
-"""Flows of change events on Spark: a DataFrame in one commit, a streaming one batch by batch."""
+"""`Lake.auto_cdc` on Spark: a DataFrame in one commit, or a stream batch by batch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ __all__ = ["FlowStream", "apply_events"]
 
 @dataclass(frozen=True)
 class FlowStream:
-    """How the query of a streaming source runs, as its user asks; None leaves it to Spark."""
+    """Settings of the query that a streaming source starts. None means Spark's default."""
 
     name: str | None = None
     checkpoint: str | None = None
@@ -66,13 +66,13 @@ def apply_events(
     stream: FlowStream,
     author: Author | None = None,
 ) -> Any:
-    """Make the events of a DataFrame part of the target, as `Lake.auto_cdc` says.
+    """Apply the events of a DataFrame to the target, as `Lake.auto_cdc` describes.
 
-    Gives a `WriteResult` or, of a streaming DataFrame, the query that was started.
+    Returns a `WriteResult` or, for a streaming DataFrame, the query that was started.
     """
     check_python(source.sparkSession)
     flow = Flow.of(request, arrow_schema_of(source.schema, request.target))
-    _deletes(source, flow), _truncates(source, flow)  # refused before a table is made
+    _deletes(source, flow), _truncates(source, flow)  # refused before a table is created
     apply = _Events(flow_target(catalog, flow), flow)
     if not source.isStreaming:
         refuse_stream_settings(stream.name, stream.checkpoint, stream.trigger or None)
@@ -94,20 +94,23 @@ def apply_events(
 
 @dataclass(frozen=True)
 class _Events:
-    """What is done with events. Pickles, for Spark Connect runs it elsewhere."""
+    """The function for `foreachBatch`.
+
+    It can be pickled, because Spark Connect runs it elsewhere.
+    """
 
     table: StoredTable
     flow: Flow
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Apply a micro-batch. To do so once more changes nothing."""
+        """Apply a micro-batch. Repeating it has no effect."""
         author = None
         if is_connect(batch) and runs_batch_function():
-            author = Author.fresh("auto-cdc-")  # it does not say which query it runs for
+            author = Author.fresh("auto-cdc-")  # not known for which query it runs
         self.write(batch, author)
 
     def write(self, events: DataFrame, author: Author | None) -> WriteResult:
-        """Write events in one atomic commit, after one that truncates, if some do."""
+        """Write events in one atomic commit, after a commit that truncates if any event does."""
         events, places = _split_truncates(events, self.flow)
         truncated = truncate_up_to(self.table, self.flow, places)
         return told_with(truncated, self._apply(_rows(events, self.flow), author))
@@ -155,7 +158,7 @@ class _Events:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """A writer of events that a shuffle has brought together: they come in their order again."""
+    """A writer of events after a shuffle, which restores their order."""
 
     writer: EventWriter
 
@@ -166,13 +169,16 @@ class _Ordered:
 
 
 def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table]:
-    """As for events in Arrow; of the places only the last one. Runs a job where some truncate."""
+    """Separate truncations as for events in Arrow, but return only the last place in the order.
+
+    Runs a job if any event truncates.
+    """
     truncates = _truncates(events, flow)
     order = list(flow.request.sequence_by)
     if truncates is None:
         return events, arrow_schema_of(events.schema, flow.request.target).empty_table()
     found = events.where(truncates).select(*map(column, order))
-    # One without a place comes first, for that is refused.
+    # An event without a place is sorted first, because it is refused.
     places_first = [column(name).isNotNull() for name in order]
     last = found.orderBy(*places_first, *(column(name).desc() for name in order)).limit(1)
     with on_driver():
@@ -183,7 +189,7 @@ def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table
 
 
 def _outlived(rows: DataFrame, truncation: Truncation) -> DataFrame:
-    """Those of some rows that a truncation does not reach."""
+    """The rows that a truncation does not remove."""
     predicate = truncation.in_microseconds.outlived_by
     if predicate is None:
         return rows
@@ -192,7 +198,7 @@ def _outlived(rows: DataFrame, truncation: Truncation) -> DataFrame:
 
 
 def _rows(events: DataFrame, flow: Flow) -> DataFrame:
-    """The events as rows of the flow's target, as `rows_of_events` makes those of Arrow."""
+    """The events as rows of the flow's target, as `rows_of_events` creates them for Arrow."""
     if ROW_KIND in events.columns:
         events = events.where(column(ROW_KIND) != "-U")
     by = zip(flow.starts, flow.request.sequence_by, strict=True) if flow.keeps_history else ()

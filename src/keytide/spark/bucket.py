@@ -1,8 +1,8 @@
 """The bucket of each row as a column of a DataFrame.
 
-Whole numbers are hashed by SQL expressions, which Spark compiles into the stage that reads the
-rows. Other keys go to Python and back (an Arrow UDF), which takes several times as long. Both give
-the buckets of the format.
+Integer keys are hashed by SQL expressions, which Spark compiles into the stage that reads the rows.
+Other keys are hashed in Python (an Arrow UDF), which takes several times as long. Both give the
+buckets that the table format defines.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ __all__ = ["with_bucket"]
 
 
 def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> DataFrame:
-    """The rows with one column more, which of so many buckets they are in, as INT.
+    """Add an INT column that contains the bucket of each row, out of `buckets` buckets.
 
-    A row whose key is NULL or cannot be converted has any bucket; writing it reports the error.
+    A row whose key is NULL or cannot be converted gets an arbitrary bucket. Writing the row reports
+    the error.
     """
     fields = view.bucket_fields
     if view.bucket_function != "default" or not _are_whole_numbers(fields, rows.schema):
@@ -39,7 +40,7 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
     steps, bucket = _murmur3_modulo(_words(fields), buckets)
     if rows.sparkSession.conf.get(_NAMES_AT_ONCE, "true") == "true":
         stepped = rows.selectExpr(*kept, *steps)
-    else:  # a query for each step, which takes twice as long to plan
+    else:  # one query per step, which takes twice as long to plan
         stepped = reduce(lambda made, step: made.selectExpr("*", step), steps, rows)
     return stepped.selectExpr(*kept, f"{bucket} AS {name}")
 
@@ -48,7 +49,7 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
 
 _SLOT_MASKS = {"TINYINT": 0xFF, "SMALLINT": 0xFFFF, "INT": 0xFFFF_FFFF}
 _ZERO = "0L"
-# Whether a column of a SELECT may name those before it.
+# Whether a column of a SELECT can refer to columns before it.
 _NAMES_AT_ONCE = "spark.sql.lateralColumnAlias.enableImplicitResolution"
 
 
@@ -64,7 +65,7 @@ def _value(field: Field) -> str:
 
 
 def _words(fields: Sequence[Field]) -> list[str]:
-    """The 4-byte words of the binary row of some columns, each a BIGINT of 0 to 2^32 - 1."""
+    """The 4-byte words of the binary row of some columns, each as a BIGINT from 0 to 2^32 - 1."""
     words = [_ZERO] * (header_size_bytes(len(fields)) // 4)
     for field in fields:
         mask = _SLOT_MASKS.get(field.type.root)
@@ -76,11 +77,11 @@ def _words(fields: Sequence[Field]) -> list[str]:
 
 
 def _murmur3_modulo(words: Sequence[str], buckets: int) -> tuple[list[str], str]:
-    """Murmur3 as steps that build on each other by name, and the bucket in terms of them.
+    """Murmur3 as a list of steps that refer to each other by name, and the bucket expression.
 
-    Each step is a column that the next ones name, in one SELECT; written out in one expression they
-    would double in size from one to the next. Arithmetic stays within BIGINT, so that it cannot
-    overflow, which Spark refuses in ANSI mode.
+    Each step is a column that later steps refer to in the same SELECT. Written as one expression,
+    the size would double with each step. Arithmetic stays within BIGINT, because ANSI mode refuses
+    overflows.
     """
     steps: list[str] = []
 
@@ -92,7 +93,7 @@ def _murmur3_modulo(words: Sequence[str], buckets: int) -> tuple[list[str], str]
     state = f"{SEED}L"
     for word in words:
         mixed = state
-        if word != _ZERO:  # a word of zeros mixes in nothing
+        if word != _ZERO:  # a word of zeros has no effect on the hash
             scrambled = let(_rotated(_times(word, 0xCC9E2D51), 15))
             mixed = f"({state} ^ {_times(scrambled, 0x1B873593)})"
         state = let(_low_half(f"({_rotated(mixed, 13)} * 5L + {0xE6546B64}L)"))
@@ -108,7 +109,7 @@ def _low_half(value: str) -> str:
 
 
 def _times(value: str, factor: int) -> str:
-    """The low half of a product of two words; the factor goes in halves of its own."""
+    """The low 32 bits of a product. The factor is split into halves to avoid an overflow."""
     high = f"shiftleft(({value} * {factor >> 16}L) & {0xFFFF}L, 16)"
     return _low_half(f"({value} * {factor & 0xFFFF}L + {high})")
 

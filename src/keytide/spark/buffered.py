@@ -1,6 +1,6 @@
-"""Rows that come to a task in small pieces, gathered into runs.
+"""Rows that reach a task in small pieces, combined into sorted runs.
 
-What executors load for a write: nothing here plans anything.
+Executors import this module to write, so it imports nothing that only planning needs.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from keytide.table.write.task import WriteTask, Written
 __all__ = ["ORDER", "BufferedTask", "in_order"]
 
 ORDER = scratch("order")
-"""The place of a row in its DataFrame, where a shuffle may have changed it."""
+"""The position of a row in its DataFrame, for when a shuffle may have changed the order."""
 
 
 @dataclass(frozen=True)
 class BufferedTask:
-    """A write of rows that come in small pieces, gathered into runs of 'write-buffer-size'."""
+    """Writes rows that arrive in small pieces, combined into runs of 'write-buffer-size'."""
 
     task: WriteTask
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
-        """Write the rows as one or more sorted runs per bucket. Raises as `WriteTask.feed`."""
+        """Write the rows as one or more sorted runs for each bucket. Raises as `WriteTask.feed`."""
         return self.task.feed(_runs(rows, self.task.view.options.write_buffer_bytes), number)
 
 
 def _runs(pieces: Iterable[pa.Table], buffer_bytes: int) -> Iterator[pa.Table]:
-    """The rows in tables of about `buffer_bytes`, each in the DataFrame's order."""
+    """The rows in tables of about `buffer_bytes`, each in the order of the DataFrame."""
     held: list[pa.Table] = []
     held_bytes = 0
     for piece in pieces:
@@ -46,11 +46,11 @@ def _runs(pieces: Iterable[pa.Table], buffer_bytes: int) -> Iterator[pa.Table]:
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """The rows in the order of their DataFrame, without the column that tells it."""
+    """Restore the rows' order in their DataFrame, and drop the column that contains it."""
     if ORDER not in rows.column_names:
         return rows
     order = rows.column(ORDER).combine_chunks()
     rows = rows.drop_columns([ORDER])
     if pc.all(pc.less_equal(order[:-1], order[1:])).as_py() in (True, None):
-        return rows  # as a rule: shuffle blocks come in the order of their tasks
+        return rows  # the usual case: shuffle blocks arrive in the order of their tasks
     return rows.take(pc.array_sort_indices(order))

@@ -1,4 +1,4 @@
-"""Changes as Spark plans: the same tasks as a local read of them, on executors."""
+"""Changes as Spark plans: executors run the same tasks as a local read of changes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ __all__ = ["bins_of", "changes_to_spark"]
 
 
 def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
-    """The changes as a lazy DataFrame that stays with their snapshots.
+    """The changes as a lazy DataFrame that keeps reading the same snapshots.
 
-    All rows of a key are in one partition, in their order.
+    All rows of a key are in one partition, in order.
 
-    Driver only; reads metadata, no data. Works on classic and Spark Connect sessions. What a task
-    raises reaches the user as the Keytide error, which is one of Spark's too.
+    Runs on the driver and reads metadata only. Works in classic and Spark Connect sessions. An
+    error in a task is raised as the Keytide error, which is also an error class of Spark.
     """
     check_python(spark)
     bins = bins_of(changes, cores(spark) * BINS_PER_CORE, changes.schema)
-    # A key that changed is told before and after.
+    # A changed key gives a before and an after image.
     count = 2 * sum(file.meta.row_count for task in changes.tasks() for file in task.files)
     return Executors().rows(bins, spark_schema(changes.schema), spark, count)
 
 
 def bins_of(changes: Changes, bins_max: int, schema: pa.Schema) -> list[BinTask]:
-    """The tasks in at most `bins_max` bins, which give the columns of `schema`.
+    """Pack the tasks into at most `bins_max` bins, which return the columns of `schema`.
 
-    Those of a lane stay together, in their order: partitions of a DataFrame have none.
+    Tasks of one lane stay together and in order, because the partitions of a DataFrame have no
+    order among them.
     """
     of_lanes: dict[Lane, list[ChangesTask]] = {}
     for task in changes.tasks():

@@ -1,4 +1,4 @@
-"""Spark Connect: how to tell its objects, and what they cannot tell us."""
+"""Spark Connect: how to recognize its objects, and what they do not expose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["CORES_UNKNOWN", "cores", "is_connect", "runs_batch_function"]
 
 CORES_UNKNOWN = 8
-"""A guess: Spark Connect does not say how many tasks run at a time."""
+"""A guess, because Spark Connect does not say how many tasks run in parallel."""
 
 
 def is_connect(handle: Any) -> bool:
@@ -17,10 +17,10 @@ def is_connect(handle: Any) -> bool:
 
 
 def cores(spark: Any) -> int:
-    """How many tasks of a session run at a time."""
+    """The number of tasks of a session that run in parallel."""
     return CORES_UNKNOWN if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def runs_batch_function() -> bool:
-    """Whether this process is a Connect server's worker that runs functions of `foreachBatch`."""
+    """Whether this process is a Connect server's worker that runs `foreachBatch` functions."""
     return "SPARK_CONNECT_LOCAL_URL" in os.environ

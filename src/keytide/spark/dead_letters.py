@@ -1,4 +1,4 @@
-"""The table of the messages that could not be applied, with the reason of each."""
+"""The table of messages that could not be applied, with the reason for each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _KEY = ["digest"]
 
 
 class DeadLetters:
-    """The dead letters of one table, by digest: a message delivered twice is kept once.
+    r"""The dead letters of one table, keyed by digest: a message delivered twice is stored once.
 
-    `raw` is BYTES and holds a message exactly as it came. In a table where it is STRING, a message
-    that is no UTF-8 is kept as `\\x` and its hexadecimal digits.
+    `raw` is BYTES and contains the message unchanged. In a table where it is STRING, a message that
+    is not valid UTF-8 is stored as `\x` and its hexadecimal digits.
     """
 
     def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
-        """Dead letters of the table `subject`; the table `name` is made when there are some.
+        """The dead letters of the table `subject`. The table `name` is created on the first one.
 
-        Raises `InvalidError` where there is such a table and it cannot take them.
+        Raises `InvalidError` when the table exists and has the wrong definition.
         """
         self._catalog = catalog
         self._name = name
@@ -46,8 +46,9 @@ class DeadLetters:
     def keep(self, letters: DataFrame, batch_id: int) -> None:
         """Store messages (`raw` as bytes, `reason`) once, however often a batch is repeated.
 
-        Their digests make that so. A batch that is repeated may refuse other messages than it did
-        at first, so they are not committed in the name of the batch. Raises what `append` raises.
+        The key, a digest of the message, removes duplicates. The batch's own commit identifier is
+        not used, because a repeated batch can refuse other messages than the first attempt did.
+        Raises what `append` raises.
         """
         table = self._table()
         raw = F.col("raw")

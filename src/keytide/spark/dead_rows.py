@@ -1,9 +1,10 @@
-"""Rows that deletion vectors mark, taken out of what Spark's own reader reads.
+"""Removal of rows that deletion vectors mark from what Spark's own reader reads.
 
-Each file's vector goes to the executors as a bitmap, broadcast by what tells the file apart, in
-which a row's bit is found by its position: a look-up for each row, with no set of dead rows to be
-hashed. A bitmap is a list of stretches of 65,536 rows, as a Roaring bitmap's containers, and a
-stretch with no dead row is NULL, so what is broadcast grows with dead rows and not with files.
+The vector of each file is broadcast to the executors as a bitmap, under a value that identifies the
+file. A row's bit is found by its position, so each row costs one lookup and no hashing. A bitmap is
+a list of stretches of 65,536 rows, like the containers of a Roaring bitmap. A stretch without
+deleted rows is NULL, so the size of the broadcast depends on the number of deleted rows and not on
+the size of the files.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from keytide.table.state.view import TableView
 __all__ = ["BITS", "FILE", "bitmaps_of", "told_apart", "without_dead_rows", "without_marked"]
 
 FILE, BITS = map(scratch, ("file", "bits"))
-# Powers of two: rows of a stretch, and of one word in it.
+# Powers of two: rows per stretch, and rows per word in it.
 _STRETCH_SHIFT, _WORD_SHIFT = 16, 6
 _STRETCH = 1 << _STRETCH_SHIFT
 _WORDS = _STRETCH >> _WORD_SHIFT
@@ -35,11 +36,11 @@ _WORDS = _STRETCH >> _WORD_SHIFT
 def without_dead_rows(
     rows: DataFrame, view: TableView, files: Sequence[PlannedFile], spark: SparkSession
 ) -> DataFrame:
-    """Rows that Spark's file reader reads, lazily, without those that files' vectors mark.
+    """Remove the rows that deletion vectors mark from rows that Spark's file reader reads, lazily.
 
-    `files` are the ones that it reads, each with a vector and on local disk. Vectors are read on
-    the driver, and their bitmaps broadcast when the frame is evaluated. Raises `DataError` when a
-    file or a vector is missing or torn.
+    `files` are the files that Spark reads, each of them with a vector and on local disk. The driver
+    reads the vectors, and broadcasts their bitmaps when the frame is evaluated. Raises `DataError`
+    when a file or a vector is missing or corrupt.
     """
     places = (view.data_file(file.entry) for file in files)
     paths = [local for store, path in places if (local := store.local_path(path)) is not None]
@@ -51,12 +52,12 @@ def without_dead_rows(
 
 
 def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFrame:
-    """Rows that Spark's file reader reads, lazily, without those that bitmaps mark.
+    """Remove the rows that bitmaps mark from rows that Spark's file reader reads, lazily.
 
-    `bitmaps` has for a file its value of `known_by`, a column of Spark's metadata, as `FILE`, and
-    its bitmap as `BITS`; a file without one has no marked rows.
+    For each file, `bitmaps` has the file's value of `known_by`, a column of Spark's metadata, as
+    `FILE`, and its bitmap as `BITS`. A file without a bitmap has no marked rows.
     """
-    # A column of the table may be called `_metadata` too.
+    # The table may have a column that is named `_metadata` too.
     metadata = rows.metadataColumn("_metadata")
     marked = rows.join(F.broadcast(bitmaps), metadata[known_by] == bitmaps[FILE], "left")
     dead = _bit(bitmaps[BITS], metadata["row_index"])
@@ -64,11 +65,11 @@ def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFr
 
 
 def told_apart(paths: Sequence[Path]) -> tuple[str, pa.Array]:
-    """What of Spark's metadata tells files of different names apart, and its value for each.
+    """A column of Spark's file metadata that distinguishes the files, and its value for each file.
 
-    Their sizes if no two are alike, for a number is found in a fraction of the time of a name. They
-    are looked at and not believed: by a wrong one, dead rows would be read. Raises `OSError` for a
-    file that is missing.
+    It is the file size if no two sizes are equal, because finding a number is much faster than
+    finding a name. The sizes are read from the files and not from manifests: with a wrong size,
+    deleted rows would be returned. Raises `OSError` for a missing file.
     """
     sizes = [path.stat().st_size for path in paths]
     if len({*sizes}) == len(paths):
@@ -77,7 +78,7 @@ def told_apart(paths: Sequence[Path]) -> tuple[str, pa.Array]:
 
 
 def _bit(bits: Column, row: Column) -> Column:
-    """Whether a row is dead: 1 or 0, and NULL in a stretch and a file that have no dead rows."""
+    """Whether a row is deleted: 1 or 0. NULL in a stretch or a file without deleted rows."""
     stretch = F.get(bits, F.shiftright(row, _STRETCH_SHIFT).cast("int"))
     word = F.shiftright(row, _WORD_SHIFT).bitwiseAND(F.lit(_WORDS - 1))
     in_word = row.bitwiseAND(F.lit((1 << _WORD_SHIFT) - 1))
@@ -85,14 +86,14 @@ def _bit(bits: Column, row: Column) -> Column:
 
 
 def bitmaps_of(files: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
-    """The bitmap of each file, by the positions of its rows that are dead."""
+    """The bitmap of each file, given the positions of its deleted rows."""
     found = [_bitmap(positions) for positions in files]
     ends = np.cumsum([0, *map(len, found)])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(found))
 
 
 def _bitmap(positions: npt.NDArray[np.int64]) -> pa.Array:
-    """Bitmaps of a file's stretches up to its last dead row, each of words of 64 rows."""
+    """Bitmaps of a file's stretches up to its last deleted row, in words of 64 rows."""
     with_dead, which = np.unique(positions >> _STRETCH_SHIFT, return_inverse=True)
     flags = np.zeros(len(with_dead) * _STRETCH, dtype=np.uint8)
     flags[which * _STRETCH + (positions & (_STRETCH - 1))] = 1

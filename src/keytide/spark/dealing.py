@@ -1,4 +1,4 @@
-"""Versions of keys dealt out by key on Spark: a shuffle of pages, and what merges them."""
+"""Versions of external tables on Spark: a shuffle by key, and the tasks that merge them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PLACES_MAX = 4096
 def dealt_by_key(
     versions: SourceVersions, columns: tuple[str, ...], spark: SparkSession, count: int | None
 ) -> DataFrame:
-    """Some columns of versions, dealt out by key: a partition for each place.
+    """Some columns of the versions, shuffled by key: one partition for each place.
 
-    `count` is how many rows Spark is to think will come of them, None where nobody knows.
+    `count` is the row count that Spark should assume for the result, None if it is unknown.
     """
     places = places_for(versions, columns, spark)
     rows_max = rows_at_once(memory_of(versions.view), len(columns))
@@ -42,33 +42,33 @@ def dealt_by_key(
 
 
 def places_for(versions: SourceVersions, columns: Sequence[str], spark: SparkSession) -> int:
-    """How many places to deal to: to each as much as is merged at once, and some to each core."""
+    """The number of partitions: one for each amount merged together, and several per core."""
     needed = (bytes_of(versions, columns) or 0) // budget_of(memory_of(versions.view))
     return min(_PLACES_MAX, max(cores(spark) * BINS_PER_CORE, needed))
 
 
 def memory_of(view: TableView) -> int:
-    """What a task may hold of a table."""
+    """The memory that a task can use for a table."""
     return min(view.options.read_memory_bytes, TASK_MEMORY_BYTES)
 
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Merges what fell to one place."""
+    """Merges the versions of one partition."""
 
     by_key: KeyMerge
     shown: ShownRows
     schema: pa.Schema
 
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows as Spark wants them. Runs on executors."""
+        """The rows in Spark's batch format. Runs on executors."""
         frames = dealt_frames(dealt)
         for rows in self.by_key.merged(frames, memory_of(self.by_key.view), cuts_of_dealt, []):
             yield from spark_batches(self.shown.of(rows), self.schema)
 
 
 def bytes_of(versions: SourceVersions, columns: Sequence[str]) -> int | None:
-    """About what the versions take in memory; None where nobody knows."""
+    """The approximate size of the versions in memory, None if it is unknown."""
     rows = [part.rows for part in versions.parts]
     if None not in rows:
         return sum(n or 0 for n in rows) * VALUE_BYTES * len(columns)

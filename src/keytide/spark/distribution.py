@@ -1,11 +1,11 @@
-"""How the rows of a DataFrame come to the tasks that write them.
+"""How the rows of a DataFrame are distributed to the tasks that write them.
 
-By `hash`, a shuffle brings the rows of each bucket into one task, so that each bucket gets one
-sorted run. By `none` the rows stay in the partitions of the DataFrame, and each task writes a run
-for each bucket that it meets: that saves a third to a half of the work of a load, and leaves the
-runs to be merged by readers until they are compacted. Either way the later row of a key wins: rows
-keep the order of the DataFrame through a shuffle, and tasks have higher sequence numbers than those
-of the partitions before.
+With `hash`, a shuffle brings the rows of each bucket to one task, so that each bucket gets one
+sorted run. With `none`, the rows stay in the partitions of the DataFrame, and each task writes a
+run for each bucket in its rows. This saves a third to a half of the work of a load, but readers
+must merge the runs until they are compacted. In both cases the later row of a key wins: a shuffle
+keeps the order of the DataFrame's rows, and the tasks of later partitions use higher sequence
+numbers.
 """
 
 from __future__ import annotations
@@ -31,25 +31,31 @@ from keytide.types import quoted
 __all__ = ["TASKS_PER_CORE", "by_bucket", "distributed"]
 
 TASKS_PER_CORE = 4
-"""Tasks of a write at most; more balance better where partitions differ in size."""
+"""Maximum number of tasks of a write, per core.
+
+More tasks balance partitions of different sizes.
+"""
 
 _SMALL_BYTES = 10 << 20
-"""Up to here a task costs more than it balances. Spark's own idea of a small relation."""
+"""Below this size, a task costs more than it gains.
+
+It is Spark's own limit for a small relation.
+"""
 
 _ROWS_PER_PLANNED = 2
-"""How many times larger rows are in memory than Spark plans for those of files."""
+"""How many times larger rows are in memory than Spark estimates for rows from files."""
 
 
 def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteTask, DataFrame]:
-    """A task and the partitions to feed to it, as 'write.distribution' says.
+    """The write task and the DataFrame to feed it with, according to 'write.distribution'.
 
-    `live` are the files that the rows come on top of. Plans the DataFrame, and runs nothing. Raises
-    `InvalidError` where an option that another engine has set cannot be.
+    `live` are the table's current files. Plans the DataFrame, but runs no job. Raises
+    `InvalidError` for an option set by another engine whose value is not supported.
     """
     check_distribution(task.view.schema, task.view.options)
     partitions = None if is_connect(df) else partition_count(df)
     if partitions == 1:
-        return replace(task, threads=os.cpu_count() or 1), df  # a single task may use all cores
+        return replace(task, threads=os.cpu_count() or 1), df  # a single task can use all cores
     if _stays(task.view, df, partitions, live):
         return replace(task, threads=_threads(df, partitions)), df
     task = replace(task, layout=task.layout.for_tasks(cores(df.sparkSession)))
@@ -74,7 +80,7 @@ def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFil
 
 
 def _scatters(view: TableView) -> bool:
-    """Whether any number of tasks may write to where the rows go, as none is merged there."""
+    """Whether any number of tasks can write to one bucket, because its rows are never merged."""
     one_place = not view.schema.partition_keys and view.options.bucket <= 1
     return one_place and not view.kind.has_key
 
@@ -84,13 +90,13 @@ def _has_files(live: LiveFiles) -> bool:
 
 
 def _runs(partitions: int, planned: int, view: TableView) -> int:
-    """How many runs each bucket gets of so many partitions."""
+    """The number of runs that each bucket gets from this number of partitions."""
     held = _ROWS_PER_PLANNED * planned / max(partitions, 1)
     return partitions * math.ceil(held / view.options.write_buffer_bytes)
 
 
 def _threads(df: DataFrame, partitions: int | None) -> int:
-    """Threads of each task, where there are fewer tasks than cores."""
+    """Threads of each task, when there are fewer tasks than cores."""
     if partitions is None:
         return 1
     return max(1, min(os.cpu_count() or 1, cores(df.sparkSession) // max(partitions, 1)))
@@ -102,15 +108,15 @@ _BUCKET, _TARGET = map(scratch, ("bucket", "target"))
 
 
 def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
-    """The rows with each bucket in one partition; their order in the DataFrame is in `ORDER`."""
+    """Shuffle each bucket into one partition. The column `ORDER` has the original row order."""
     df = with_placing_columns(df, view)
     names = [quoted(name) for name in df.columns]
-    # A key that may come in any partition has to come to one task.
+    # When keys can move between partitions, all rows of a key must reach one task.
     apart = () if view.moves_keys else view.schema.partition_keys
     partition_keys = ", ".join(map(quoted, apart))
     count = _task_count(df) if partition_keys else min(_task_count(df), spread)
-    # Any spread will do that keeps a bucket together: the bucket itself is computed by the format's
-    # own hash, below.
+    # Any hash works here as long as a bucket stays together. The bucket itself is computed below by
+    # the format's own hash.
     target = f"pmod(hash({partition_keys}), {count})" if partition_keys else "0"
     rows = df.selectExpr(*names, f"monotonically_increasing_id() AS {ORDER}")
     if spread > 1:
@@ -121,6 +127,6 @@ def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
 
 
 def _task_count(df: DataFrame) -> int:
-    """How many tasks write at most: no more than run at a time where there is little to write."""
+    """The maximum number of tasks that write: for small data, as many as run in parallel."""
     is_small = not is_connect(df) and planned_bytes(df) <= _SMALL_BYTES
     return cores(df.sparkSession) * (1 if is_small else TASKS_PER_CORE)

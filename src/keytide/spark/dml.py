@@ -1,10 +1,10 @@
-"""Row-level changes on Spark, by executors or, where there is little to read, by the driver.
+"""Row-level changes on Spark, in executors or, for small amounts of data, in the driver.
 
-On executors the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and
-computes the new values; then tasks hand them to a source of the split that they came from. Where a
-statement names other tables too, Spark may have moved rows, and they are brought together by split
-again. Where the splits say exactly which rows are meant and new values are constants, there is
-nothing to compute: a task reads and changes at once.
+On executors, the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and
+computes the new values. Then tasks pass these to a page source of the split that they came from. If
+a statement also refers to other tables, Spark may have moved rows, so they are grouped by split
+again. If the splits contain exactly the affected rows and the new values are constants, there is
+nothing to compute, and one task reads and changes the rows.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = ["ExecutorMerge", "PlacedMerge", "SparkRowHost"]
 
 @dataclass(frozen=True)
 class SparkRowHost:
-    """Carries DELETE and UPDATE out on a session; see `Host`."""
+    """Runs DELETE and UPDATE in a session. See `Host`."""
 
     query: RowQuery
     spark: SparkSession
     compute: Callable[[Sequence[str], DataFrame], DataFrame]
-    """Runs the query with some columns passed through, over the target's rows."""
+    """Runs the query over the target's rows. Some columns are passed through unchanged."""
     driver_bytes_max: int
 
     def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
@@ -55,7 +55,7 @@ class SparkRowHost:
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
-        """See `Host.change`. One Spark job at most."""
+        """See `Host.change`. Runs at most one Spark job."""
         constants = self._constants(scanned.is_exact)
         workers = workers_at(self._place(scanned.stored_bytes, constants), self.spark)
         if constants is None:
@@ -67,7 +67,7 @@ class SparkRowHost:
         workers.each(tasks, take)
 
     def _constants(self, is_exact: bool) -> pa.Table | None:
-        """The new values of all rows of the splits, where there is nothing else to find out."""
+        """The constant new values of all rows in the splits, None if they must be computed."""
         return self.query.constants if is_exact else None
 
     def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> Place:
@@ -86,7 +86,7 @@ class SparkRowHost:
         names = (*passed.names, SPLIT)
         task = ChangeTask(scanned, change, passed, self.query.fields, self.query.table)
         results: list[list[SplitResult]] = []
-        # A join or a subquery may move rows away from those of their split.
+        # A join or a subquery can move rows away from the other rows of their split.
         moved = bool(self.query.bound.relations)
         try:
             rows = self.compute(names, workers.shown(scanned, passed))
@@ -101,14 +101,14 @@ class SparkRowHost:
 
 @dataclass(frozen=True)
 class ExecutorMerge:
-    """Carries a MERGE out on executors; see `MergeHost`. One Spark job."""
+    """Runs a MERGE on executors. See `MergeHost`. Runs one Spark job."""
 
     query: MergeQuery
     spark: SparkSession
     compute: Callable[[PassThrough, DataFrame], DataFrame]
     """Runs the query over the target's rows."""
     source: Source | None = None
-    """What the query merges, where rows of the target that match nothing of it stay as they are."""
+    """The source of the merge, if target rows without a match do not change. Otherwise None."""
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`."""
@@ -118,7 +118,7 @@ class ExecutorMerge:
 
     @contextmanager
     def _target(self, scanned: Scanned, passed: PassThrough) -> Iterator[DataFrame]:
-        """The rows of the target that are needed."""
+        """The rows of the target that the merge needs."""
         source = self.source
         columns = {} if source is None else source.columns(self.query.match, scanned)
         if source is None or not (columns and scanned.splits and source.is_dealt):
@@ -135,7 +135,7 @@ class ExecutorMerge:
         take: Callable[[SplitResult], None],
     ) -> None:
         workers = ExecutorWorkers(self.spark)
-        # All that concerns a row of the target comes to one task; new rows are dealt out.
+        # Everything about one target row goes to one task. New rows are spread over all tasks.
         every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
         by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
         task = MergeTask(sinks, passed, self.query.made, workers.count)
@@ -145,7 +145,7 @@ class ExecutorMerge:
             raise self.query.bound.refused(str(error).splitlines()[0]) from error
 
     def _place(self, sinks: Sinks, passed: PassThrough) -> str:
-        """What rows have in common that belong to one task, in SQL; NULL for a new row."""
+        """An SQL expression with equal values for rows of the same task, NULL for a new row."""
         if not sinks.layout:
             return quoted(ROW)
         names = [f.name for f in sinks.pages.row_id.type]
@@ -155,11 +155,11 @@ class ExecutorMerge:
 
 @dataclass(frozen=True)
 class PlacedMerge:
-    """Carries a MERGE out where its size says; see `MergeHost`."""
+    """Runs a MERGE in the driver or on executors, depending on its size. See `MergeHost`."""
 
     here: DriverMerge
     executors: Callable[[], ExecutorMerge]
-    """Made when it is needed: its source is a DataFrame."""
+    """Created only when it is needed, because its source is a DataFrame."""
     driver_bytes_max: int
 
     def explained(self, stored_bytes: int | None) -> Sequence[str]:

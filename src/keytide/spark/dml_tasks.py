@@ -1,4 +1,4 @@
-"""What executors do for row-level changes. Nothing here loads a parser of SQL."""
+"""Executor tasks for row-level changes. This module does not import an SQL parser."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ __all__ = [
 ]
 
 SPLIT = "$split"
-"""The column with the numbers of splits."""
+"""The column that contains the split number."""
 
 GROUP = "$group"
-"""The column with the numbers of groups of splits."""
+"""The column that contains the number of the group of splits."""
 
 _SPLIT_SHIFT = 40
-"""Rows of a split have this many bits for their number: a trillion."""
+"""Number of bits for a row's number within a split: up to a trillion rows."""
 
 
 def scanned_schema(scanned: Scanned, passed: PassThrough) -> pa.Schema:
-    """The columns that tasks give of a target: what is passed through, and the split's number."""
+    """The columns that tasks return for a target: those passed through, and the split number."""
     return passed.schema(scanned.columns).append(pa.field(SPLIT, pa.int32()))
 
 
 @dataclass(frozen=True)
 class MatchingTask:
-    """Reads the rows of splits that a source can match.
+    """Reads the rows of splits that can match a source.
 
-    It is given values that the source has for `columns` of the target, and last the group of splits
-    that they were dealt to. There are `groups` of these; split `n` is of group `n % groups`. Of a
-    group without values no row is read.
+    The input contains the source's values for `columns` of the target and, in the last column, a
+    group of splits. There are `groups` groups, and split `n` belongs to group `n % groups`. No row
+    is read from a group without values.
     """
 
     scanned: Scanned
@@ -61,7 +61,7 @@ class MatchingTask:
     groups: int
 
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As `ScanTask.batches`, of the groups that rows were dealt to."""
+        """Like `ScanTask.batches`, for the groups that occur in the input."""
         for group, values in _gathered(dealt, self.columns).items():
             for number in range(group, len(self.scanned.splits), self.groups):
                 split = self.scanned.pages.apply_values(
@@ -72,13 +72,13 @@ class MatchingTask:
 
 
 _GATHERED_MAX = 1 << 20
-"""Of more rows than this it is not held which values they have."""
+"""With more rows than this, the distinct values are not collected."""
 
 
 def _gathered(
     dealt: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> dict[int, dict[str, pa.Array]]:
-    """The values of each column, by group; of groups with too many rows none are told."""
+    """The values of each column, by group. Groups with too many rows have no values."""
     counts: dict[int, int] = {}
     held: dict[int, list[pa.RecordBatch]] = {}
     for batch in dealt:
@@ -96,7 +96,7 @@ def _gathered(
 
 
 def _values(batches: Sequence[pa.RecordBatch]) -> dict[str, pa.Array]:
-    """The values of each column, once each."""
+    """The distinct values of each column."""
     if not batches:
         return {}
     rows = pa.Table.from_batches(batches)
@@ -112,7 +112,7 @@ class ScanTask:
     number: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, each with its number and that of the split."""
+        """The rows, each with its row number and its split number."""
         wanted = self.passed.read_columns(self.scanned.columns)
         schema = self.passed.schema(self.scanned.columns)
         source = _open(self.scanned, self.scanned.splits[0], wanted)
@@ -140,7 +140,10 @@ def _open(scanned: Scanned, split: Split, columns: Sequence[ColumnHandle]) -> Up
 
 @dataclass(frozen=True)
 class WholeTask:
-    """Applies a change to every row of one split; `values` has the same row for all of them."""
+    """Applies a change to every row of one split.
+
+    `values` has the same new values for all of them.
+    """
 
     scanned: Scanned
     change: RowChange
@@ -149,7 +152,7 @@ class WholeTask:
     table: str
 
     def __call__(self) -> SplitResult:
-        """What came of the split."""
+        """The result of the split."""
         (split,), row_id = self.scanned.splits, self.scanned.columns[-1:]
         source = _open(self.scanned, split, row_id)
         rows = 0
@@ -160,7 +163,7 @@ class WholeTask:
                     rows += page.num_rows
             return SplitResult(rows, source.finish())
         except BaseException:
-            with suppress(Exception):  # the error that led here says more
+            with suppress(Exception):  # the original error is more useful
                 source.abort()
             raise
         finally:
@@ -175,7 +178,7 @@ class WholeTask:
 
 @dataclass(frozen=True)
 class ChangeTask:
-    """Hands rows to sources of the splits that they came from."""
+    """Passes rows to page sources of the splits that they came from."""
 
     scanned: Scanned
     change: RowChange
@@ -184,7 +187,7 @@ class ChangeTask:
     table: str
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> list[SplitResult]:
-        """What came of the splits whose rows came here."""
+        """The results of the splits whose rows this task received."""
         sources: dict[int, UpdatablePageSource] = {}
         counts: dict[int, int] = {}
         try:
@@ -200,7 +203,7 @@ class ChangeTask:
             return [SplitResult(counts[s], source.finish()) for s, source in sources.items()]
         except BaseException:
             for source in sources.values():
-                with suppress(Exception):  # the error that led here says more
+                with suppress(Exception):  # the original error is more useful
                     source.abort()
             raise
         finally:
@@ -216,7 +219,7 @@ class ChangeTask:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Hands merged rows to a sink."""
+    """Passes merged rows to a sink."""
 
     sinks: Sinks
     passed: PassThrough
@@ -224,7 +227,7 @@ class MergeTask:
     count: int
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> SplitResult | None:
-        """What came of one sink; None where no row came here."""
+        """The result of one sink, None if the task received no rows."""
         context = TaskContext.get()
         place = number if context is None else int(context.partitionId())
         sink = None

@@ -1,8 +1,8 @@
-"""Who carries row-level changes out on a session: executors, or threads of the driver.
+"""Where row-level changes run: on executors, or in threads of the driver.
 
-Both read the splits of a target, show the rows to Spark SQL and feed tasks with what that makes of
-them. What the driver shows is a local relation, and what it gets comes back to it, so no task runs
-in Python beside it.
+Both read the splits of a target, show the rows to Spark SQL, and feed its result to tasks. The
+driver shows the rows as a local relation and collects the result, so Spark starts no Python task
+for them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class Workers(Protocol):
-    """Those who work on the rows of a target."""
+    """The workers for the rows of a target."""
 
     @property
     def count(self) -> int:
-        """How many tasks the rows of a MERGE are dealt to."""
+        """The number of tasks among which the rows of a MERGE are distributed."""
         ...
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
@@ -53,23 +53,26 @@ class Workers(Protocol):
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
     ) -> None:
-        """Run a task on rows, those of a split together; `moved`: they may lie apart by now."""
+        """Run a task on rows grouped by split.
+
+        `moved` means that rows of a split may be scattered.
+        """
         ...
 
     def feed_dealt(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
-        """Run a task on rows, those together for which `by` is the same."""
+        """Run a task on rows grouped by the value of `by`."""
         ...
 
 
 def workers_at(place: Place, spark: SparkSession) -> Workers:
-    """Those at a place."""
+    """The workers for a place."""
     return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark)
 
 
 def one_by_one(scanned: Scanned) -> Iterator[Scanned]:
-    """The splits, each by itself."""
+    """The splits, one at a time."""
     for split in scanned.splits:
         yield replace(scanned, splits=[split])
 
@@ -80,7 +83,7 @@ def _scan_tasks(scanned: Scanned, passed: PassThrough) -> list[ScanTask]:
 
 @dataclass(frozen=True)
 class ExecutorWorkers:
-    """Executors: a partition for each split."""
+    """Executors, with one partition per split."""
 
     spark: SparkSession
 
@@ -90,7 +93,7 @@ class ExecutorWorkers:
         return max(cores(self.spark), 1)
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """See `Workers`. One Spark job."""
+        """See `Workers`. Runs one Spark job."""
         Cluster(self.spark).each(tasks, take)
 
     def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
@@ -102,7 +105,7 @@ class ExecutorWorkers:
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
     ) -> None:
-        """See `Workers`. One Spark job."""
+        """See `Workers`. Runs one Spark job."""
         if moved:
             rows = rows.repartition(self.count, column(SPLIT))
         Executors().feed(task, rows, take)
@@ -110,13 +113,13 @@ class ExecutorWorkers:
     def feed_dealt(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
-        """See `Workers`. One Spark job."""
+        """See `Workers`. Runs one Spark job."""
         Executors().feed(task, rows.repartition(self.count, by), take)
 
 
 @dataclass(frozen=True)
 class DriverWorkers:
-    """Threads of the driver, which holds all of the rows."""
+    """Threads of the driver, which holds all rows in memory."""
 
     spark: SparkSession
     count: int = 1
@@ -126,11 +129,11 @@ class DriverWorkers:
         local_runner().each(tasks, take)
 
     def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
-        """See `Workers`. Reads all of them."""
+        """See `Workers`. Reads all rows."""
         schema = batch_schema(scanned_schema(scanned, passed))
         reads = [partial(_read, task, schema) for task in _scan_tasks(scanned, passed)]
         tables = local_runner().map(reads)
-        # No empty batches: pyspark's createDataFrame loses the rows behind one.
+        # Empty batches are removed, because pyspark's createDataFrame loses the rows after one.
         batches = [each for table in tables for each in table.to_batches() if each.num_rows]
         rows = pa.Table.from_batches(batches, schema)
         return self.spark.createDataFrame(rows, spark_schema(schema))
@@ -138,7 +141,7 @@ class DriverWorkers:
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
     ) -> None:
-        """See `Workers`. A Spark job of the JVM alone."""
+        """See `Workers`. Runs a Spark job in the JVM only."""
         found = self._computed(rows)
         splits = found.column(SPLIT).to_numpy()
         tasks = [
@@ -150,7 +153,7 @@ class DriverWorkers:
     def feed_dealt(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
-        """See `Workers`. A Spark job of the JVM alone; all rows are together."""
+        """See `Workers`. Runs a Spark job in the JVM only. All rows form one group."""
         self._run([partial(task.feed, [self._computed(rows)], 0)], take)
 
     def _computed(self, rows: DataFrame) -> pa.Table:

@@ -1,7 +1,7 @@
-"""A MERGE by the driver alone: the source comes to it, and of the target the rows that it matches.
+"""MERGE in the driver: collects the source, and reads only the target rows that can match.
 
-Where nothing is to be computed, such as a condition of a WHEN, the local engine joins them. What
-expressions mean is for Spark to say, so it gets both as local relations.
+The local engine joins them if nothing has to be computed, such as a condition of a WHEN clause.
+Expressions must have Spark's semantics, so otherwise Spark gets both sides as local relations.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _SOURCE = "keytide_merged"
 
 @dataclass(frozen=True)
 class DriverMerge:
-    """Carries a MERGE out in the driver."""
+    """Runs a MERGE in the driver."""
 
     query: MergeQuery
     spark: SparkSession
     rows: Callable[[BoundQuery], DataFrame]
-    """Runs a query."""
+    """Runs a query and returns its rows."""
     compute: Callable[[MergeQuery, PassThrough, Mapping[str, DataFrame]], DataFrame]
-    """Runs the query over views that are given."""
+    """Runs the query over the given views."""
     memory_bytes: int
 
     def bytes_of(self, stored_bytes: int | None) -> int | None:
-        """What a MERGE with a target of so many bytes counts; None where nobody knows."""
+        """The size to count for a MERGE into a target of this size, None if it is unknown."""
         source = self._source_bytes
         if source is None or stored_bytes is None:
             return None
@@ -57,7 +57,7 @@ class DriverMerge:
         return source + stored_bytes * (COPIES if all_pass else 1)
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
-        """See `MergeHost.merge`. REQUIRES: `bytes_of` knows the size."""
+        """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
         if self.query.is_plain:
             self._local().merge(scanned, sinks, take)
             return
@@ -77,7 +77,7 @@ class DriverMerge:
             raise query.bound.refused(str(error).splitlines()[0]) from error
 
     def _local(self) -> LocalMergeHost:
-        """What joins by the local engine, with rows of Spark's brought to it."""
+        """The local engine's host, over rows that were collected from Spark."""
         relations = tuple(map(_brought, self.query.bound.relations))
         bound = replace(self.query.bound, relations=relations)
         return LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
@@ -86,7 +86,7 @@ class DriverMerge:
 
     @property
     def _relation(self) -> Relation | None:
-        """The source where it is a table or rows that were given."""
+        """The source, if it is a table or given rows."""
         view = self.query.match.view
         return next((r for r in self.query.bound.relations if r.view == view), None)
 
@@ -97,7 +97,7 @@ class DriverMerge:
         return _SOURCE, self.query.with_source(_SOURCE)[1]
 
     def _source(self) -> pa.Table:
-        """Its rows."""
+        """The rows of the source."""
         relation = self._relation
         if isinstance(relation, StoredRelation):
             return relation.scan().to_arrow()
@@ -107,7 +107,7 @@ class DriverMerge:
 
     @cached_property
     def _frame(self) -> DataFrame:
-        """The source as Spark has it."""
+        """The source as a DataFrame."""
         relation = self._relation
         if relation is None:
             return self.rows(self.query.with_source(_SOURCE)[0])
@@ -128,7 +128,7 @@ class DriverMerge:
 
     @cached_property
     def _columns(self) -> Mapping[str, str]:
-        """The columns by which the target is looked up, each with the one of the source."""
+        """Target columns for looking up target rows, each with its source column."""
         if not self.query.needs_matched_only:
             return {}
         relation = self._relation
@@ -153,7 +153,7 @@ def _collected(rows: DataFrame) -> pa.Table:
 
 
 def _has_exact_types(rows: DataFrame) -> bool:
-    """Whether rows that come to the driver and go back have the types that they had."""
+    """Whether rows keep their types when they are collected and sent back to Spark."""
     back = spark_schema(arrow_schema_of(rows.schema, "of the source"))
     return bool(back.simpleString() == rows.schema.simpleString())
 

@@ -1,4 +1,4 @@
-"""Keytide's errors on their way back from executors."""
+"""Conversion of Spark's errors back to the Keytide errors that caused them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from keytide.spark.python import WAY_OUT
 
 __all__ = ["keytide_error", "keytide_error_of", "on_driver", "over_files"]
 
-# The last line of a Python traceback, which a report may have left out, up to what the JVM writes
-# behind it. What another error quotes is not what was raised.
+# The last line of a Python traceback (which a report may have omitted), without the text that the
+# JVM adds after it. An error that is only quoted by another error is not matched.
 _RAISED = re.compile(
     r"(?:^|(?<!Error)(?<!Exception): )keytide\.errors\.(\w+): (.*?)"
     r"(?=\n\n|\n\s*(?:at |SQLSTATE|Driver stacktrace)|\Z)",
@@ -31,10 +31,10 @@ _UNFIT_PYTHON = re.compile(
 
 @contextmanager
 def on_driver() -> Iterator[None]:
-    """Raise what a task raised as the same Keytide error, where it was one.
+    """Raise a Keytide error from a task again as the same error.
 
-    A file that Spark's own reader cannot read is a `DataError`. What Spark itself raises, also
-    where it comes as a bare Java error, is a `PySparkException`.
+    A file that Spark's own reader cannot read is a `DataError`. An error of Spark itself, including
+    a plain Java error, is a `PySparkException`.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def on_driver() -> Iterator[None]:
 
 
 def keytide_error_of(error: Exception) -> KeytideError | None:
-    """The Keytide error that one of Spark's reports, or that it is too, or None."""
+    """The Keytide error that a Spark error reports or is itself, or None."""
     if not isinstance(error, KeytideError):
         return keytide_error(str(error))
     name = type(error).__name__
@@ -59,7 +59,7 @@ def keytide_error_of(error: Exception) -> KeytideError | None:
 def keytide_error(text: str) -> KeytideError | None:
     """The Keytide error that a Python traceback in `text` ends with, or None.
 
-    What workers say of a Python that cannot run the tasks is a `SetupError`.
+    An error of workers whose Python cannot run the tasks becomes a `SetupError`.
     """
     raised = list(_RAISED.finditer(text))
     if not raised:
@@ -77,10 +77,10 @@ def keytide_error(text: str) -> KeytideError | None:
 
 @contextmanager
 def over_files(source: str, table: str) -> Iterator[None]:
-    """Raise what Spark says while it reads files for a table as a Keytide error.
+    """Raise Spark's errors from reading files for a table as Keytide errors.
 
-    Raises `NotFoundError` where there are no files, what a task raised where it was a Keytide
-    error, and `DataError` for the rest, which names the file where one is at fault.
+    Raises `NotFoundError` if there are no files, the Keytide error of a task if there was one, and
+    otherwise `DataError`, which names the file if a file caused the error.
     """
     try:
         yield
@@ -121,6 +121,6 @@ _REASON = re.compile(r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$", r
 
 
 def _last_reason(text: str) -> str:
-    """The innermost of nested Java exceptions, else the first line."""
+    """The message of the innermost Java exception, otherwise the first line."""
     reasons = _REASON.findall(text)
     return str(reasons[-1] if reasons else text.splitlines()[0]).strip()

@@ -1,11 +1,11 @@
-"""Tables that others keep, on Spark: versions of keys are dealt out by key and merged by tasks.
+"""External tables on Spark: versions are shuffled by key and merged in tasks.
 
-Of files that Spark reads as we do, only keys and what decides between versions are dealt out. What
-comes back is which rows of which file are not the row of their key, as bitmaps, and Spark's own
-reader reads the files without those; keys of which whole rows have to be compared come from tasks.
-Of all others, whole versions are dealt out, and Spark gets what they are merged into. In either
-case the rows are those of one version, that of the scan, and nothing is read before they are asked
-for.
+There are two ways. If Spark's own reader reads the files correctly, only keys and the columns that
+decide between versions are shuffled. The result is a bitmap of the losing rows of each file, and
+Spark's reader reads the files without these rows. Keys for which whole rows must be compared come
+from tasks. In all other cases, whole versions are shuffled, and Spark receives the merged rows. In
+both cases the rows belong to the one version that the scan has, and nothing is read until rows are
+requested.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from keytide.spark.types import spark_schema
 __all__ = ["merged_to_spark"]
 
 _SMALL_BYTES = 64 << 20
-"""Versions up to this size are merged by one task: to deal them out takes longer."""
+"""Versions up to this size are merged by one task, because a shuffle would take longer."""
 
 
 def merged_to_spark(
     scan: PagesScan, table: ExternalHandle, spark: SparkSession
 ) -> DataFrame | None:
-    """The rows of a table that others keep, as a lazy DataFrame; None where one task is to merge.
+    """The rows of an external table as a lazy DataFrame, None if a single task should merge them.
 
-    Driver only; parts are planned here. Raises what planning raises.
+    Runs on the driver, and plans the parts here. Raises what planning raises.
     """
     about_key, rest = split_condition(table.predicate, table.table.view.schema.primary_keys)
     versions = table.table.versions(about_key)
@@ -49,7 +49,7 @@ def merged_to_spark(
 
 
 def _is_worth_dealing(merging: Merging) -> bool:
-    """Whether versions are many, and lie in parts of which several can be read at once."""
+    """Whether there are many versions, in parts of which several can be read in parallel."""
     parts = merging.versions.parts
     has_one = len(parts) == 1 and not isinstance(parts[0], ParquetPart)
     size = bytes_of(merging.versions, merging.columns_read)
@@ -57,8 +57,9 @@ def _is_worth_dealing(merging: Merging) -> bool:
 
 
 def _merged(merging: Merging, schema: pa.Schema, spark: SparkSession) -> DataFrame:
-    """The rows, of which Python has read all."""
-    # Which keys need whole rows would be known too late: others have read the versions.
+    """The rows, all of them read in Python."""
+    # Other tasks have read the versions, so it would be too late to fetch whole rows only for the
+    # keys that need them.
     whole = replace(merging, compares_rows=not merging.versions.are_in_order)
     task = MergeTask(whole.by_key, whole.shown, schema)
     count = sum(part.rows or 0 for part in merging.versions.parts) or None

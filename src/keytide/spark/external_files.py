@@ -1,7 +1,7 @@
-"""Files of others that Spark's own reader reads, without the rows that are not those of their keys.
+"""External files read by Spark's own reader, without the rows that lost against newer versions.
 
-Keys and what decides between versions are dealt out; what comes back is a bitmap for each file, of
-versions that lost and of rows that were deleted there.
+Keys and the columns that decide between versions are shuffled. The result is one bitmap per file.
+It marks versions that lost, and rows that the source itself has deleted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 __all__ = ["plain_files", "rows_of_files"]
 
 _ROWS_MARKED_MAX = 1 << 30
-"""Of more rows no bitmaps are broadcast."""
+"""Above this number of rows, bitmaps are not broadcast."""
 
 
 def plain_files(table: ExternalHandle, merging: Merging) -> list[Path] | None:
-    """The files of the parts, where Spark's own reader reads them as ours does; else None."""
+    """The files of the parts, if Spark's own reader reads them correctly. Otherwise None."""
     names = _columns_of_files(table, merging)
     versions = merging.versions
     rows = sum(part.rows or 0 for part in versions.parts)
@@ -48,10 +48,10 @@ def plain_files(table: ExternalHandle, merging: Merging) -> list[Path] | None:
     if not all(_is_read_alike(table, name) for name in names):
         return None
     if any(not field.type.nullable for field in merging.view.schema.select(merging.columns)):
-        return None  # NULLs are to be refused
+        return None  # a column must be checked for NULLs
     lowered = {name.lower() for name in table.table.source.schema.names}
     if len(lowered) < len(table.table.source.schema.names):
-        return None  # Spark does not tell names apart by case
+        return None  # Spark does not distinguish names that differ only in case
     paths = [
         part.plain_path(names) if isinstance(part, ParquetPart) else None for part in versions.parts
     ]
@@ -66,7 +66,7 @@ def _columns_of_files(table: ExternalHandle, merging: Merging) -> tuple[str, ...
 
 
 def _is_read_alike(table: ExternalHandle, name: str) -> bool:
-    """Whether a column has the type that lies there, and one that Spark reads as we do."""
+    """Whether a column has the type that is stored, and Spark reads this type as Keytide does."""
     own = table.table.view.schema.field(name).type.with_nullable(True)
     there = type_from_arrow(table.table.source.schema.field(name).type).with_nullable(True)
     return isinstance(own, AtomicType) and own == there and spark_reads(own)
@@ -79,9 +79,9 @@ def rows_of_files(
     schema: pa.Schema,
     spark: SparkSession,
 ) -> DataFrame:
-    """The rows, which Spark reads itself once it knows which versions are no rows.
+    """The rows, which Spark reads once it knows which versions to skip.
 
-    Where versions tie whose whole rows have to be compared, those come from tasks.
+    If versions tie and whole rows must be compared, these rows come from tasks.
     """
     found = _found(merging, spark)
     known_by, values = told_apart(files)
@@ -93,14 +93,14 @@ def rows_of_files(
 
 
 def _found(merging: Merging, spark: SparkSession) -> DataFrame:
-    """What became of the versions in each part; rows of one part are in one partition."""
+    """The outcome of the versions in each part. The rows of one part are in one partition."""
     versions = merging.versions
     dealt = dealt_by_key(versions.by_place(), merging.columns_deciding, spark, 0)
     task = _SortTask(merging.by_freshness, versions.numbers)
     schema = spark_schema(FOUND)
     found = Executors().made(task, dealt, schema)
     deleted = _with_dead_rows(merging)
-    if deleted:  # which may have no other row that is told of
+    if deleted:  # parts with deleted rows may have no other row in the result
         none = [b""] * len(deleted)
         every = pa.table([pa.array([*deleted], pa.int32()), none, none], schema=FOUND)
         found = found.unionAll(spark.createDataFrame(every, schema))
@@ -117,7 +117,7 @@ def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
 
 
 def _bitmaps(merging: Merging, found: DataFrame, values: pa.Array) -> DataFrame:
-    """For each file its value, by which Spark knows it, and which rows are not to be read."""
+    """For each file, the value by which Spark identifies it, and the rows to skip."""
     schema = pa.schema([(FILE, values.type), (BITS, pa.list_(pa.list_(pa.int64())))])
     task = _BitmapTask(values, _with_dead_rows(merging))
     return Executors().made(task, found, spark_schema(schema))
@@ -131,7 +131,7 @@ def _without(
     known_by: str,
     spark: SparkSession,
 ) -> DataFrame:
-    """What Spark reads of the files, without the rows that bitmaps mark."""
+    """The rows that Spark reads from the files, without those that bitmaps mark."""
     fields = merging.view.schema.select(_columns_of_files(table, merging))
     schema = spark_schema(arrow_schema(fields))
     rows = parquet_reader(schema, spark).parquet(*(f"file:{path}" for path in files))
@@ -142,7 +142,7 @@ def _without(
 
 
 def _tied(merging: Merging, found: DataFrame, schema: pa.Schema, spark: SparkSession) -> DataFrame:
-    """The rows of keys whose freshest versions tie."""
+    """The rows of keys whose latest versions tie."""
     whole, versions = replace(merging, compares_rows=True), merging.versions
     places = places_for(versions, merging.columns_deciding, spark)
     rows_max = rows_at_once(memory_of(whole.view), len(whole.columns_read))
@@ -155,25 +155,25 @@ def _tied(merging: Merging, found: DataFrame, schema: pa.Schema, spark: SparkSes
 
 @dataclass(frozen=True)
 class _SortTask:
-    """Sorts out the versions that fell to one place."""
+    """Decides between the versions in one partition."""
 
     by_key: KeyMerge
     numbers: tuple[RowNumbers, ...]
 
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of `FOUND`. Runs on executors."""
+        """The rows of `FOUND`. Runs on executors."""
         return found_rows(self.by_key, self.numbers, dealt, memory_of(self.by_key.view))
 
 
 @dataclass(frozen=True)
 class _BitmapTask:
-    """Makes bitmaps of rows that are lost or tie, and of those that were deleted there."""
+    """Builds bitmaps of rows that lost or tie, and of rows that the source has deleted."""
 
     values: pa.Array
     deleted: dict[int, ParquetPart]
 
     def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A row for each file that has such. Runs on executors."""
+        """One row for each file that has such rows. Runs on executors."""
         for place, each in read_found(found).items():
             marked = np.concatenate([each.lost, each.tied, self._dead(place)])
             bits = bitmaps_of([np.unique(marked)])

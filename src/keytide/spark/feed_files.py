@@ -1,8 +1,9 @@
-"""The files of a change feed as lines, and the order that these have.
+"""The files of a change feed as lines, and the order of the lines.
 
-A file that was written later comes later, as Spark deals files to batches; where times are the same
-to the millisecond, names tell, in which numbers go by their value. Spark reads the files of a batch
-in any order and in pieces, so each line says which piece, a block, it is of.
+Files written later come later, which is also how Spark assigns files to batches. For equal times
+(in milliseconds), the file names decide, with numbers in them compared by value. Spark reads the
+files of a batch in any order and in pieces, so each line carries the number of its piece, called a
+block.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ _WRITTEN, _PATH, _START = map(scratch, ("written", "path", "start"))
 BLOCKS_SCHEMA = pa.schema(
     [(BLOCK, pa.int64()), (_WRITTEN, pa.int64()), (_PATH, pa.string()), (_START, pa.int64())]
 )
-"""A block: a number that stands for it, when its file was written, and where it lies in which."""
+"""A block: its number, when its file was written, and its position in the file."""
 
 _SAMPLE_MESSAGES = 1_000
-# Lines end here and nowhere else, so that what is kept of a line is all of it.
+# Only this character ends a line, so that a message is kept in full.
 _LINES = {"lineSep": "\n"}
 
 
 def sample(spark: SparkSession, source: str, table: str) -> pa.Array:
-    """Some of the messages. Raises `NotFoundError` and `DataError` as `over_files`."""
+    """A sample of the messages. Raises `NotFoundError` and `DataError` as `over_files`."""
     with over_files(source, table):
         lines = spark.read.options(**_LINES).text(source).select(_message())
         return lines.limit(_SAMPLE_MESSAGES).toArrow().column(MESSAGE).combine_chunks()
 
 
 def lines_of(spark: SparkSession, request: FeedRequest) -> DataFrame:
-    """The stream of the lines of all files as they come: messages with their blocks."""
+    """A stream of the lines of all files as they arrive: messages with their blocks."""
     stream = spark.readStream.format("text").options(**_LINES)
     if request.max_files_per_batch is not None:
         stream = stream.option("maxFilesPerTrigger", str(request.max_files_per_batch))
@@ -65,14 +66,14 @@ def lines_of(spark: SparkSession, request: FeedRequest) -> DataFrame:
 
 
 def blocks_of(lines: pa.RecordBatch) -> pa.Table:
-    """The blocks of some lines, a row of `BLOCKS_SCHEMA` for each."""
+    """The blocks of some lines, one row of `BLOCKS_SCHEMA` for each."""
     found = lines.column(BLOCK)
     firsts = pc.index_in(pc.unique(found), value_set=found)
     return pa.Table.from_batches([lines.select(BLOCKS_SCHEMA.names).take(firsts)])
 
 
 def blocks_in_order(decoded: DataFrame) -> tuple[int, ...]:
-    """The blocks that `decoded` tells, in the order of the feed."""
+    """The blocks that occur in `decoded`, in the order of the feed."""
     told = decoded.where(F.col(_PATH).isNotNull()).select(*BLOCKS_SCHEMA.names).collect()
     return tuple(dict.fromkeys(row[BLOCK] for row in sorted(told, key=_place)))
 
@@ -87,15 +88,13 @@ _NUMBERED = re.compile(r"([^0-9]*)([0-9]{0,4000})")
 
 
 def _as_glob(source: str) -> str:
-    """The path such that a stream reads one file too; Spark takes a path that is no glob for a
-    folder.
-    """
+    """The path as a glob. Spark's stream treats a path that is not a glob as a folder."""
     path = source.rstrip("/")
-    # The last character in brackets makes a glob that only this path fits.
+    # The last character in brackets makes a glob that matches only this path.
     is_plain = path[-1:].isalnum() and not set("*?[]{}\\") & set(path)
     return f"{path[:-1]}[{path[-1]}]" if is_plain else source
 
 
 def _message() -> Column:
-    """The bytes of a line, which Spark takes for text without looking at them."""
+    """The bytes of a line. Spark treats them as a string without validating it."""
     return F.col("value").cast("binary").alias(MESSAGE)

@@ -1,4 +1,4 @@
-"""Tables that grow with the feeds that go into them."""
+"""Schema evolution of tables that are fed by a change feed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FOUND = pa.schema([("name", pa.string()), ("type", pa.string())])
 def grown_with(
     table: PinnedTable, messages: DataFrame, spec: FeedSpec, author: Author
 ) -> PinnedTable:
-    """The table once it takes what the messages of a batch bring; `spec` is as it was before.
+    """Add the columns that the messages of a batch need. `spec` describes the feed before that.
 
     Raises what `grown` raises.
     """

@@ -1,8 +1,8 @@
-"""Generated columns of DataFrames that have to be known before rows come to their tasks.
+"""Generated columns that must be known before rows are distributed to tasks.
 
-A task computes the generated columns of the rows that it writes. Where rows are first brought
-together by partition and bucket, columns that say where a row goes are computed before that, by the
-same engine: what Spark itself would make of an expression could differ.
+A task computes the generated columns of the rows that it writes. If rows are first grouped by
+partition and bucket, the columns that determine partition and bucket are computed before that, by
+the same engine as in tasks. Spark might evaluate an expression differently.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["with_placing_columns"]
 
 
 def with_placing_columns(rows: DataFrame, view: TableView) -> DataFrame:
-    """The rows with the generated columns by which they are placed, where they have none or NULL.
+    """Fill the generated partition and bucket columns where they are missing or NULL.
 
-    A row of which one cannot be computed may go anywhere; writing it reports the error.
+    A row for which one cannot be computed can go to any task. Writing it reports the error.
     """
     placing = {*view.schema.partition_keys, *(field.name for field in view.bucket_fields)}
     for made in generated_columns(view.schema, view.options):

@@ -1,4 +1,4 @@
-"""Tables that grow with the DataFrames that are written to them, as those of other rows."""
+"""Schema evolution of tables when DataFrames are written to them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grown_for(
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[PinnedTable, DataFrame]:
-    """As `keytide.table.growing.grown_for`; types are checked beforehand, values by who writes.
+    """As `keytide.table.growing.grown_for`. Types are checked first, values while they are written.
 
     Runs no job.
     """
@@ -44,7 +44,7 @@ def grown_for(
 
 
 def grow(pinned: PinnedTable, columns: StructType, author: Author | None = None) -> PinnedTable:
-    """A table that takes rows with these columns. Raises as `Table.write` does."""
+    """A table that accepts rows with these columns. Raises as `Table.write` does."""
     found = arrow_schema_of(columns, pinned.name)
 
     def check(schema: TableSchema) -> None:
@@ -55,7 +55,7 @@ def grow(pinned: PinnedTable, columns: StructType, author: Author | None = None)
 
 
 def _padded(df: DataFrame, schema: TableSchema, table: str) -> DataFrame:
-    """The rows of a DataFrame as `padded` makes those of Arrow."""
+    """A DataFrame with missing columns added, as `padded` does for Arrow."""
     found = arrow_schema_of(df.schema, table)
     target = padded_schema(found, schema, TableOptions.parse(schema.options))
     if target.equals(found):

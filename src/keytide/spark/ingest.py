@@ -1,9 +1,9 @@
 """Change feeds into tables, as a Spark Structured Streaming job.
 
-Each micro-batch is decoded on executors, shuffled so that the changes of a bucket come to one
-task, counted, written, and committed once by the driver; of a small one the driver does all. The
-commit carries the stream's id and the batch's number, so a batch that Spark runs again changes
-nothing. Messages that cannot be applied go to a dead-letter table first.
+Each micro-batch is decoded on executors, shuffled so that one task gets all changes of a bucket,
+counted, written, and committed once by the driver. For a small batch, the driver does all of it.
+The commit contains the stream's id and the batch number, so a batch that Spark repeats changes
+nothing. Messages that cannot be applied are written to a dead-letter table first.
 """
 
 from __future__ import annotations
@@ -88,31 +88,34 @@ def ingest(
     spark: SparkSession | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
-    """Feed a table from files of change data, one JSON message a line, gzip allowed.
+    """Load files of change data into a table: one JSON message per line, optionally gzipped.
 
-    `source` is a folder, a file or a glob. Lines end with a line feed; a message that cannot be
-    applied is kept in the table `dead_letter` byte for byte, whatever bytes it holds (`raw`), with
-    the reason. The table is opened, or made from `schema` (SQL text or fields) and `primary_key`,
-    or from what the first messages show; `sequence_by` names the members of a message that order
-    changes, such as `source.lsn`, where the usual ones of the format will not do. Progress lies in
-    `checkpoint`, by default beside the tables of a local warehouse.
+    - `source` is a folder, a file or a glob. Only a line feed ends a line.
+    - `table` is opened, or created from `schema` (SQL text or fields) and `primary_key`, or from
+      what the first messages contain.
+    - `sequence_by` names the fields of a message that order changes, such as `source.lsn`, when the
+      usual ones of the format do not.
+    - `dead_letter` names a table for messages that cannot be applied. It stores each of them byte
+      for byte (`raw`), with the reason.
+    - `checkpoint` is the folder that stores the progress. By default it is next to the tables of a
+      local warehouse.
+    - `max_files_per_batch` limits a batch. A micro-batch is decoded in pieces, but the task that
+      writes a bucket holds all its changes in memory.
+    - `merge_schema` adds missing columns before each batch that has new fields. New columns are
+      nullable and come last. They have the types that the messages declare, or the types of the
+      values in the batch. Types are widened when messages declare wider ones or values do not fit,
+      as in `Table.write`. Each batch is then read twice. Without `merge_schema`, fields that have
+      no column are ignored.
+    - `continuous` keeps running until it is stopped. Otherwise the call returns once every file is
+      applied.
+    - `on_batch` is called on the driver after each batch.
 
-    A micro-batch is decoded in pieces, but the changes of one bucket are held in memory by the
-    task that writes them: limit batches with `max_files_per_batch`.
+    Delivery is exactly-once: with the same checkpoint, each file is applied once, and repeating an
+    interrupted batch has no effect on what it had already committed.
 
-    Members of the rows that the table has no column for are left out. With `merge_schema` it grows
-    to take them, before each batch that brings some: new columns are nullable and come last, and
-    have the types that messages state, else those of the values in the batch; types widen where
-    messages state wider ones, or values do not fit, as `Table.write` says. A batch is then looked
-    at twice.
-
-    Runs until every file is applied, or, `continuous`, until it is stopped. Exactly once: with
-    the same checkpoint a file is applied once, and a batch that was cut short is done again
-    without effect on what it had committed. `on_batch` is called on the driver after each batch.
-
-    Raises `InvalidError` for a feed or definition that does not go together, `NotFoundError` where
-    there is no file, `DataError` for a file that Spark cannot read, such as one that was cut short,
-    and what the batches raise, as Keytide errors.
+    Raises `InvalidError` for a feed or definition with contradictions, `NotFoundError` when there
+    is no file, `DataError` for a file that Spark cannot read, such as a truncated one, and what the
+    batches raise, as Keytide errors.
     """
     request = FeedRequest(
         warehouse=str(warehouse),
@@ -140,7 +143,7 @@ def run_feed(
     on_batch: Callable[[BatchReport], None] | None = None,
     catalog: Catalog | None = None,
 ) -> IngestReport:
-    """Carry out a request as `ingest` says. Raises what it raises."""
+    """Run a request as `ingest` does. Raises what it raises."""
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.warehouse)))
     target, spec = feed_target(catalog, request, sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"
@@ -160,7 +163,7 @@ def run_feed(
 
 
 class _Ingestion:
-    """One stream into one table; its methods run on the driver."""
+    """One stream into one table. Its methods run on the driver."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class _Ingestion:
         self._on_batch = on_batch
 
     def apply(self, messages: DataFrame, batch_id: int) -> None:
-        """Apply one micro-batch; once, however often it is called for the same batch."""
+        """Apply one micro-batch. Repeating the call for the same batch has no effect."""
         author = Author(_commit_user(messages.sparkSession), batch_id)
         table = self._table.pinned()
         if self._merges_schema:
@@ -204,8 +207,8 @@ class _Ingestion:
             nonlocal rejected
             parts.clear()
             self._write(transaction, decoded, blocks, place, parts.append)
-            # Before the commit: a batch that is repeated after a crash keeps them again, at no
-            # cost.
+            # This happens before the commit. If the batch is repeated after a crash, storing them
+            # again has no effect.
             rejected = self._keep_rejected(decoded, parts, transaction.author.identifier)
 
         try:
@@ -238,7 +241,7 @@ class _Ingestion:
         place: Place,
         keep: Callable[[WrittenChanges], None],
     ) -> None:
-        """Write the rows, the changes of each bucket in one task."""
+        """Write the rows, with all changes of a bucket in one task."""
         rows = decoded.where(F.col(_BUCKET).isNotNull())
         names = map(column, [*self._spec.rows_schema.names, BLOCK])
         layout = _layout(transaction, decoded)
@@ -257,7 +260,7 @@ class _Ingestion:
     def _keep_rejected(
         self, decoded: DataFrame, written: Sequence[WrittenChanges], batch_id: int
     ) -> int:
-        """Store what cannot be applied before the batch is committed, so that none is lost."""
+        """Store rejected messages before the batch is committed, so that none is lost."""
         names = ["raw", "reason"]
         letters = decoded.where(F.col(_REASON).isNotNull()).select(_RAW, _REASON).toDF(*names)
         unknown = [part.unknown for part in written if part.unknown.num_rows]
@@ -281,9 +284,9 @@ class _Ingestion:
 def _decoded_on_executors(
     messages: DataFrame, spec: FeedSpec, view: TableView, spread: int
 ) -> DataFrame:
-    """Messages as rows with their bucket; a line with a reason is a message that was rejected.
+    """Messages as rows with their bucket. A line with a reason is a rejected message.
 
-    They are kept: whoever has them lets go of them.
+    The result is cached. The caller must release it.
     """
     schema = _decoded_schema(spec)
 
@@ -352,7 +355,7 @@ def _buckets(rows: pa.Table, view: TableView, spread: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class _ChangeTask:
-    """Writes the changes of the buckets that come to one task.
+    """Writes the changes of the buckets that reach one task.
 
     `blocks` are the pieces of files that the messages come from, in the order of the feed.
     """
@@ -361,7 +364,7 @@ class _ChangeTask:
     blocks: tuple[int, ...]
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> WrittenChanges | None:
-        """Write all of the rows at once, in the order of the messages; None where there are none.
+        """Write all rows together, in the order of the messages. None if there are no rows.
 
         Raises what `ChangeWriter.write` raises.
         """
@@ -373,11 +376,11 @@ class _ChangeTask:
         return self.writer.write(to_arrow(from_arrow(table), schema))
 
     def _in_order(self, rows: pa.Table) -> pa.Table:
-        """The rows in the order of the feed, by which their messages are numbered."""
+        """The rows in the order of the feed, which also numbers the messages."""
         blocks = pa.array(self.blocks, pa.int64())
         places = pc.index_in(rows.column(BLOCK), value_set=blocks).cast(pa.int64())
         at = rows.column_names.index("_ordinal")
-        # No piece of a file has 2^40 messages.
+        # A piece of a file has fewer than 2^40 messages.
         numbers = pc.add(pc.shift_left(places, 40), rows.column("_ordinal"))
         ordered = rows.set_column(at, "_ordinal", numbers).drop_columns(BLOCK)
         return ordered.sort_by("_ordinal")
@@ -387,18 +390,18 @@ class _ChangeTask:
 
 
 def _decoded_here(messages: DataFrame, spec: FeedSpec, view: TableView, spread: int) -> DataFrame:
-    """As `_decoded_on_executors`, of messages that come to the driver, which then has the rows."""
+    """Like `_decoded_on_executors`, but the messages are collected and decoded in the driver."""
     schema = batch_schema(_decoded_schema(spec))
     with on_driver():
         lines = messages.toArrow().to_batches()
-    # No empty batches: pyspark's createDataFrame loses the rows behind one.
+    # Empty batches are removed, because pyspark's createDataFrame loses the rows after one.
     decoded = [batch for batch in _decode(lines, spec, view, spread) if batch.num_rows]
     rows = pa.Table.from_batches(decoded, schema)
     return messages.sparkSession.createDataFrame(rows, spark_schema(schema))
 
 
 def _feed_here(task: _ChangeTask, rows: DataFrame, take: Callable[[WrittenChanges], None]) -> None:
-    """Have one task write the rows."""
+    """Let one task write the rows."""
     with on_driver():
         found = rows.toArrow()
     written = task.feed([found] if found.num_rows else [], 0)
@@ -411,7 +414,7 @@ def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
 
 
 def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
-    """The rows such that all of a bucket are in one task."""
+    """Shuffle the rows so that all rows of a bucket are in one task."""
     keys = [column(name) for name in view.schema.partition_keys]
     count = cores(rows.sparkSession) * TASKS_PER_CORE
     if not keys:

@@ -1,4 +1,4 @@
-"""The parts of pyspark that are used although it does not promise them; they differ by version."""
+"""Uses of pyspark that are not part of its public API, and differ between versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ try:
     from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
     HAS_READ_LIMITS = True
-except ImportError:  # before Spark 4.2 a stream takes all that there is
+except ImportError:  # before Spark 4.2, a stream always reads everything available
     HAS_READ_LIMITS = False
 
     class ReadMaxRows:  # type: ignore[no-redef]
@@ -41,33 +41,33 @@ __all__ = [
     "to_arrow_schema",
 ]
 
-# Spark 4.2 gave the argument another name; before, UTC is the default.
+# Spark 4.2 renamed the argument. Before that, UTC is the default.
 _IN_UTC = {"timezone": "UTC"} if "timezone" in signature(types.to_arrow_schema).parameters else {}
 
 
 def to_arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark gives rows. Raises `PySparkException` where there is none."""
+    """The Arrow schema of Spark's rows. Raises `PySparkException` for a type without one."""
     return types.to_arrow_schema(schema, **_IN_UTC)
 
 
 def from_arrow_schema(schema: pa.Schema) -> StructType:
-    """The Spark schema of Arrow rows; times without a zone stay without one."""
+    """The Spark schema of Arrow rows. Times without a time zone remain without one."""
     return types.from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def partition_count(df: DataFrame) -> int | None:
-    """How many tasks will give a DataFrame's rows; None where only running it would tell.
+    """The number of tasks that return a DataFrame's rows, None if only running it would tell.
 
     REQUIRES: a classic session.
     """
     execution: Any = df._jdf.queryExecution()
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
-        return None  # to ask it would run its stages
+        return None  # to find out would run its stages
     return int(execution.toRdd().getNumPartitions())
 
 
 def planned_bytes(df: DataFrame) -> int:
-    """How large Spark takes a DataFrame for, before it runs. REQUIRES: a classic session."""
+    """Spark's size estimate of a DataFrame before it runs. REQUIRES: a classic session."""
     execution: Any = df._jdf.queryExecution()
     return int(str(execution.optimizedPlan().stats().sizeInBytes()))
 
@@ -79,18 +79,18 @@ _KEEPING = frozenset({
     "RepartitionByExpression", "ResolvedHint", "Sample", "Sort", "SubqueryAlias", "Tail", "Union",
     "Window", "WithCTE",
 })  # fmt: skip
-"""Steps of a plan of which Spark says no fewer rows than there are, and that need no Python."""
+"""Plan steps that never produce more rows than Spark estimates, and that need no Python."""
 
 _STEPS_MAX = 64
-"""Plans of more steps are not looked through; each look is a call to the JVM."""
+"""Longer plans are not examined, because each step costs a call to the JVM."""
 
 
 def known_bytes(df: DataFrame) -> int | None:
-    """How large Spark takes a DataFrame for that it knows the size of; else None.
+    """The size of a DataFrame, if Spark knows an upper bound. Otherwise None.
 
-    It does where all rows come of files, ranges, what is kept or what the driver brought, and no
-    step makes more of them. Of a micro-batch it knows what the stream read, and not what became of
-    that: it counts as more. REQUIRES: a classic session.
+    It is known if all rows come from files, ranges, cached data or the driver, and no step adds
+    rows. For a micro-batch, Spark knows the size that the stream read, and not what later steps
+    made of it, so the estimate is larger. REQUIRES: a classic session.
     """
     plan: Any = df._jdf.queryExecution().optimizedPlan()
     names = _steps(plan)
@@ -103,7 +103,7 @@ def known_bytes(df: DataFrame) -> int | None:
 
 
 def _steps(plan: Any) -> set[str] | None:
-    """What a plan does; None where it is too long to be looked through."""
+    """The kinds of steps in a plan, None if the plan is too long to examine."""
     steps = [plan]
     names: list[str] = []
     while steps and len(names) < _STEPS_MAX:
@@ -122,13 +122,13 @@ _SIZE_UNKNOWN = 1 << 62
 
 
 def is_deterministic(df: DataFrame) -> bool:
-    """Whether a DataFrame has the same rows each time. REQUIRES: a classic session."""
+    """Whether a DataFrame returns the same rows each time. REQUIRES: a classic session."""
     execution: Any = df._jdf.queryExecution()
     return bool(execution.analyzed().deterministic())
 
 
 def convert_errors(convert: Callable[[Exception], Exception]) -> None:
-    """From now on what `convert` makes of Spark's errors is raised, in every session."""
+    """Make every session raise what `convert` returns for Spark's errors, from now on."""
     for name in ("pyspark.errors.exceptions.captured", "pyspark.sql.connect.client.core"):
         module: Any = sys.modules.get(name)
         if module is not None and not hasattr(module.convert_exception, "__wrapped__"):
@@ -144,9 +144,9 @@ def _converting(original: Any, convert: Callable[[Exception], Exception]) -> Any
 
 
 def mark_streams(source: str, option: str) -> None:
-    """From now on `readStream.format(source)` sets an option, in every session of this process.
+    """Make `readStream.format(source)` set an option, in every session of this process.
 
-    Spark asks a Python data source for its columns without saying whether a stream is to have them.
+    Spark asks a Python data source for its columns without saying whether they are for a stream.
     """
     for name in ("pyspark.sql.streaming.readwriter", "pyspark.sql.connect.streaming.readwriter"):
         reader = getattr(sys.modules.get(name), "DataStreamReader", None)

@@ -1,4 +1,4 @@
-"""A Java runtime for Spark: found, or told plainly how to get one."""
+"""Search for a Java runtime for Spark."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from keytide.errors import SetupError
 __all__ = ["JAVA_VERSION_MIN", "JavaRuntime", "find_java"]
 
 JAVA_VERSION_MIN = 17
-"""What Spark 4 needs."""
+"""The minimum version for Spark 4."""
 
 _INSTALLED_BELOW = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
-# A first start on a busy machine takes seconds; a Java that hangs must not hang the session.
+# A first start on a busy machine takes several seconds, but a Java process that hangs must not
+# block the session.
 _ANSWER_SECONDS_MAX = 60
 
 
@@ -35,10 +36,10 @@ def find_java(
     environment: Mapping[str, str] | None = None,
     installed_below: Sequence[Path] = _INSTALLED_BELOW,
 ) -> JavaRuntime:
-    """The first runtime that Spark can use: JAVA_HOME, then the PATH, then the usual folders.
+    """The first usable runtime: from JAVA_HOME, then PATH, then the usual installation folders.
 
-    Runs `java -version` of each until one is new enough. Raises `SetupError` naming what was
-    found and what to do.
+    Runs `java -version` for each until one is new enough. Raises `SetupError`, which names what was
+    found and how to fix it.
     """
     variables = os.environ if environment is None else environment
     found: list[str] = []
@@ -71,7 +72,7 @@ def _candidates(
 
 
 def _version(java: Path) -> int | None:
-    """The feature version that a java says it has; None when it does not run."""
+    """The feature version that `java -version` reports, None if it does not run."""
     try:
         answer = subprocess.run(
             [java, "-version"],

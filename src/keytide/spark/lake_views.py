@@ -19,24 +19,24 @@ _PLACES = ("table", "database")
 
 
 class LakeOfTables(Protocol):
-    """What is asked of a lake."""
+    """The part of a lake that this module needs."""
 
     @property
     def catalog(self) -> AttachedCatalog:
-        """Its tables, and what is attached."""
+        """The lake's tables, and what is attached."""
         ...
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything."""
+        """Whether the warehouse exists."""
         ...
 
     def tables(self) -> list[str]:
-        """The names of its own tables."""
+        """The names of the lake's own tables."""
         ...
 
     def table(self, name: str) -> Any:
-        """A table by its name."""
+        """A table by name."""
         ...
 
 
@@ -47,20 +47,22 @@ def register_lake(
     *,
     name: str = "{table}",
 ) -> dict[str, str]:
-    """Make tables of a lake temporary views of a session; gives the table of each view.
+    """Register the tables of a lake as temporary views of a session. Returns the table of each
+    view.
 
-    All tables of the lake, external ones too, and those of what is attached with a format; or the
-    `tables` that are named. Temporary views are in no database, so `name` says what a view is
-    called, made of `{table}` and `{database}`: the default is `orders` for `shop.orders`,
-    `"{database}_{table}"` makes `shop_orders`.
+    `tables` are the tables to register. By default these are all tables of the lake, including
+    external ones, and those of attachments with a format. Temporary views have no database, so
+    `name` is a template for the view name with `{table}` and `{database}`: the default names the
+    view of `shop.orders` `orders`, and `"{database}_{table}"` names it `shop_orders`.
 
-    Every query reads what a table was when it was registered, each table at one snapshot, until the
-    lake is registered again. Files that need no merge are read by Spark's own Parquet reader, with
-    the columns and conditions of a query alone. Works on classic and Spark Connect sessions.
+    Every query reads the state of a table when it was registered, each table at one snapshot.
+    Register the lake again to see later snapshots. Files that need no merge are read by Spark's own
+    Parquet reader, with only the columns and conditions of a query. Works in classic and Spark
+    Connect sessions.
 
-    Raises `InvalidError` for two tables whose views would have one name, before any view is made,
-    and for a `name` that makes none; `NotFoundError` for a table that is not there, and what
-    `scan` and `to_spark` raise.
+    Raises `InvalidError` when the views of two tables would have the same name, before any view is
+    created, and for an invalid `name`. Raises `NotFoundError` for a table that does not exist, and
+    what `scan` and `to_spark` raise.
     """
     chosen = _names(lake) if tables is None else list(dict.fromkeys(tables))
     views = _views(chosen, name)

@@ -1,8 +1,8 @@
-"""The rows of a target that the source of a MERGE can match, found by executors.
+"""Executors find the target rows that the source of a MERGE can match.
 
-A shuffle deals the values that the source has in the columns of ON to every group of splits; tasks
-then read the rows that have them. Nothing of it passes through the driver. A source of many rows is
-not dealt: there would be little that it leaves out.
+A shuffle sends the source's values in the columns of ON to every group of splits. Then tasks read
+the rows with these values. The driver receives none of them. If the source has many rows, this step
+is skipped, because it would exclude few target rows.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """What a target is merged with.
+    """The source of a merge.
 
-    Rows that are `stored` are the same each time they are read, and need not be held.
+    `stored` means that reading the rows repeatedly gives the same rows, so they need not be cached.
     """
 
     rows: DataFrame
@@ -42,15 +42,16 @@ class Source:
 
     @property
     def is_dealt(self) -> bool:
-        """Whether it pays to look at its values first, as far as can be told before it runs."""
+        """Whether it should pay off to look at the source's values first, as far as is known
+        before."""
         if is_connect(self.rows) or not (self.stored or is_deterministic(self.rows)):
             return False
         return planned_bytes(self.rows) <= _BYTES_MAX
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A block in which rows are computed once, however often they are read."""
-        # Of rows with the same plan, whoever had them kept; theirs are not ours to let go of.
+        """A context in which the rows are computed once, even if they are read several times."""
+        # If a user has cached the same plan, Keytide must not release that cache.
         level = self.rows.storageLevel
         holds = not (self.stored or level.useMemory or level.useDisk)
         if holds:
@@ -62,7 +63,7 @@ class Source:
                 self.rows.unpersist()
 
     def columns(self, match: Match, scanned: Scanned) -> dict[str, str]:
-        """The columns of a target, each with the one of the source whose values are dealt."""
+        """Target columns that are matched by value, each with its source column."""
         target = {column.name: column.type for column in scanned.columns}
         source = arrow_schema_of(self.rows.schema, "of the source")
         return match.comparable(target, {field.name: field.type for field in source})
@@ -70,9 +71,9 @@ class Source:
     def matching(
         self, scanned: Scanned, passed: PassThrough, columns: Mapping[str, str]
     ) -> DataFrame:
-        """The rows of a target that may have a row of the source with equal values in `columns`.
+        """The target rows that may have a source row with equal values in `columns`.
 
-        The columns of the rows are those of `scanned_schema`.
+        The result has the columns of `scanned_schema`.
         """
         spark = self.rows.sparkSession
         groups = max(1, min(len(scanned.splits), cores(spark)))
@@ -82,5 +83,5 @@ class Source:
         check_python(spark)
         task = MatchingTask(scanned, passed, tuple(columns), groups)
         schema = spark_schema(scanned_schema(scanned, passed))
-        # Spark takes them for few, but a value may be that of any number of rows of the target.
+        # Spark estimates few rows, but a value can occur in any number of target rows.
         return Executors().made(task, dealt, schema).hint("merge")

@@ -1,4 +1,4 @@
-"""Plain files by Spark's own Parquet reader, with its column pruning and filter pushdown."""
+"""Plain files read by Spark's own Parquet reader, with column pruning and filter pushdown."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = ["native_rows", "parquet_reader", "spark_reads", "with_floats_read"]
 
 
 def spark_reads(type_: AtomicType) -> bool:
-    """Whether Spark's own reader reads a stored type as a table's reader does."""
-    # Nanoseconds are stored as INT96, which Spark takes for instants.
+    """Whether Spark's own reader reads a stored type as Keytide does."""
+    # Nanoseconds are stored as INT96, which Spark reads as timestamps with a time zone.
     return type_.root in _READABLE or (type_.root in _TIMESTAMPS and (type_.precision or 0) <= 6)
 
 
@@ -51,7 +51,7 @@ _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 def native_rows(
     scan: Scan, shape: PlainShape, files: Sequence[PlannedFile], spark: SparkSession
 ) -> DataFrame:
-    """Files of one shape as a lazy DataFrame. Driver only."""
+    """Files of one shape as a lazy DataFrame. Runs on the driver."""
     view = scan.view
     fields = view.schema.select(_columns_read(scan))
     old_fields = stored_fields(view, shape, fields)
@@ -75,15 +75,14 @@ def native_rows(
 
 
 def with_floats_read(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
-    """The columns of some fields; filters on FLOAT and DOUBLE are asked of values alone.
+    """The columns, such that filters on FLOAT and DOUBLE are only evaluated on values.
 
-    Spark asks filters of the bounds of row groups too. NaN is none of Parquet's bounds and the
-    largest number to Spark, which would pass over it.
+    Spark also evaluates filters on row-group bounds. NaN is not included in Parquet's bounds, but
+    Spark treats it as the largest number, so it would skip row groups that contain NaN.
     """
     if not any(map(has_floats, (field.type for field in fields))):
         return rows
-    # Spark asks no bounds about the value of an expression, of which it does not know that it is
-    # the column's own.
+    # Spark pushes no filter down on an expression, even if its value equals the column's.
     return rows.select(
         [
             F.coalesce(column(f.name), column(f.name)).alias(f.name)
@@ -95,13 +94,13 @@ def with_floats_read(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
 
 
 def _folders(view: TableView, files: Sequence[PlannedFile]) -> set[str]:
-    """Where the files lie: in the table, and outside of it where it says so."""
+    """The folders of the files: in the table, or outside of it if the table says so."""
     places = (view.data_file(file.entry) for file in files)
     return {str(store.local_path(path)).removesuffix(f"/{path}") for store, path in places}
 
 
 def _are_as_stored(fields: Sequence[Field], stored: Sequence[Field]) -> bool:
-    """Whether columns have the names and types that they have in files, in any case nullable."""
+    """Whether columns have the names and types that are stored in files, and are nullable."""
     return len(fields) == len(stored) and all(
         new.name == old.name and new.type.with_nullable(True) == old.type.with_nullable(True)
         for new, old in zip(fields, stored, strict=True)
@@ -128,10 +127,10 @@ def _parquet(
 
 
 def parquet_reader(schema: StructType, spark: SparkSession) -> DataFrameReader:
-    """What reads files as they are."""
+    """A reader that reads files unchanged."""
     return (
         spark.read.schema(schema)
-        # Without these, brackets in a path are patterns, and days before 1582 are shifted.
+        # Otherwise brackets in a path are patterns, and dates before 1582 are shifted.
         .option("__globPaths__", "false")
         .option("parquet.page.verify-checksum.enabled", "true")
         .option("datetimeRebaseMode", "CORRECTED")

@@ -1,4 +1,4 @@
-"""Changes without a column for their kind: new rows alone, or an error."""
+"""Changes without a column for the row kind: only new rows, or an error."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["NewRowsTask"]
 
 @dataclass(frozen=True)
 class NewRowsTask:
-    """Reads a bin of changes with their kinds, and gives their rows without them."""
+    """Reads a bin of changes, checks their kinds, and returns the rows without the kind."""
 
     changes: BinTask
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Runs on executors.
 
-        Raises as `changes`, and `UnsupportedError` for a change that is no new row.
+        Raises as `changes`, and `UnsupportedError` for a change that is not a new row.
         """
         for batch in self.changes.batches():
             kinds = batch.column(ROW_KIND)

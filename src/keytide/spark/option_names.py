@@ -1,4 +1,4 @@
-"""Options of the data source as users give them: found by name, parsed, checked for their use."""
+"""Parsing of data source options: lookup by name, typed values, and checks for each use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_SPARK = ("path", "checkpointlocation", "queryname", "outputmode")
 
 @dataclass(frozen=True)
 class Given:
-    """One option with its typed value; `name` is how the user calls it."""
+    """One option with its typed value. `name` is the spelling that the user gave."""
 
     option: SourceOption
     name: str
@@ -40,10 +40,10 @@ class GivenOptions:
 
     @classmethod
     def parse(cls, path: str, options: Mapping[str, str]) -> tuple[GivenOptions, dict[str, str]]:
-        """The options of ours among Spark's, and those for the store of the path.
+        """Separate Keytide's options from those for the store of the path.
 
-        Raises `InvalidError` for a name that is meant for nobody, a value that does not parse, and
-        two spellings of an option with different values.
+        Raises `InvalidError` for an unknown name, a value that does not parse, and two spellings of
+        the same option with different values.
         """
         found: dict[str, Given] = {}
         rest: dict[str, str] = {}
@@ -60,14 +60,14 @@ class GivenOptions:
         return key in self.by_key
 
     def value(self, key: str) -> Any:
-        """The value of an option by its key, None where it is not given."""
+        """The value of an option by its key, None if it is not given."""
         given = self.by_key.get(key)
         return None if given is None else given.value
 
     def check(self, table: str, *uses: Use) -> None:
-        """Raise `InvalidError` for options that are for none of the uses, and for contradictions.
+        """Raise `InvalidError` for options that fit none of the uses, and for contradictions.
 
-        It is told of the first use.
+        The message refers to the first use.
         """
         fitting = reduce(or_, uses)
         wrong = [repr(each.name) for each in self.by_key.values() if not each.option.uses & fitting]
@@ -81,7 +81,7 @@ class GivenOptions:
 
     def _check_once(self, table: str, what: Says, uses: tuple[Use, ...]) -> None:
         if what is Says.START and Use.SCAN in uses:
-            return  # those that say it of a stream say of a scan which snapshot is read
+            return  # for a scan, the options of a stream select the snapshot
         names = [repr(each.name) for each in self.by_key.values() if what in each.option.says]
         if len(names) > 1:
             raise InvalidError(
@@ -119,7 +119,7 @@ def _check_unknown(rest: Mapping[str, str], path: str) -> None:
 
 
 def _near(name: str, cutoff: float) -> list[str]:
-    """The options that a name may have been meant for, by its spelling or by other formats."""
+    """Known options with a similar spelling or a similar name in other formats."""
     if name in _LIKE:
         return [_LIKE[name]]
     near = difflib.get_close_matches(name.replace("_", "-"), _SPELLINGS, cutoff=cutoff)

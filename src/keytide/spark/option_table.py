@@ -1,4 +1,4 @@
-"""The options of the data source, one a row: for checks, messages and a table of docs/spark.md.
+"""The data source options, one per row: for checks, messages and a table in docs/spark.md.
 
 python -m keytide.spark.option_table
 """
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 STREAM = "keytide-stream"
-"""The option that tells a stream; `register` has Spark set it."""
+"""The option that marks a stream. `register` makes Spark set it."""
 
 SCAN_MODE, BETWEEN_TIMES = keys.SCAN_MODE, keys.INCREMENTAL_BETWEEN_TIMESTAMP
 COLUMNS_READ = "columns"
@@ -49,7 +49,7 @@ MERGE_SCHEMA, NEW_SCHEMA = "merge-schema", "overwriteSchema"
 
 
 class Use(Flag):
-    """What the data source is used for."""
+    """A use of the data source."""
 
     SCAN = auto()
     CHANGES = auto()
@@ -60,7 +60,7 @@ class Use(Flag):
 
     @property
     def told(self) -> str:
-        """For messages."""
+        """The description for messages."""
         return _TOLD[self]
 
 
@@ -79,7 +79,10 @@ _WRITES = Use.APPEND | Use.OVERWRITE | Use.SINK
 
 
 class Says(Flag):
-    """What options settle. Two of them that settle the same contradict each other."""
+    """What an option determines.
+
+    Two options that determine the same thing contradict each other.
+    """
 
     NOTHING = 0
     SNAPSHOT = auto()
@@ -89,7 +92,7 @@ class Says(Flag):
 
     @property
     def told(self) -> str:
-        """For messages. REQUIRES: it is one of them."""
+        """The description for messages. REQUIRES: a single flag."""
         return _SETTLED[self]
 
 
@@ -103,9 +106,9 @@ _SETTLED = {
 
 @dataclass(frozen=True)
 class SourceOption:
-    """One option; letter case does not count.
+    """One option. Its name is case-insensitive.
 
-    `like` are names that it is not known by, but that its users may be looking for.
+    `like` lists names that are not accepted, but that users of other formats may try.
     """
 
     key: str
@@ -118,7 +121,7 @@ class SourceOption:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that it is known by."""
+        """All accepted names."""
         return (self.key, *self.aliases)
 
 
@@ -139,7 +142,7 @@ def _first(text: str) -> int | str:
 MOMENT = ValueType("ISO timestamp in UTC, or epoch milliseconds", _moment, ("2026-01-31",))
 PLACE = ValueType("snapshot or tag", _place, ("3",))
 FIRST = ValueType("snapshot", _first, ("3",))
-_CACHE_SIZE = replace(SIZE, parse=str)  # parsed with the folder that it is for
+_CACHE_SIZE = replace(SIZE, parse=str)  # parsed together with its folder
 _MILLIS = integer(0, 2**63 - 1)
 _SNAPSHOT = integer(1, 2**63 - 1)
 

@@ -1,4 +1,4 @@
-"""Tables of connectors on Spark: each split is read by a task, or a merge is that of many."""
+"""Tables of connectors on Spark: a task reads each split, or many tasks merge."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["pages_to_spark"]
 def pages_to_spark(scan: PagesScan, spark: SparkSession) -> DataFrame:
     """The rows of a connector's table as a lazy DataFrame.
 
-    Driver only; splits are listed here, and read when rows are asked for. Raises `SetupError` where
-    Spark runs another Python, and what the connector raises. What a task raises later reaches the
-    user as the Keytide error, which is one of Spark's too.
+    Runs on the driver. Splits are listed here, and read when rows are requested. Raises
+    `SetupError` when Spark runs another Python version, and what the connector raises. A later
+    error in a task is raised as the Keytide error, which is also an error class of Spark.
     """
     check_python(spark)
     table, _ = scan.narrowed()
@@ -39,6 +39,6 @@ class _Pages:
     task: PagesTask
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Spark wants them. Runs on executors."""
+        """The rows in Spark's batch format. Runs on executors."""
         for page in self.task.batches():
             yield from batches_of(pa.Table.from_batches([page]))

@@ -1,4 +1,4 @@
-"""Snapshots of which Spark's own reader reads files, for what to say when they have expired."""
+"""Snapshots whose files Spark's own reader reads, for the error message when they expire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MISSING = re.compile(r"FILE_NOT_EXIST\].*?reading file (\S+?)\.\s", re.DOTALL)
 
 
 def pin(folders: Iterable[str], view: TableView, snapshot_ids: tuple[int, ...]) -> None:
-    """Remember that files of a table, which lie below some folders, are read for some snapshots."""
+    """Remember that the table's files below some folders are being read for some snapshots."""
     with _LOCK:
         for folder in folders:
             place = folder, view.store.uri
@@ -30,14 +30,14 @@ def pin(folders: Iterable[str], view: TableView, snapshot_ids: tuple[int, ...]) 
 
 
 def missing_file_error(report: str) -> DataError | None:
-    """What to say where Spark's reader has not found a file of such a table, else None."""
+    """The error for a file of such a table that Spark's reader did not find, otherwise None."""
     found = _MISSING.search(report)
     if found is None:
         return None
     path = unquote(urlsplit(found[1]).path)
     with _LOCK:
         pinned = [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
-    # Branches of a table share its files: what was read last is meant.
+    # Branches of a table share files, so assume the snapshot that was read last.
     return _gone(path, *pinned[-1]) if pinned else None
 
 

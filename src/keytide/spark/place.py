@@ -1,7 +1,7 @@
-"""Where work on a session is done: by threads of the driver, or by executors.
+"""Decision whether work runs in threads of the driver or on executors.
 
-Decided once for each statement, of sizes that are known before anything is read: of files, and of
-DataFrames as Spark plans them. Whatever the place, the tasks are the same.
+The decision is made once per statement, from sizes that are known before anything is read: sizes of
+files, and Spark's size estimates of DataFrames. The tasks are the same in both places.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from keytide.spark.internals import known_bytes
 __all__ = ["COPIES", "SETTING", "Place", "bytes_of_rows", "place_of"]
 
 SETTING = "spark.keytide.driver-work.max-size"
-"""The setting of a session that takes the place of a table's 'spark.driver-work.max-size'."""
+"""The session setting that overrides a table's 'spark.driver-work.max-size'."""
 
 COPIES = 4
-"""How often rows count that pass through Spark: they are held as rows and as columns, unpacked."""
+"""Factor for rows that pass through Spark: they are held as rows and as columns, uncompressed."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The driver, for work on so many bytes as it takes, or executors."""
+    """The driver, for work up to its size limit, otherwise executors."""
 
     known_bytes: int | None
-    """The size of what is read; None where nobody knows."""
+    """The size of the data that is read, None if it is unknown."""
     bytes_max: int
 
     @property
@@ -49,9 +49,9 @@ class Place:
 
 
 def place_of(spark: SparkSession, bytes_max: int, *sizes: int | None) -> Place:
-    """The place for work on something of these sizes; `bytes_max` is what the table says.
+    """The place for work on data of these sizes. `bytes_max` is the limit set by the table.
 
-    Raises `InvalidError` for a setting of the session that is no size.
+    Raises `InvalidError` for a session setting that is not a size.
     """
     known = None if None in sizes else sum(size or 0 for size in sizes)
     limit = _bytes_max(spark, bytes_max)
@@ -72,6 +72,6 @@ def _bytes_max(spark: SparkSession, of_table: int) -> int:
 
 
 def bytes_of_rows(rows: DataFrame) -> int | None:
-    """What rows count that come through Spark; None where nobody knows how many there are."""
+    """The size to count for rows that pass through Spark, None if it is unknown."""
     size = None if is_connect(rows) else known_bytes(rows)
     return None if size is None else COPIES * size

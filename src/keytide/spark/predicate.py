@@ -27,14 +27,14 @@ __all__ = ["column", "spark_condition"]
 
 
 def column(name: str) -> Column:
-    """The column of exactly that name, dots and all."""
+    """The column with exactly this name, including any dots."""
     return F.col(quoted(name))
 
 
 def spark_condition(predicate: Predicate, fields: Sequence[Field], schema: StructType) -> Column:
-    """The predicate over a DataFrame with the columns `fields`; unknown drops a row.
+    """The predicate over a DataFrame with the columns `fields`. A NULL result drops the row.
 
-    `schema` has the types of the columns in Spark.
+    `schema` has the Spark types of the columns.
     """
     by_name = {f.name: f for f in fields}
 
@@ -83,7 +83,7 @@ def _literal(value: Any, field: Field, schema: StructType) -> Column:
         micros = value * {"ms": 1000, "us": 1}[field.type.to_arrow().unit]
         if isinstance(type_, TimestampType):
             return F.timestamp_micros(F.lit(micros))
-        # A datetime would be read in the zone of the session or of this machine.
+        # A datetime object would be interpreted in the time zone of the session or of this machine.
         value = (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat()
     elif _is_char(field):
         value = value.rstrip(" ")
@@ -91,7 +91,7 @@ def _literal(value: Any, field: Field, schema: StructType) -> Column:
 
 
 def _like_pattern(pattern: str) -> str:
-    """The pattern with a backslash only where Spark takes one."""
+    """The pattern with a backslash only where Spark accepts one."""
     return "".join(
         character if is_wildcard or character not in "%_\\" else "\\" + character
         for character, is_wildcard in like_parts(pattern)

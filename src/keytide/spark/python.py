@@ -1,4 +1,4 @@
-"""The Python in which Spark runs tasks: as new as this one, and able to import keytide."""
+"""Checks of the Python in which Spark runs tasks: its version, and that it can import keytide."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _ANSWER_SECONDS_MAX = 60
 
 
 def check_python(spark: Any) -> None:
-    """Raise `SetupError` where tasks would die in the Python that a session starts them with.
+    """Raise `SetupError` if tasks would fail in the Python that the session starts for them.
 
-    Looks at local sessions only, once; what a cluster's workers say is explained when they say it.
+    Checks local sessions only, and each one once. For a cluster, errors of its workers are
+    explained when they occur.
     """
     if is_connect(spark) or not spark.sparkContext.master.startswith("local"):
         return
@@ -56,7 +57,7 @@ def _check(executable: str, path: str) -> None:
 
 
 def _answer(executable: str, path: str) -> list[str]:
-    """The version of a Python, and what it lacks."""
+    """The version of a Python executable, and the modules that it lacks."""
     paths = [path, os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:

@@ -1,9 +1,9 @@
-"""Scans as Spark plans: native Parquet reads where nothing overlaps, merge tasks for the rest.
+"""Scans as Spark plans: native Parquet reads for plain files, merge tasks for the rest.
 
-Files that need no merge are read by Spark's own Parquet reader, with its column pruning and
-filter pushdown; deletion vectors are applied to row positions in the JVM. Overlapping sections,
-and files with columns that Spark cannot read, are packed into bins of about equal size; each bin
-is one Spark task that runs the same `ReadTask`s as a local scan.
+Files that need no merge are read by Spark's own Parquet reader, with column pruning and filter
+pushdown. Deletion vectors are applied to row positions in the JVM. Overlapping sections, and files
+with columns that Spark cannot read, are packed into bins of about equal size. Each bin is one Spark
+task that runs the same `ReadTask`s as a local scan.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 BINS_PER_CORE = 4
-"""More bins balance better; each of them costs a Spark task."""
+"""More bins balance the work better, but each one costs a Spark task."""
 
 TASK_MEMORY_BYTES = 256 << 20
-"""What the merge of one Spark task may hold, where 'read.memory' does not say less."""
+"""Memory for the merge in one Spark task, unless 'read.memory' is smaller."""
 
 ReadBin: TypeAlias = "tuple[ReadTask, ...]"
 
@@ -53,12 +53,12 @@ T = TypeVar("T")
 
 
 def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
-    """The rows of a scan as a lazy DataFrame that stays with the scan's snapshot.
+    """The rows of a scan as a lazy DataFrame that keeps reading the scan's snapshot.
 
-    Driver only; reads metadata, no data. Works on classic and Spark Connect sessions, where the
-    executors see the same paths. Raises `SetupError` where Spark runs another Python, and what
-    planning raises. What a task raises later reaches the user as the Keytide error, which is one of
-    Spark's too: a `DataError` where the snapshot has expired meanwhile.
+    Runs on the driver and reads metadata only. Works in classic and Spark Connect sessions, if the
+    executors can access the same paths. Raises `SetupError` when Spark runs another Python version,
+    and what planning raises. A later error in a task is raised as the Keytide error, which is also
+    an error class of Spark. It is a `DataError` when the snapshot has expired in the meantime.
     """
     check_python(spark)
     split = split_scan(scan)
@@ -74,12 +74,12 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
 
 
 def split_scan(scan: Scan) -> PlainSplit:
-    """A scan's files for Spark's own reader, by shape, and the tasks for all others."""
+    """A scan's files for Spark's own reader, by shape, and the tasks for all other files."""
     return split_plain(scan, spark_reads)
 
 
 def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:
-    """Distribute tasks over at most `bins_max` bins of about equal bytes, the largest first."""
+    """Distribute tasks over at most `bins_max` bins of about equal size, largest tasks first."""
     sized = ((bytes_of(task), task) for task in tasks)
     by_size = sorted(sized, key=lambda pair: -pair[0])
     bins: list[tuple[int, list[T]]] = [(0, []) for _ in range(min(bins_max, len(by_size)))]
@@ -93,7 +93,7 @@ def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> lis
 
 @dataclass(frozen=True)
 class BinTask:
-    """Reads and merges a bin; columns of `never_null` are refused where they are NULL after all."""
+    """Reads and merges a bin. A NULL in one of the `never_null` columns is an error."""
 
     tasks: tuple[FramesTask, ...]
     schema: pa.Schema
@@ -102,9 +102,9 @@ class BinTask:
     snapshot_ids: tuple[int, ...] = ()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Spark wants them. Runs on executors.
+        """The rows in Spark's batch format. Runs on executors.
 
-        Raises `DataError` for a torn file, and where one of the snapshots has expired.
+        Raises `DataError` for a corrupt file, and when one of the snapshots has expired.
         """
         for task in self.tasks:
             memory = min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES)
@@ -115,7 +115,7 @@ class BinTask:
 
 
 def bytes_of_read(task: ReadTask) -> int:
-    """The size of the files that a task reads."""
+    """The total size of the files that a task reads."""
     return task.stored_bytes
 
 
@@ -137,7 +137,7 @@ def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFra
 
 
 def _never_null(scan: Scan, tasks: Sequence[ReadTask]) -> frozenset[str]:
-    """The columns in which no row of the tasks can be NULL, as far as statistics tell."""
+    """The columns that have no NULL in any row of the tasks, according to statistics."""
     files = [file.entry for task in tasks for file in task.bucket.files]
     as_stored = scan.columns if scan.view.engine.picks_a_version else scan.view.order.key
     fields = scan.view.schema.select([name for name in scan.columns if name in as_stored])
@@ -157,10 +157,10 @@ def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str)
 
 
 def _all_nullable(rows: DataFrame, schema: pa.Schema) -> DataFrame:
-    """The same rows under a schema that does not depend on what statistics say.
+    """The same rows with nullable columns, so that the schema does not depend on statistics.
 
-    Spark asks each value of a nullable column whether it is NULL, but only where rows enter; a
-    union with nothing, which its optimizer removes, makes columns nullable from there on.
+    Spark checks nullable values for NULL where rows enter the plan. A union with an empty
+    DataFrame, which the optimizer removes, makes the columns nullable only after that point.
     """
     nothing = batch_schema(schema).empty_table()
     return rows.unionAll(rows.sparkSession.createDataFrame(nothing, spark_schema(schema)))

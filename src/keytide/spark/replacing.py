@@ -1,4 +1,4 @@
-"""What an overwrite by the data source replaces: all, partitions that it touches, or some."""
+"""What an overwrite through the data source replaces: everything, or some partitions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ __all__ = ["Replacing", "replacing"]
 
 
 class Replacing(Protocol):
-    """Says which partitions are replaced, once the rows are written."""
+    """Determines which partitions are replaced, once the rows are written."""
 
     def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
-        """What fits those partitions. Raises `InvalidError` for rows that lie elsewhere."""
+        """A function that tests a partition. Raises `InvalidError` for rows in other partitions."""
         ...
 
 
 def replacing(options: GivenOptions, view: TableView) -> Replacing:
-    """What options say. Raises `InvalidError` for a condition on what is no partition column.
+    """What the options select. Raises `InvalidError` for a condition on other columns.
 
-    REQUIRES: keys stay in their partitions; where they move, tables have dynamic buckets.
+    Only partition columns are allowed in the condition. REQUIRES: keys stay in their partitions.
+    Tables where keys move have dynamic buckets.
     """
     where = options.value(WHERE_REPLACED)
     if where is None and options.value(PARTITIONS) != "dynamic":
@@ -47,7 +48,7 @@ def _touched(transaction: Transaction) -> Callable[[bytes], bool]:
 
 @dataclass(frozen=True)
 class _Where:
-    """The partitions that meet a condition; rows of others are refused."""
+    """The partitions that match a condition. Rows in other partitions are refused."""
 
     where: str
     view: TableView

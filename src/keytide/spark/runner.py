@@ -1,4 +1,4 @@
-"""Tasks on Spark's executors."""
+"""Runs tasks on Spark's executors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class RowsTask(Protocol):
-    """Work that gives rows. Pickles."""
+    """Work that returns rows. Can be pickled."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows."""
@@ -41,17 +41,18 @@ class RowsTask(Protocol):
 
 
 class MakingTask(Protocol):
-    """Work that makes rows of others. Pickles."""
+    """Work that converts rows to other rows. Can be pickled."""
 
     def batches(self, rows: Iterable[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
-        """The rows that are made of those of one partition."""
+        """Convert the rows of one partition."""
         ...
 
 
 def running_tasks(spark: SparkSession) -> tuple[int, int]:
-    """How many tasks of the stages that run now are done, and how many there are.
+    """The numbers of finished and of all tasks in the stages that are running.
 
-    From any thread. Nothing where Spark does not tell: it is for a line of progress only.
+    Can be called from any thread. Returns zeros if Spark does not report them, because this is only
+    for a progress line.
     """
     try:
         tracker = spark.sparkContext.statusTracker()
@@ -64,14 +65,14 @@ def running_tasks(spark: SparkSession) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Runs tasks that bring their own work on the executors of a session; see `TaskRunner`."""
+    """Runs self-contained tasks on the executors of a session. See `TaskRunner`."""
 
     spark: SparkSession
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """Run one Spark job with a task for each, and hand on what they made, in their order.
+        """Run one Spark job with one Spark task for each task, and pass on the results in order.
 
-        A task that fails does not end the job: what the others made would be lost with it.
+        A task that fails does not stop the job, because the results of the others would be lost.
         """
         payloads = [pickle.dumps(task) for task in tasks]
 
@@ -87,7 +88,7 @@ class Cluster:
 
 
 class Executors:
-    """Runs tasks on a cluster: over the partitions of a DataFrame, or as those of a new one."""
+    """Runs tasks over the partitions of a DataFrame, or as the partitions of a new one."""
 
     def rows(
         self,
@@ -96,13 +97,13 @@ class Executors:
         spark: SparkSession,
         count: int | None = None,
     ) -> DataFrame:
-        """The rows that tasks give, as a lazy DataFrame of one partition for each of them.
+        """The rows that tasks return, as a lazy DataFrame with one partition for each task.
 
-        `count` is how many rows these are at most, None where nobody knows; Spark plans joins by
-        it. What a task raises reaches the user as the Keytide error, which is one of Spark's too.
+        `count` is the maximum number of rows, None if it is unknown. Spark uses it to plan joins.
+        An error in a task is raised as the Keytide error, which is also an error class of Spark.
         """
         speak_plainly()
-        # Each task is pickled by itself, and unpickled only where it runs.
+        # Each task is pickled separately, and unpickled only where it runs.
         payloads = [pickle.dumps(task) for task in tasks]
         weight = _weight(len(payloads), count)
 
@@ -115,7 +116,7 @@ class Executors:
         return numbers.where(f"id % {weight} = 0").mapInArrow(run, schema)
 
     def made(self, task: MakingTask, rows: DataFrame, schema: StructType) -> DataFrame:
-        """The rows that a task makes of each partition of other rows, as a lazy DataFrame."""
+        """The rows that a task creates from each partition of other rows, as a lazy DataFrame."""
         payload = pickle.dumps(task)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -124,10 +125,10 @@ class Executors:
         return rows.mapInArrow(run, schema)
 
     def feed(self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None]) -> None:
-        """Run one Spark job and hand on what its tasks made, in the order of the partitions.
+        """Run one Spark job, and pass on the results of its tasks in the order of the partitions.
 
-        Raises the first error of a task after what the others made was handed on, and Spark's own
-        failures as Keytide errors. A stop, such as Ctrl-C, cancels the job.
+        Raises the first error of a task after passing on the results of the others, and Spark's own
+        failures as Keytide errors. An interrupt such as Ctrl-C cancels the job.
         """
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,35 +140,35 @@ class Executors:
 
 
 _COUNT_UNKNOWN, _COUNT_MAX = 4 << 20, 64 << 20
-"""Rows as Spark is told them; what it takes to count to the larger one is 0.1 s."""
+"""The row counts that Spark is given. Generating the larger number of rows takes 0.1 s."""
 
 
 def _weight(tasks: int, count: int | None) -> int:
-    """How many numbers stand for a task, so that Spark thinks of as many rows as there are.
+    """How many numbers of a range represent a task, so that Spark estimates the right row count.
 
-    It knows how large a range of numbers is, and takes what Python makes of one for as long, as a
-    condition could keep all of it. A power of two, as Spark compiles code for every other number.
+    Spark knows the size of a range of numbers, and assumes that a Python step on it returns as many
+    rows. The result is a power of two, because Spark compiles code for each different number.
     """
     known = _COUNT_UNKNOWN if count is None else min(count, _COUNT_MAX)
     return 1 << max(0, known // max(tasks, 1) - 1).bit_length()
 
 
 def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
-    """The rows that a pickled task gives, on this executor."""
+    """Run a pickled task on this executor and return its rows."""
     settle()
     task: RowsTask = pickle.loads(payload)
     yield from task.batches()
 
 
 def made_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that a pickled task makes of others, on this executor."""
+    """Run a pickled task on this executor and return the rows that it creates from others."""
     settle()
     task: MakingTask = pickle.loads(payload)
     yield from task.batches(batch for batch in rows if batch.num_rows)
 
 
 def tried_here(payload: bytes, number: int) -> Outcome[Any]:
-    """Run a pickled task on this executor; its error is an outcome."""
+    """Run a pickled task on this executor. An error is part of the outcome."""
     settle()
     try:
         return tried(pickle.loads(payload), number)
@@ -176,12 +177,12 @@ def tried_here(payload: bytes, number: int) -> Outcome[Any]:
 
 
 def _told(outcome: Outcome[Any]) -> pa.RecordBatch:
-    """An outcome as the row in which it travels to the driver."""
+    """An outcome as the row that is sent to the driver."""
     return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], names=["outcome"])
 
 
 def attempted_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T]:
-    """Run a feed task on the rows of the partition that this executor works on."""
+    """Run a feed task on the rows of the partition that this executor processes."""
     settle()
     context = TaskContext.get()
     assert context is not None

@@ -1,4 +1,4 @@
-"""Spark sessions in which Keytide works."""
+"""Spark sessions with the settings that Keytide needs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from keytide.spark.words import speak_plainly
 
 __all__ = ["register", "session"]
 
-# Arrow checks each access to a value again; Spark asks for rows that are there.
+# Arrow checks each access to a value twice, although Spark only requests rows that exist.
 _ARROW_IN_JAVA = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-# The JVM gets a part of the machine: Python workers hold the rows that are merged.
+# The JVM gets only a part of the memory, because Python workers hold the rows that are merged.
 _MEMORY_SHARE = 4
 _MEMORY_GIB_MAX = 8
 
 
 def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkSession:
-    """A local Spark session in which all works: this Python, Arrow, UTC, `keytide` registered.
+    """Create a local Spark session for Keytide: this Python, Arrow, UTC, `keytide` registered.
 
-    Every setting can be overridden, as a mapping or by keywords: `spark_ui_enabled=True` means
-    `spark.ui.enabled`, `master="local[4]"` means `spark.master`. A session that already runs is
-    returned with those settings applied that Spark can still change. `remote="..."` makes a
-    Spark Connect session.
+    Any setting can be overridden, in a mapping or by keyword: `spark_ui_enabled=True` means
+    `spark.ui.enabled`, and `master="local[4]"` means `spark.master`. If a session is already
+    running, it is returned after applying those settings that Spark can still change.
+    `remote="..."` creates a Spark Connect session.
 
     Raises `SetupError` when there is no Java 17 or newer, and as `register` does.
     """
@@ -52,17 +52,18 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `keytide` known to a session, classic or Spark Connect.
+    """Register the format `keytide` in a session, classic or Spark Connect.
 
-    In this process errors of Keytide then come back through Spark in their own words, and are
-    caught as errors of either class; their attribute `report` has all that Spark says of them. In a
-    classic session, temporary views of the format show the newest snapshot to each query.
+    After this, errors of Keytide that pass through Spark keep their own message in this process.
+    They can be caught as errors of both classes, and their attribute `report` has Spark's full
+    text. In a classic session, temporary views of the format show the latest snapshot to each
+    query.
 
-    Executors must be able to import keytide, in a Python of this version. Raises `SetupError` where
-    a local session runs tasks in another one.
+    Executors must be able to import keytide, in the same Python version. Raises `SetupError` when a
+    local session runs tasks in another Python version.
     """
     check_python(spark)
-    # Makes the session the active one, in which Spark looks whether the name is taken.
+    # This makes the session active. Spark checks in the active session whether the name is taken.
     spark.createDataFrame([], "nothing int")
     _take_in(spark)
     mark_streams(FORMAT, STREAM)
@@ -74,7 +75,7 @@ def _take_in(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(KeytideSource)
     except PySparkException as error:
-        # Spark has found the module `pyspark_keytide`, and lets nobody take its place.
+        # Spark has found the module `pyspark_keytide`, and does not allow replacing it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 
@@ -90,11 +91,12 @@ def _defaults(given: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # As fast as loopback TCP at least, and without a port.
+        # At least as fast as loopback TCP, and without a port.
         "spark.python.unix.domain.socket.enabled": "true",
-        # A task is one core's work; threads of tasks side by side would wait for each other.
+        # A task uses one core. The threads of parallel tasks would compete with each other.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
-        # Memory of one batch serves the next; given back at once, its pages would be made anew.
+        # Keep the memory of one batch for the next. Otherwise its pages would be mapped again each
+        # time.
         "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
         "spark.driver.defaultJavaOptions": _ARROW_IN_JAVA,
         "spark.executor.defaultJavaOptions": _ARROW_IN_JAVA,
@@ -117,14 +119,14 @@ def _text(value: Any) -> str:
 
 
 def _use_this_python(given: Mapping[str, str]) -> None:
-    # Workers of another Python version cannot read what this one pickles.
+    # Workers with another Python version cannot unpickle what this one pickles.
     for role in ("python", "driver.python"):
         variable = "PYSPARK_" + role.upper().replace(".", "_")
         os.environ[variable] = given.get(f"spark.pyspark.{role}", sys.executable)
 
 
 def _own_import_path() -> str | None:
-    """The folder that workers need on their path to import this very keytide, if any."""
+    """The folder that workers need on their path to import this copy of keytide, if any."""
     folder = str(Path(__file__).resolve().parents[2])
     return None if folder in site.getsitepackages() else folder
 

@@ -1,4 +1,4 @@
-"""Tasks of a table, in threads of the driver where they read little, else on executors."""
+"""Runs a table's tasks in threads of the driver if they read little, otherwise on executors."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ T = TypeVar("T")
 
 @runtime_checkable
 class _SizedTask(Protocol):
-    """A task that tells what it reads."""
+    """A task that knows what it reads."""
 
     @property
     def view(self) -> TableView:
-        """The table whose files it reads."""
+        """The table whose files the task reads."""
         ...
 
     @property
     def stored_bytes(self) -> int:
-        """The size of those files."""
+        """The total size of those files."""
         ...
 
 
 @dataclass(frozen=True)
 class SizedRunner:
-    """Runs tasks that bring their own work, see `TaskRunner`; `Place` says where."""
+    """Runs self-contained tasks where `Place` decides. See `TaskRunner`."""
 
     spark: SparkSession
 

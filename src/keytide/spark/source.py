@@ -1,8 +1,8 @@
 """The data source `keytide`: tables by path, for SQL views, ad-hoc reads, writes and streams.
 
-`Scan.to_spark` is the faster way to read, because Spark does not tell a Python data source
-which columns a query needs; give the options `columns` and `where`. `Table.write` is the faster
-way to write, because a data source cannot bring rows of a bucket together.
+`Scan.to_spark` reads faster, because Spark does not tell a Python data source which columns a query
+needs. Set the options `columns` and `where` to reduce the difference. `Table.write` writes faster,
+because a data source cannot group the rows of a bucket.
 """
 
 from __future__ import annotations
@@ -63,22 +63,23 @@ FORMAT = "keytide"
 
 @in_few_words
 class KeytideSource(DataSource):
-    """A table by its path.
+    """A table, addressed by its path.
 
-    Its options are the rows of `option_table`; others go to the object store, where there is one.
-    A DataFrame stays with the snapshot that was newest when it was made; when that has expired,
-    reading it is a `DataError` that says so. A temporary view made in SQL shows the newest snapshot
-    to each `spark.sql` and `spark.table`. Rows are appended as upserts and deletes, or take the
-    place of all that there are with mode `overwrite`, in every partition as Spark means it; a
-    stream commits each batch exactly once, with no option set. With `mergeSchema` the table first
-    grows to take the rows, as `Table.write` says.
+    The options are those in `option_table`. All others go to the object store, if there is one.
 
-    With `readChangeFeed` rows are changes, with their `_row_kind`; so they are in a stream where
-    `register` told Spark to say so. Others tell of new rows, and stop at a change.
+    - A DataFrame keeps reading the snapshot that was the latest when the DataFrame was created.
+      When that snapshot has expired, reading raises a `DataError` that says so. A temporary view
+      created in SQL shows the latest snapshot to each `spark.sql` and `spark.table`.
+    - A write appends rows as upserts and deletes. The mode `overwrite` replaces all rows in every
+      partition, as in Spark. A stream commits each batch exactly once, without any option. With
+      `mergeSchema`, the table first gets the new columns, as in `Table.write`.
+    - With `readChangeFeed`, the rows are changes with their `_row_kind`. This is also the default
+      of a stream once `register` was called. Otherwise a stream returns new rows only, and fails at
+      any other change.
     """
 
-    # No filters of queries are taken (pushFilters): Spark keeps what a reader planned with one
-    # query's filters and reads it again for other queries of the same DataFrame or view.
+    # Filters of queries are not pushed down (pushFilters): Spark reuses a reader that was planned
+    # with one query's filters for other queries of the same DataFrame or view.
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -90,7 +91,7 @@ class KeytideSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns that are read. The newest snapshot is settled here."""
+        """The columns of the result. This call fixes the latest snapshot."""
         options = SourceOptions.parse(self.options)
         if options.tells_kinds:
             rows = options.columns_of_changes()
@@ -101,19 +102,19 @@ class KeytideSource(DataSource):
         return spark_schema(rows.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the columns in `schema`."""
-        # Spark does not ask for the schema where the user gave one.
+        """A reader for the columns in `schema`."""
+        # Spark does not ask for the schema if the user gave one.
         options = getattr(self, "settled", None) or SourceOptions.parse(self.options)
         if options.tells_kinds:
             return ChangesReader(options, tuple(schema.names))
         return ScanReader(options, tuple(schema.names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """A reader of the changes; errors wait until the query asks it for something."""
+        """A reader of changes. Errors are raised when the query asks it for something."""
         return ChangeStreamReader(SourceOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A writer of one batch. Mode overwrite replaces rows, all if options do not say which."""
+        """A writer of one batch. Mode overwrite replaces all rows, unless options restrict it."""
         options = SourceOptions.parse(self.options)
         table = options.table_to_write(Use.OVERWRITE if overwrite else Use.APPEND)
         write = SourceOverwrite if overwrite else SourceWrite
@@ -137,14 +138,14 @@ class KeytideSource(DataSource):
 
 @in_few_words
 class ScanReader(DataSourceReader):
-    """Reads one snapshot, a bin of tasks per partition. Planned on the driver."""
+    """Reads one snapshot, with one bin of tasks per partition. Planned on the driver."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self.options = options
         self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """The bins, pickled with what they need."""
+        """The bins, pickled with everything that they need."""
         scan = self.options.scan(self.columns)
         bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE, bytes_of_read)
         tasks = (
@@ -160,26 +161,29 @@ class ScanReader(DataSourceReader):
 
 @in_few_words
 class ChangesReader(DataSourceReader):
-    """Reads the changes between two snapshots, all of a key in one partition, in their order."""
+    """Reads the changes between two snapshots.
+
+    All changes of a key are in one partition, in order.
+    """
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self.options = options
         self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """The bins, pickled with what they need."""
+        """The bins, pickled with everything that they need."""
         changes = self.options.changes()
         columns = pa.schema([changes.schema.field(name) for name in self.columns])
         bins = bins_of(changes, CORES_UNKNOWN * BINS_PER_CORE, columns)
         return [InputPartition(pickle.dumps(task)) for task in bins]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Find the changes of one bin. Runs on executors."""
+        """Compute the changes of one bin. Runs on executors."""
         yield from _rows_of(partition)
 
 
 def _rows_of(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    # Where there are no partitions, Spark hands over None (4.1) or one without a value.
+    # If there are no partitions, Spark passes None (4.1) or a partition without a value.
     if partition is not None and partition.value is not None:
         yield from rows_here(partition.value)
 
@@ -189,19 +193,19 @@ def _rows_of(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver; in a stream with the batch it worked for."""
+    """What a task sends to the driver. In a stream this includes the batch."""
 
     outcome: Outcome[Written]
     batch: StreamBatch | None = None
 
 
 class SourceWrite:
-    """A write that Spark itself runs. Planned on the driver, pickled to the tasks."""
+    """A write that Spark runs. Planned on the driver, pickled and sent to the tasks."""
 
     def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
         """Raises what `Table.write` raises for columns that do not fit.
 
-        The table grows first where the write merges schemas.
+        If the write merges schemas, the table is altered first.
         """
         self.table, seen = table, table.pinned()
         _refuse_dynamic_buckets(writable_view(seen))
@@ -220,7 +224,7 @@ class SourceWrite:
         warn_of_errors(self.view.name, transaction.commit())
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:
-        """Write one task's rows. Runs on executors."""
+        """Write the rows of one task. Runs on executors."""
         return attempted_here(self.task, self._padded(batches) if self.merges_schema else batches)
 
     def _padded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -229,22 +233,22 @@ class SourceWrite:
             yield from padded(rows, self.view.schema, self.view.options).to_batches()
 
     def commit(self, told: Sequence[TaskMessage], author: Author | None) -> None:
-        """Commit all tasks' files, unless the author did so before."""
+        """Commit the files of all tasks, unless the same author has already done so."""
         with writing(self.table, self.view, author) as transaction:
             settled([message.outcome for message in told], transaction.take)
             if transaction.done is None:
                 self._publish(transaction)
             else:
                 transaction.already_done()
-        BEHIND.settle(self.table.uri)  # Spark ends this process when it likes
+        BEHIND.settle(self.table.uri)  # Spark can end this process at any time
 
     def abort(self, told: Sequence[TaskMessage]) -> None:
-        """Delete the files of the tasks that did finish."""
+        """Delete the files of the tasks that finished."""
         discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
 
 
 class SourceOverwrite(SourceWrite):
-    """The same of rows that take the place of those that are live when they are committed."""
+    """A write that replaces the rows that are live when it commits."""
 
     def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
         """Raises as an append, and as `replacing`."""
@@ -259,7 +263,7 @@ class SourceOverwrite(SourceWrite):
 
 
 def _refuse_dynamic_buckets(view: TableView) -> None:
-    """Raise `UnsupportedError` where rows of one key in two tasks would come into two buckets."""
+    """Raise `UnsupportedError` if rows of one key in two tasks would get different buckets."""
     if view.has_dynamic_buckets:
         raise UnsupportedError(
             f"table {view.name} has dynamic buckets ('{keys.BUCKET}' = '-1'), and a data source "
@@ -281,15 +285,15 @@ class TableWriter(DataSourceArrowWriter):
         self._author = author
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows. Runs on executors."""
+        """Write the rows of one task. Runs on executors."""
         return TaskMessage(self._write.run(iterator))
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Commit all tasks' files."""
+        """Commit the files of all tasks."""
         self._write.commit(_told(messages), self._author)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Delete the files of the tasks that did finish."""
+        """Delete the files of the tasks that finished."""
         self._write.abort(_told(messages))
 
 
@@ -297,23 +301,23 @@ class TableWriter(DataSourceArrowWriter):
 class TableStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once.
 
-    Made anew by Spark for the tasks of every batch and again for its commit, so all that a
-    commit needs travels in the messages.
+    Spark creates this object again for the tasks of every batch, and again for its commit.
+    Therefore everything that a commit needs is part of the messages.
     """
 
     def __init__(self, write: SourceWrite) -> None:
         self._write = write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows. Runs on executors."""
+        """Write the rows of one task. Runs on executors."""
         return TaskMessage(self._write.run(iterator), batch_of_task())
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Commit a batch unless it was committed before."""
+        """Commit a batch, unless it is already committed."""
         told = _told(messages)
         if told and told[0].batch is not None:
             self._write.commit(told, told[0].batch.author)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Delete the files of the tasks that did finish."""
+        """Delete the files of the tasks that finished."""
         self._write.abort(_told(messages))

@@ -1,4 +1,4 @@
-"""The options of the data source, parsed, and what they ask for."""
+"""The parsed options of the data source, and the reads and writes that they describe."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = ["STREAM", "SourceOptions"]
 _CACHE_NAMES = "cache", "cache-bytes"
 
 _OF_A_CATALOG = {"owner", "provider"}
-"""What Spark adds to the options of CREATE TABLE."""
+"""Options that Spark adds for CREATE TABLE."""
 
 _VIEW_INSTEAD = (
     "CREATE TEMPORARY VIEW name USING keytide OPTIONS (path '...'), or make views of all tables of "
@@ -52,7 +52,7 @@ _VIEW_INSTEAD = (
 
 @dataclass(frozen=True)
 class Settled:
-    """A schema and a snapshot that were the newest at one moment; None where there was none."""
+    """The latest schema and snapshot at one moment. None means that there was none."""
 
     schema_id: int
     snapshot_id: int | None
@@ -65,17 +65,17 @@ class SourceOptions:
     path: str
     given: GivenOptions
     is_stream: bool = False
-    """Whether Spark was told so; where nobody registered the format, it is not."""
+    """Whether Spark marked this as a stream. It does so only if the format was registered."""
     cache: CacheFolder | None = None
     store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     settled: Settled | None = None
-    """What was the newest when a DataFrame was made; None where none is made yet."""
+    """The latest snapshot when a DataFrame was created, None before that."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse Spark's options.
 
-        Raises `InvalidError` for a missing path or a wrong option, and `UnsupportedError` for a
+        Raises `InvalidError` for a missing path or an invalid option, and `UnsupportedError` for a
         table of Spark's catalog.
         """
         rest = {key.lower(): value for key, value in options.items()}
@@ -109,11 +109,14 @@ class SourceOptions:
     # -- rows of a snapshot ----------------------------------------------------------------------
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
-        """The scan that the options describe, of other columns if given. Raises as `Table.scan`."""
+        """The scan that the options describe, with other columns if given.
+
+        Raises as `Table.scan`.
+        """
         return self._scan(self.table_for(Use.SCAN), columns)
 
     def columns_of_rows(self) -> Scan:
-        """The same, to be asked for its columns: a stream may be going to tell of such rows."""
+        """A scan that only determines columns. A stream of new rows has the same columns."""
         return self._scan(self.table_for(Use.SCAN, Use.STREAM), None)
 
     def _scan(self, table: StoredTable, columns: Sequence[str] | None) -> Scan:
@@ -139,14 +142,14 @@ class SourceOptions:
             raise expired_error(table.name, [seen.snapshot_id], str(error)) from error
 
     def settled_at(self, scan: Scan) -> SourceOptions:
-        """The same options for later reads, which will see the schema and the snapshot of one."""
+        """The same options for later reads, fixed to the schema and the snapshot of a scan."""
         snapshot = scan.snapshot
         seen = Settled(scan.view.schema.id, None if snapshot is None else snapshot.id)
         return replace(self, settled=seen)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that are asked for; None for all."""
+        """The selected columns, None for all."""
         columns: tuple[str, ...] | None = self.given.value(COLUMNS_READ)
         return columns
 
@@ -156,14 +159,14 @@ class SourceOptions:
 
     @property
     def travels(self) -> bool:
-        """Whether they name the snapshot to read."""
+        """Whether the options name the snapshot to read."""
         return any(name in self.given for name in NAME_A_SNAPSHOT)
 
     # -- changes ---------------------------------------------------------------------------------
 
     @property
     def tells_kinds(self) -> bool:
-        """Whether rows have the column of their kind."""
+        """Whether rows have the column with their kind."""
         asked = self.given.value("readChangeFeed")
         return self._is_between if asked is None else bool(asked)
 
@@ -173,7 +176,7 @@ class SourceOptions:
         return self.is_stream or between or self.given.value(SCAN_MODE) == "incremental"
 
     def columns_of_changes(self) -> Scan:
-        """A scan of all rows that has the columns of changes. Raises `NotFoundError` as a scan."""
+        """A scan that has the columns of changes. Raises `NotFoundError` as a scan does."""
         uses = (Use.STREAM,) if self.is_stream else (Use.CHANGES, Use.STREAM)
         return scan_table(self.table_for(*uses), self.columns)
 
@@ -196,11 +199,17 @@ class SourceOptions:
 
     @property
     def author(self) -> Author | None:
-        """The author of a write that may be repeated. Raises `InvalidError` for half of one."""
+        """The author that makes a write idempotent.
+
+        Raises `InvalidError` if only one half is given.
+        """
         return Author.given(self.given.value(COMMIT_USER), self.given.value(COMMIT_IDENTIFIER))
 
     def table_to_write(self, use: Use) -> StoredTable:
-        """Open the table for a write. Raises as `table_for`, and for a schema to be replaced."""
+        """Open the table for a write.
+
+        Raises as `table_for`, and for an option to replace the schema.
+        """
         table = self.table_for(use)
         if self.given.value(NEW_SCHEMA):
             raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""What options say of snapshots: the one that is read, and between which ones changes are told."""
+"""Options that select snapshots: the one to read, or the range of changes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Place: TypeAlias = "int | str"
 
 _TIMES = ("as-of", keys.SCAN_TIMESTAMP_MILLIS, keys.SCAN_TIMESTAMP)
 NAME_A_SNAPSHOT = ("snapshot-id", "tag", keys.SCAN_SNAPSHOT_ID, keys.SCAN_VERSION, *_TIMES)
-"""The options that say which snapshot a scan reads."""
+"""The options that select the snapshot of a scan."""
 
 
 def snapshot_named(options: GivenOptions, table: StoredTable) -> dict[str, Any]:
-    """Which snapshot a scan reads, as an argument of `scan_table`; none for the newest.
+    """The snapshot of a scan as an argument of `scan_table`, empty for the latest.
 
     Raises `InvalidError` and `UnsupportedError` for a `scan.mode` that does not fit.
     """
@@ -34,17 +34,18 @@ def snapshot_named(options: GivenOptions, table: StoredTable) -> dict[str, Any]:
     if given.option.key in _TIMES:
         return {"as_of": epoch_ms(given.value, table.name, given.name)}
     if given.option.key == keys.SCAN_VERSION:
-        # Other engines may have made tags of digits alone; as there, a tag comes before an id.
+        # Other engines can create tags that consist of digits. As in these engines, a tag takes
+        # precedence over an id.
         is_id = isinstance(given.value, int) and not table.metadata.has_tag(str(given.value))
         return {"snapshot_id": given.value} if is_id else {"tag": str(given.value)}
     return {"tag" if given.option.key == "tag" else "snapshot_id": given.value}
 
 
 def start_of_changes(options: GivenOptions, table: StoredTable) -> Start | None:
-    """Where options say that changes begin; None where they do not.
+    """Where changes begin according to the options, None if they do not say.
 
-    Raises `NotFoundError` where that is not there, `InvalidError` for what is no such place, and as
-    `snapshot_named`.
+    Raises `NotFoundError` when that place does not exist, `InvalidError` for an invalid place, and
+    as `snapshot_named`.
     """
     mode = _check_scan_mode(options, table.name)
     if mode in _BEGIN_STREAMS:
@@ -62,7 +63,7 @@ def start_of_changes(options: GivenOptions, table: StoredTable) -> Start | None:
 
 
 def end_of_changes(options: GivenOptions, table: StoredTable) -> Place | None:
-    """Up to which snapshot or tag they are told; None where options do not say. Raises likewise."""
+    """The snapshot or tag at which changes end, None if options do not say. Raises likewise."""
     for key, end in _ENDS.items():
         if key in options:
             return end(table, options.by_key[key])
@@ -70,7 +71,7 @@ def end_of_changes(options: GivenOptions, table: StoredTable) -> Place | None:
 
 
 def mode_of(options: GivenOptions, table: StoredTable) -> str:
-    """How changes are found."""
+    """The mode of the changes, as in `Table.changes`."""
     mode: str = options.value("mode") or "diff"
     if mode != "auto":
         return mode
@@ -82,14 +83,14 @@ def mode_of(options: GivenOptions, table: StoredTable) -> str:
 
 
 def _with_snapshot(table: StoredTable, given: Given) -> Start:
-    """Changes of the snapshot itself are told."""
+    """The changes include the snapshot itself."""
     if given.value == "latest":
         return start_of(table, "latest")
     return start_of(table, max(given.value - 1, 0))
 
 
 def _since(table: StoredTable, given: Given) -> Start:
-    """What was committed at the moment itself is told."""
+    """The changes include what was committed at that very moment."""
     return start_of(table, None, epoch_ms(given.value, table.name, given.name) - 1)
 
 
@@ -190,7 +191,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 
 
 def _check_scan_mode(options: GivenOptions, table: str) -> str:
-    """The mode, if it is one that goes with the other options."""
+    """The scan mode, if it agrees with the other options."""
     mode: str = options.value(SCAN_MODE) or "default"
     if mode in ("default", "latest-full", "full", "latest"):
         places = dict.fromkeys((*_BEGIN, *NAME_A_SNAPSHOT))

@@ -51,13 +51,13 @@ from keytide.table.state.stored import StoredTable
 __all__ = ["SparkEngine", "SparkResult"]
 
 TextFor: TypeAlias = "Callable[..., str]"
-"""Makes the text of a query out of the rewrites that it needs."""
+"""Creates the text of a query from the rewrites that it needs."""
 
 
 class SparkResult(Result):
-    """The rows of a query on Spark; every other shape than a DataFrame collects them, once.
+    """The rows of a query on Spark. All formats except a DataFrame collect them, once.
 
-    Collecting raises `InvalidError` where Spark cannot compute a row, and what reading raises.
+    Collecting raises `InvalidError` when Spark cannot compute a row, and what reading raises.
     """
 
     def __init__(self, frame: DataFrame, bound: BoundQuery) -> None:
@@ -66,7 +66,7 @@ class SparkResult(Result):
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in self._frame.schema)
-        return f"SparkResult({columns})"  # nothing is computed for it
+        return f"SparkResult({columns})"  # must not compute anything
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table on the driver."""
@@ -92,7 +92,10 @@ class SparkEngine:
         self._spark = spark
 
     def query(self, bound: BoundQuery) -> Result:
-        """A query as a lazy result. Raises `InvalidError` that quotes Spark where it refuses it."""
+        """A query as a lazy result.
+
+        Raises `InvalidError`, which quotes Spark, if Spark refuses it.
+        """
         return SparkResult(self.rows(bound), bound)
 
     def rows(self, bound: BoundQuery) -> DataFrame:
@@ -103,8 +106,8 @@ class SparkEngine:
         named = {node.name for node in bound.tree.find_all(exp.Table)} - known.keys()
         others = [relation for relation in bound.relations if relation.view in named]
         frames = {relation.view: self._frame(relation) for relation in others} | known
-        # Spark makes each a view and drops it again, and with a view goes what is kept of its plan;
-        # so that is no plan of anybody else's.
+        # Spark creates a view for each frame and drops it again, which also drops the cached data
+        # of its plan. The filter makes it a new plan that nobody else has cached.
         frames = {view: frame.where("TRUE") for view, frame in frames.items()}
         try:
             with on_driver():
@@ -113,11 +116,11 @@ class SparkEngine:
             raise bound.refused(str(error).splitlines()[0]) from error
 
     def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
-        """Hand the rows of a query on as they come, partition by partition, on the driver.
+        """Pass on the rows of a query as they arrive, partition by partition, on the driver.
 
-        The first page has no rows: it tells the columns.
+        The first batch has no rows and only defines the columns.
 
-        Raises as `query`, `InvalidError` where a row cannot be computed, and what `take` raises.
+        Raises as `query`, `InvalidError` when a row cannot be computed, and what `take` raises.
         """
 
         def encoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,7 +131,9 @@ class SparkEngine:
                 yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()])], ["page"])
 
         rows = self.rows(bound)
-        rows = rows.toDF(*(f"_{i}" for i in range(len(rows.columns))))  # names may be there twice
+        rows = rows.toDF(
+            *(f"_{i}" for i in range(len(rows.columns)))
+        )  # there may be duplicate names
         pages = rows.mapInArrow(encoded, "page binary")
         take(pa.RecordBatch.from_pylist([], self.schema(rows)))
         try:
@@ -143,10 +148,10 @@ class SparkEngine:
     def assigned(
         self, rows: DataFrame, columns: Mapping[str, int | pa.Scalar], table: StoredTable
     ) -> DataFrame:
-        """Rows in a table's columns, each taken by position or from a constant.
+        """Rows with the columns of a table, each taken by position or from a constant.
 
-        Raises `InvalidError` for a type that a column does not take; values are checked by the
-        tasks that write.
+        Raises `InvalidError` for a type that a column does not accept. The tasks that write check
+        values.
         """
         names = [f"_{i}" for i in range(len(rows.columns))]
         rows = rows.toDF(*names)
@@ -168,28 +173,28 @@ class SparkEngine:
         return arrow_schema_of(rows.schema, "of the query")
 
     def append(self, table: StoredTable, rows: DataFrame) -> WriteResult:
-        """Append rows to a table, in one commit; one Spark job."""
+        """Append rows to a table in one commit. Runs one Spark job."""
         return append(table, rows)
 
     def overwrite(
         self, table: StoredTable, rows: DataFrame, partition: Mapping[str, Any] | None
     ) -> WriteResult:
-        """Replace a table's rows or, where one is named, those of a partition; one Spark job."""
+        """Replace the rows of a table, or of one partition if given. Runs one Spark job."""
         return overwrite(table, rows, partition)
 
     def fill(self, transaction: Transaction, rows: DataFrame) -> None:
-        """Write rows as the part of a transaction; one Spark job."""
+        """Write rows as part of a transaction. Runs one Spark job."""
         fill(transaction, rows)
 
     def apply_events(
         self, catalog: Catalog, request: FlowRequest, rows: DataFrame, author: Author | None
     ) -> WriteResult:
-        """Make rows that tell of events part of the target of a flow."""
+        """Apply rows that are change events to the target of a flow."""
         result: WriteResult = apply_events(catalog, request, rows, FlowStream(), author)
         return result
 
     def row_host(self, query: RowQuery, means: Means) -> SparkRowHost:
-        """What carries out a DELETE or an UPDATE."""
+        """The host for a DELETE or an UPDATE."""
 
         def compute(passed: Sequence[str], target: DataFrame) -> DataFrame:
             text_for = partial(query.text_for, "spark", passed)
@@ -198,7 +203,7 @@ class SparkEngine:
         return SparkRowHost(query, self._spark, compute, means.driver_bytes_max)
 
     def merge_host(self, query: MergeQuery, means: Means) -> PlacedMerge:
-        """What carries out a MERGE."""
+        """The host for a MERGE."""
 
         def compute(
             query: MergeQuery, passed: PassThrough, known: Mapping[str, DataFrame]
@@ -224,7 +229,7 @@ class SparkEngine:
         return ExecutorMerge(query, self._spark, compute, source)
 
     def _source(self, query: MergeQuery) -> tuple[MergeQuery, Source]:
-        """A query with a source that is a DataFrame, and that."""
+        """The query with its source as a DataFrame, and the source."""
         if query.match.view is None:
             made, query = query.with_source("keytide_merged")
             rows = self.rows(made)
@@ -249,8 +254,8 @@ class SparkEngine:
 
 
 def _text(text_for: TextFor, frames: Collection[str]) -> str:
-    """The query with its views in braces, where Spark puts DataFrames in."""
-    marker = f"keytide_{uuid.uuid4().hex}_"  # a name that no text in the query has
+    """The query with its views in braces, where Spark inserts DataFrames."""
+    marker = f"keytide_{uuid.uuid4().hex}_"  # a name that does not occur in the query
 
     def marked(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Table) and node.name in frames:
@@ -263,7 +268,7 @@ def _text(text_for: TextFor, frames: Collection[str]) -> str:
 
 
 def _constructors(node: exp.Expr) -> exp.Expr:
-    """`MAP['k', v]` and `ROW(...)` are Flink's ways to write values."""
+    """Convert `MAP['k', v]` and `ROW(...)`, which are Flink syntax."""
     if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
         return exp.func("MAP", *node.expressions, dialect="spark")
     if isinstance(node, exp.Anonymous) and node.name.upper() == "ROW":

@@ -1,8 +1,8 @@
-"""The author of a streaming batch: commit ids that are the same after a restart of the query.
+"""The author of a streaming batch: commit ids that stay the same after a restart of the query.
 
-A query keeps its id over restarts, and a batch that is run again has the same number; together
-they make commits idempotent without any option. In a task they are among the local properties,
-inside a `foreachBatch` function among those of the driver's thread.
+A query keeps its id over restarts, and a repeated batch has the same number. Together they make
+commits idempotent without any option. A task finds both in its local properties, and a
+`foreachBatch` function in those of the driver's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StreamBatch:
 
 
 def batch_of_task() -> StreamBatch:
-    """The batch that this task works for. Runs on executors, in a streaming query."""
+    """The batch of this task. Runs on executors, in a streaming query."""
     context: Any = TaskContext.get()
     return StreamBatch(
         context.getLocalProperty(_QUERY_ID), int(context.getLocalProperty(_BATCH_ID))
@@ -47,11 +47,11 @@ def batch_of_task() -> StreamBatch:
 
 
 def author_in_stream(df: DataFrame, table_uri: str) -> Author | None:
-    """The author of a write inside a `foreachBatch` function, else None.
+    """The author of a write inside a `foreachBatch` function, otherwise None.
 
-    The second and later writes to one table within a batch get users of their own, in the order
-    of the calls; a function that is run again must write in the same order. Raises
-    `InvalidError` on Spark Connect, which does not say what query a function runs for.
+    The second and later writes to the same table within a batch get users of their own, in the
+    order of the calls. So a repeated function must write in the same order. Raises `InvalidError`
+    on Spark Connect, which does not say for which query a function runs.
     """
     if is_connect(df):
         if runs_batch_function():
@@ -72,14 +72,14 @@ def author_in_stream(df: DataFrame, table_uri: str) -> Author | None:
 
 
 class _WriteCounts:
-    """How many writes to a table the current batch of each running query has made."""
+    """Counts the writes to each table by the current batch of each running query."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str | None, str], tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def count(self, batch: StreamBatch, run_id: str | None, table_uri: str) -> int:
-        """Count one more write; the first of a batch is 1."""
+        """Count one more write. The first one of a batch is 1."""
         key = (batch.query_id, run_id, table_uri)
         with self._lock:
             last_batch, count = self._counts.get(key, (-1, 0))

@@ -1,8 +1,8 @@
 """Tables as streams of their changes: the stream reader of the data source.
 
-An offset is the snapshot up to which changes were told. A micro-batch has the changes from one
-offset to the next, found by the same tasks as `Table.changes`, so that a batch that is run again
-has the same rows.
+An offset is the last snapshot whose changes were returned. A micro-batch contains the changes from
+one offset to the next. The same tasks as for `Table.changes` compute them, so a repeated batch has
+the same rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True)
 class ChangeStream:
-    """What a stream reads of a table: from where, in which mode, and how much at a time."""
+    """What a stream reads from a table: where it starts, in which mode, and how much per batch."""
 
     table: StoredTable
     given: GivenOptions
@@ -53,7 +53,7 @@ class ChangeStream:
 
     @classmethod
     def of(cls, options: SourceOptions) -> ChangeStream:
-        """What options ask for. Raises `InvalidError` for those that do not fit a stream."""
+        """The stream that the options describe. Raises `InvalidError` for invalid ones."""
         table = options.table_for(Use.STREAM)
         rows_max = options.given.value("max-rows-per-trigger")
         if rows_max is not None and not HAS_READ_LIMITS:
@@ -68,11 +68,11 @@ class ChangeStream:
         return start_of_changes(self.given, self.table) or start_of(self.table)
 
     def newest(self) -> int:
-        """The newest snapshot, 0 for none."""
+        """The latest snapshot id, 0 if there is none."""
         return self.table.metadata.latest_snapshot_id() or 0
 
     def check_reach(self, start: Start, newest: int) -> None:
-        """Raise `ConflictError` where a query has told more than the table has."""
+        """Raise `ConflictError` if a query has read more snapshots than the table has."""
         if newest < start.told:
             raise ConflictError(
                 f"table {self.table.name}: the stream has told of snapshot {start.told}, and the "
@@ -81,20 +81,21 @@ class ChangeStream:
             )
 
     def within(self, told: int, newest: int, rows_max: int) -> int:
-        """The snapshot up to which commits after `told` tell about so many rows; one at least."""
+        """The snapshot up to which commits after `told` contain about `rows_max` rows; at least
+        one."""
         rows = 0
         for snapshot_id in range(told + 1, newest + 1):
             snapshot = self.table.metadata.logged(snapshot_id)
             if self.mode == "changelog":
                 rows += snapshot.changelog_record_count or 0
-            elif snapshot.commit_kind is not CommitKind.COMPACT:  # which tells of nothing
+            elif snapshot.commit_kind is not CommitKind.COMPACT:  # a compaction changes no rows
                 rows += abs(snapshot.delta_record_count)
             if rows > rows_max and snapshot_id > told + 1:
                 return snapshot_id - 1
         return newest
 
     def changes(self, start: Start, end: int, columns: StructType) -> Changes:
-        """What is told between two offsets, by the schema that has the columns."""
+        """The changes between two offsets, with the schema that has the columns."""
         table, names = self.table.pinned(), {*columns.names, ROW_KIND}
         schema = self._schema_with(columns, table)
         if start.is_full:
@@ -102,13 +103,13 @@ class ChangeStream:
         return changes_of(table, start.told, end, self.mode, schema, names)
 
     def keep(self, told: int) -> None:
-        """Keep the place of the consumer, where there is one."""
+        """Store the position of the consumer, if there is one."""
         consumer = self.given.value("consumer")
         if consumer is not None:
             KeptPlace(self.table.metadata, consumer, self.mode).keep(told)
 
     def _schema_with(self, columns: StructType, table: StoredTable) -> TableSchema:
-        """The newest schema of the table in which a query's columns are as they were."""
+        """The table's latest schema that still has the query's columns unchanged."""
         newest = table.schema
         for schema_id in range(newest.id, -1, -1):
             schema = table.metadata.schema(schema_id)
@@ -123,7 +124,7 @@ class ChangeStream:
 
 
 def change_stream_schema(schema: pa.Schema) -> StructType:
-    """The columns of a stream of changes of rows with these columns."""
+    """The columns of a stream of changes, given the columns of the rows."""
     return spark_schema(pa.schema([pa.field(ROW_KIND, pa.string()), *schema]))
 
 
@@ -135,8 +136,8 @@ def _columns(schema: TableSchema) -> StructType:
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads changes batch by batch. Planned on the driver, in a process of its own.
 
-    What is wrong with the options is said when a query asks where to begin: Spark hides what is
-    raised before behind an error of its own.
+    Errors in the options are raised when a query asks where to begin. Spark would hide an earlier
+    error behind an error of its own.
     """
 
     def __init__(self, options: SourceOptions, columns: StructType) -> None:
@@ -146,17 +147,18 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def stream(self) -> ChangeStream:
-        """The table and what is read of it."""
+        """The table and what is read from it."""
         return ChangeStream.of(self.options)
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
         """Where a new query begins."""
         start = self.stream.begin()
-        # Rows that are there are told as well where the offset differs from the first batch's end.
+        # If this offset differs from the end of the first batch, the first batch includes existing
+        # rows.
         return _offset(0, is_full=True) if start.is_full else _offset(start.told)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # Spark's name
-        """Up to where the next batch goes. Before Spark 4.2 it is not said from where."""
+        """Where the next batch ends. Before Spark 4.2, Spark does not pass its start."""
         newest = self.stream.newest() if self.target is None else self.target
         if start is None:
             return _offset(newest)
@@ -169,16 +171,16 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(newest)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
-        """How much a batch may have, as the options say."""
+        """The maximum size of a batch, according to the options."""
         rows_max = self.options.given.value("max-rows-per-trigger")
         return super().getDefaultReadLimit() if rows_max is None else ReadMaxRows(rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Read nothing that is committed later."""
+        """Fix the end, so that later commits are not read."""
         self.target = self.stream.newest()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The tasks of a batch, pickled with what they need."""
+        """The tasks of a batch, pickled with everything that they need."""
         if start == end:
             return []
         changes = self.stream.changes(_start(start), _start(end).told, self.columns)
@@ -194,7 +196,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from rows_here(partition.value)
 
     def commit(self, end: Offset) -> None:
-        """Changes up to here were taken."""
+        """Record that the changes up to this offset were processed."""
         self.stream.keep(_start(end).told)
 
 

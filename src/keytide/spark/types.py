@@ -1,8 +1,8 @@
-"""Column types of tables in Spark, and Arrow batches as Spark wants them.
+"""Column types in Spark, and Arrow batches in the form that Spark accepts.
 
-Every column is nullable to Spark, as in any of its file sources, so that a DataFrame's schema
-does not depend on how the rows are read. Times of day and timestamps have the units of Spark:
-nanoseconds and microseconds. A fraction of a microsecond is cut off.
+Every column is nullable in Spark, as in Spark's file sources, so that a DataFrame's schema does not
+depend on how the rows are read. TIME has nanoseconds and timestamps have microseconds, as in Spark.
+Smaller fractions of a second are truncated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "spark_schema",
 ]
 
-# Spark converts a batch of rows as a whole; larger ones gain nothing and hold more memory.
+# Spark converts a whole batch at a time. Larger batches only need more memory.
 _BATCH_ROWS = 32 << 10
 
 
@@ -37,7 +37,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def batch_schema(schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema in which Spark takes a scan's rows."""
+    """The Arrow schema in which Spark accepts a scan's rows."""
     return pa.schema([_batch_field(field) for field in schema])
 
 
@@ -47,7 +47,7 @@ def spark_batches(frame: pl.DataFrame, schema: pa.Schema) -> Iterator[pa.RecordB
 
 
 def batches_of(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Arrow rows as batches of the `batch_schema` of theirs."""
+    """Arrow rows as batches of their `batch_schema`."""
     target = batch_schema(rows.schema)
     columns = [_convert(c, f.type) for c, f in zip(rows.columns, target, strict=True)]
     yield from pa.Table.from_arrays(columns, schema=target).to_batches(_BATCH_ROWS)
@@ -56,7 +56,7 @@ def batches_of(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 def arrow_schema_of(schema: StructType, table: str) -> pa.Schema:
     """The Arrow schema of a DataFrame's rows.
 
-    Raises `InvalidError` naming the columns whose type has no Arrow type.
+    Raises `InvalidError`, naming the columns whose type has no Arrow equivalent.
     """
     try:
         return to_arrow_schema(schema)
@@ -103,6 +103,6 @@ def _convert(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if column.type.equals(target):
         return column
     if pa.types.is_timestamp(target) and column.type.unit == "ns":
-        # Spark itself rounds down; a cast would round towards 1970.
+        # Spark rounds down, but a cast would round towards 1970.
         column = pc.floor_temporal(column, unit="microsecond")
     return column.cast(target, safe=False)

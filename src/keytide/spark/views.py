@@ -1,9 +1,9 @@
-"""Temporary views of the data source that show the newest snapshot to each query.
+"""Temporary views of the data source that show the latest snapshot to each query.
 
-Spark plans the read of a Python data source once for each view, and asks nobody again. So a view
-made by `CREATE TEMPORARY VIEW ... USING keytide` is made anew, before a query runs that may name
-it, where its table has a newer snapshot. Classic sessions only: those of Spark Connect do not tell
-whether a view of that name is still the same one.
+Spark plans the read of a Python data source once per view. Therefore a view that was created by
+`CREATE TEMPORARY VIEW ... USING keytide` is recreated before a query that may use it, if its table
+has a newer snapshot. This works in classic sessions only, because a Spark Connect session does not
+say whether a view of that name is still the same one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["keep_views_new"]
 
 @cache
 def keep_views_new(source: str) -> None:
-    """From now on views of a source are new to `sql` and `table` of every session here."""
+    """Keep the views of a source current for `sql` and `table` of every session, from now on."""
     views = _Views(source, SparkSession.sql)
     SparkSession.sql = _noting(SparkSession.sql, views)
     SparkSession.table = _renewing(SparkSession.table, views, lambda spark: spark)
@@ -57,9 +57,10 @@ def _renewing(original: Any, views: _Views, session_of: Any) -> Any:
 
 @dataclass(frozen=True)
 class _View:
-    """A view, and of its table the newest snapshot and schema when it was made.
+    """A view, and the latest snapshot and schema of its table when it was created.
 
-    `plan` is what Spark's catalog had by its name then; `renewal` is the text that makes it anew.
+    `plan` is what Spark's catalog had under its name at that time. `renewal` is the statement that
+    recreates it.
     """
 
     name: str
@@ -71,7 +72,7 @@ class _View:
 
     @property
     def newest(self) -> tuple[int, int]:
-        """The newest snapshot, 0 for none, and the newest schema."""
+        """The ids of the latest snapshot, 0 if there is none, and of the latest schema."""
         return _newest(self.table)
 
 
@@ -81,7 +82,7 @@ def _newest(table: StoredTable) -> tuple[int, int]:
 
 
 class _Views:
-    """The views of this process that may have to be made anew, by their sessions."""
+    """The views of this process that may have to be recreated, by session."""
 
     def __init__(self, source: str, run: Any) -> None:
         self._made = re.compile(_MADE.format(gap=_GAP, source=source), re.IGNORECASE | re.DOTALL)
@@ -89,7 +90,7 @@ class _Views:
         self._of_sessions: dict[str, dict[str, _View]] = {}
 
     def note(self, spark: Any, text: str) -> None:
-        """Remember the view that a statement has made, if it is one that can grow old."""
+        """Remember the view that a statement created, if it can become outdated."""
         found = None if is_connect(spark) else self._made.match(text)
         if found is None:
             return
@@ -109,7 +110,7 @@ class _Views:
             self._keep(spark, view)
 
     def renew(self, spark: Any) -> None:
-        """Make the views of a session anew that have grown old."""
+        """Recreate the outdated views of a session."""
         if not self._of_sessions or is_connect(spark):
             return
         known = self._of_sessions.get(_session_id(spark), {})
@@ -120,7 +121,7 @@ class _Views:
                     continue
                 plan = _plan_of(spark, view)
                 if plan is None or not _is_same(spark, plan, view.plan):
-                    del known[view.name]  # it was dropped, or is another one by now
+                    del known[view.name]  # it was dropped or replaced
                 elif not spark.catalog.isCached(_full_name(spark, view)):
                     self._run(spark, view.renewal)
                     self._keep(spark, replace(view, seen=newest))
@@ -130,7 +131,7 @@ class _Views:
         known[view.name] = replace(view, plan=_plan_of(spark, view))
 
 
-# What is wrong with a view, the view says to whoever asks it; other queries go on.
+# An invalid view raises an error when it is queried, but other queries must not fail because of it.
 _ERRORS = KeytideError, PySparkException, Py4JError
 
 
@@ -181,7 +182,7 @@ def _full_name(spark: Any, view: _View) -> str:
 
 
 def _plan_of(spark: Any, view: _View) -> Any:
-    """What Spark's catalog has by the name of a view, None for nothing."""
+    """What Spark's catalog has under the name of a view, None if there is nothing."""
     catalog = spark._jsparkSession.sessionState().catalog()
     of = catalog.getRawGlobalTempView if view.is_global else catalog.getRawTempView
     found = of(view.name)

@@ -1,8 +1,8 @@
-"""Errors of Keytide that come back through Spark, in their own words.
+"""Keytide errors that pass through Spark, with their own message.
 
-What a task or the data source raises is in Spark's report of it the last line of a traceback of
-thousands of characters. Here it is an error of Keytide's class and of Spark's at once, which says
-that line; the report is kept.
+Spark reports an error of a task or of the data source as the last line of a traceback of thousands
+of characters. Here it becomes an error that is both of Keytide's class and of Spark's, and its
+message is that last line. The full report is kept.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["speak_plainly"]
 
 
 def speak_plainly() -> None:
-    """From now on Spark's errors in this process say what Keytide said, where it did.
+    """Give Spark's errors in this process the message of the Keytide error that caused them.
 
-    They are caught as errors of either class. Their attribute `report` has all that Spark says.
+    They can be caught as errors of both classes. Their attribute `report` has Spark's full text.
     """
     convert_errors(_in_own_words)
 
 
 def _in_own_words(error: Exception) -> Exception:
-    """The error to raise in the place of one of Spark's."""
+    """The error to raise instead of one of Spark's."""
     if isinstance(error, KeytideError) or not isinstance(error, PySparkException | Py4JError):
         return error
     report = str(error)
@@ -40,7 +40,7 @@ def _in_own_words(error: Exception) -> Exception:
 
 def _both(found: KeytideError, error: Exception, report: str) -> Exception:
     name, known = type(found).__name__, type(error)
-    # An unknown exception of the JVM is raised by Spark in another form.
+    # pyspark raises an unknown exception of the JVM in another form
     both = _class_of_both(name, PySparkException if _is_unknown(known) else known)
     made: Any = both.__new__(both, str(found))
     made.__dict__.update(error.__dict__)
@@ -54,10 +54,10 @@ def _is_unknown(sparks: type[Exception]) -> bool:
 
 
 class _Said:
-    """What an error says is what Keytide said."""
+    """An error whose message is the one of a Keytide error."""
 
     report: str
-    """All that Spark says of it."""
+    """Spark's full text."""
     args: tuple[Any, ...]
 
     def __str__(self) -> str:

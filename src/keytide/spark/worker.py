@@ -1,4 +1,4 @@
-"""The Python processes in which Spark runs tasks."""
+"""Setup of the Python processes in which Spark runs tasks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ C = TypeVar("C", bound=type)
 
 @cache
 def settle() -> None:
-    """Spare this process what takes longer than a small task, once and for all.
+    """Switch off what takes longer than a small task in this process, permanently.
 
-    Runs on executors, whose Python processes Spark keeps. After each task it collects garbage: with
-    Arrow, Polars and Spark imported, a walk of 40 ms that finds nothing. Before each task it has
-    every archive on the path listed anew, in case of new files: 100 ms for that of Spark itself,
-    which never changes.
+    Runs on executors, whose Python processes Spark reuses. After each task, Spark collects garbage:
+    with Arrow, Polars and Spark imported, this takes 40 ms and finds nothing. Before each task,
+    Spark discards the import caches of all archives on the path: listing Spark's own archive again
+    takes 100 ms, although it never changes.
     """
     gc.collect()
     gc.freeze()
@@ -36,10 +36,11 @@ def settle() -> None:
 
 @cache
 def pass_over_broken_pipes() -> None:
-    """Have this process, where it is a worker of Spark's, end in silence when Spark hangs up.
+    """Let this process, if it is a Spark worker, exit silently when Spark closes the connection.
 
-    Spark does so where a task has given enough rows, for a LIMIT, and where one has failed. The
-    worker would print a traceback, of nothing that is wrong. All other errors are printed.
+    Spark does this when a task has returned enough rows for a LIMIT, and when another one failed.
+    Otherwise the worker would print a traceback although nothing is wrong. All other errors are
+    printed.
     """
     if _main() != "pyspark.daemon":
         return
@@ -53,10 +54,11 @@ def pass_over_broken_pipes() -> None:
 
 
 def in_few_words(methods_of: C) -> C:
-    """Have Spark report a Keytide error that a method of a class raises without a traceback.
+    """Make Spark report a Keytide error from a method of a class without a traceback.
 
-    A worker of Spark's that has raised an error writes a report and ends. One that was made of
-    another error keeps its traceback, which tells of that. Methods that give rows are left alone.
+    A Spark worker that raised an error writes a report and exits. An error that was caused by
+    another one keeps its traceback, which describes the cause. Methods that return rows are not
+    changed.
     """
     for name, method in list(vars(methods_of).items()):
         if callable(method) and not name.startswith("_") and not isgeneratorfunction(method):
@@ -78,12 +80,12 @@ def _in_few_words(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _main() -> str:
-    """The module that this process runs, which tells Spark's workers."""
+    """The main module of this process, which identifies Spark's workers."""
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
 
 
 def _list_once(packages: set[str]) -> None:
-    """Have the archives that these packages came from listed no more."""
+    """Stop listing the archives that contain these packages before each task."""
     specs = [sys.modules[name].__spec__ for name in packages & {*sys.modules}]
     archives = {getattr(spec.loader, "archive", None) for spec in specs if spec is not None}
     list_anew = zipimporter.invalidate_caches

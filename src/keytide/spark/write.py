@@ -1,10 +1,10 @@
-"""DataFrames into tables: executors write sorted files, the driver commits them once.
+"""Writes of DataFrames to tables: executors write sorted files, and the driver commits once.
 
-As 'write.distribution' says, rows are first brought together by bucket, or are written where they
-lie, as those of a DataFrame of one partition always are. A task cuts its rows into runs of at most
-'write-buffer-size', which bounds its memory. Within one write the later row of a key wins: rows
-keep the order of the DataFrame, and sequence numbers grow from task to task and from run to run.
-Where that order means nothing, use a sequence field.
+Depending on 'write.distribution', rows are first grouped by bucket, or written where they are. The
+rows of a DataFrame with one partition always stay where they are. A task cuts its rows into runs of
+at most 'write-buffer-size', which limits its memory. Within one write, the later row of a key wins:
+rows keep the order of the DataFrame, and sequence numbers increase from task to task and from run
+to run. Use a sequence field if that order has no meaning.
 """
 
 from __future__ import annotations
@@ -62,13 +62,12 @@ def append(
 ) -> WriteResult:
     """Write a DataFrame in one atomic commit, like `Table.write`.
 
-    Runs one Spark job, or none where the driver has the rows and they are few. Columns and types
-    are checked before anything is written, values by those who write;
-    after an error nothing is committed, and the files of finished tasks are deleted. Inside a
-    `foreachBatch` function, commit user and identifier come from the query and batch by
-    themselves; on Spark Connect they have to be given there. A repeated write runs no job, so it
-    reports no rows. `fitting` as for rows that this process holds, see
-    `keytide.table.local_writes`. Raises as `Table.write` does.
+    Runs one Spark job, or none if the driver already has the rows and they are few. Columns and
+    types are checked before anything is written, and values while they are written. After an error
+    nothing is committed, and the files of finished tasks are deleted. Inside a `foreachBatch`
+    function, commit user and identifier are derived from the query and the batch. On Spark Connect
+    they must be given there. A repeated write runs no job, so it reports no rows. `fitting` is the
+    same as for in-memory rows, see `keytide.table.local_writes`. Raises as `Table.write` does.
     """
     check_python(df.sparkSession)
     table = table.pinned()
@@ -106,7 +105,7 @@ def overwrite(
 
 
 def with_partition(df: DataFrame, spec: PartitionSpec) -> DataFrame:
-    """The rows with the partition columns that they lack."""
+    """Add the partition columns that the rows lack."""
     lacking = [
         (f, value)
         for f, value in zip(spec.fields, spec.values, strict=True)
@@ -121,7 +120,7 @@ def with_partition(df: DataFrame, spec: PartitionSpec) -> DataFrame:
 
 
 def fill(transaction: Transaction, df: DataFrame) -> None:
-    """Write a DataFrame as the parts of a transaction, by one Spark job at most; as `append`."""
+    """Write a DataFrame as part of a transaction, like `append`, with at most one Spark job."""
     _feed(transaction, transaction.task(), df, transaction.state.live)
 
 
@@ -135,7 +134,8 @@ def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFi
 
 
 def _feed_here(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
-    """Have the driver write rows that Spark gives it: a job of the JVM alone, without a shuffle."""
+    """Let the driver write rows that it collects from Spark: a job in the JVM only, with no
+    shuffle."""
     with on_driver():
         rows = df.toArrow()
     feed(transaction, task, rows)
@@ -150,11 +150,11 @@ def check_columns(schema: StructType, view: TableView) -> None:
 
 
 def check_frame(columns: pa.Schema, schema: TableSchema, options: TableOptions, table: str) -> None:
-    """The same of columns in Arrow, against a definition that need not be stored."""
+    """Check Arrow columns against a definition that may not be stored yet."""
     rows = columns.empty_table()
     kinds = options.rowkind_field or ROW_KIND
     if kinds in rows.column_names:
-        # Deletions need no more than the key; only the tasks will see whether there are others.
+        # Deletions need only the key, and only the tasks see whether there are other rows.
         for field in schema.fields:
             if field.name not in (*rows.column_names, *schema.primary_keys):
                 rows = rows.append_column(field.name, pa.array([], field.type.to_arrow()))
