@@ -58,6 +58,7 @@ LOOKS = [
     "SHOW CREATE TABLE shop.orders",
     "EXPLAIN SELECT * FROM shop.orders WHERE id = 2",
     "EXPLAIN DELETE FROM shop.orders WHERE id = 2",
+    "EXPLAIN ANALYZE SELECT * FROM shop.orders WHERE id = 2",
     "SELECT count(*) FROM shop.orders VERSION AS OF 1",
     "SELECT * FROM shop.orders$files",
     "USE shop; SELECT * FROM orders",
@@ -94,6 +95,16 @@ def test_explain_is_a_tree_of_the_tables_that_are_read(shown: kt.Lake) -> None:
         "scan of shop.orders, snapshot 3", "scan of shop.log, snapshot 1",
     ]  # fmt: skip
     assert plan.children[0].stages[0].files >= plan.children[0].stages[-1].files
+
+
+def test_explain_analyze_is_the_tree_with_what_was_measured(page: TestClient) -> None:
+    text = "SELECT * FROM shop.orders WHERE id = 2"
+    for asked in (form(text=text, what="analyze"), form(text=f"EXPLAIN ANALYZE {text}")):
+        shown = page.post("/sql", data=asked).text
+        assert "scan of shop.orders, snapshot 3" in shown
+        assert "versions: 2 read, 1 after the merge" in shown
+    refused = page.post("/sql", data=form(text="DELETE FROM shop.orders", what="analyze"))
+    assert "EXPLAIN ANALYZE DELETE may change the lake" in refused.text
 
 
 def test_rows_with_a_number_are_drawn(page: TestClient) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 
 from keytide.cdc.flow import FlowRequest
+from keytide.errors import UnsupportedError
 from keytide.lazily import cached_property
 from keytide.spark.auto_cdc import FlowStream, apply_events
 from keytide.spark.dml import ExecutorMerge, PlacedMerge, SparkRowHost
@@ -26,6 +27,7 @@ from keytide.spark.predicate import column
 from keytide.spark.read import scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append, fill, overwrite
+from keytide.sql.analysis import QueryAnalysis
 from keytide.sql.assign import check_assignable
 from keytide.sql.conditions import spark_condition
 from keytide.sql.merge_plan import MergeQuery
@@ -97,6 +99,13 @@ class SparkEngine:
         Raises `InvalidError`, which quotes Spark, if Spark refuses it.
         """
         return SparkResult(self.rows(bound), bound)
+
+    def analyze(self, bound: BoundQuery) -> QueryAnalysis:
+        """Refuse: who reads the tables are executors. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            "EXPLAIN ANALYZE of a query measures reads of this process, and on Spark executors "
+            "read; open the lake without a session, or see the query in Spark's own UI"
+        )
 
     def rows(self, bound: BoundQuery) -> DataFrame:
         """A query as a lazy DataFrame. Raises as `query`."""

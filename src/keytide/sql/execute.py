@@ -29,7 +29,7 @@ from keytide.sql.procedures import call
 from keytide.sql.query_engine import Engine
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import LocalResult, Result, changed
-from keytide.sql.show import describe, describe_database, explain, show
+from keytide.sql.show import describe, describe_database, explain, plan_rows, show
 from keytide.sql.statements import (
     AddConstraint,
     AlterTable,
@@ -129,7 +129,8 @@ def _query(catalog: AttachedCatalog, engine: Engine, statement: Query) -> Result
 
 def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Result:
     if isinstance(statement.query, Query):
-        return explain(bind(statement.query, catalog))
+        bound = bind(statement.query, catalog)
+        return plan_rows(engine.analyze(bound).lines()) if statement.analyze else explain(bound)
     if statement.analyze:
         return analyze_change(catalog, engine, statement.query)
     return explain_change(catalog, engine, statement.query)

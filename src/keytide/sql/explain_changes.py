@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
 from sqlglot import exp
 
 from keytide.dml.attached import AttachedCatalog
@@ -18,8 +17,9 @@ from keytide.sql.dml import Target, delete, merge, target_now, update, update_qu
 from keytide.sql.merge_plan import merge_query
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation
-from keytide.sql.result import LocalResult, Result
+from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery, row_query
+from keytide.sql.show import plan_rows
 from keytide.sql.statements import Delete, Merge, Update
 from keytide.table.conditions.text import text_of
 
@@ -39,7 +39,7 @@ def explain_change(
     else:
         query = row_query(statement.query, target.catalog, target.name)
         lines = _row_lines(query, target, DeleteRows(), engine)
-    return _plan(lines)
+    return plan_rows(lines)
 
 
 def analyze_change(
@@ -53,11 +53,7 @@ def analyze_change(
         changed = update(catalog, engine, statement, trace=trace)
     else:
         changed = merge(catalog, engine, statement, trace=trace)
-    return _plan([*trace.lines(), f"changed: {counted(changed.rows, 'row')}"])
-
-
-def _plan(lines: Iterator[str] | Sequence[str]) -> Result:
-    return LocalResult(pa.table({"plan": pa.array(lines, pa.string())}))
+    return plan_rows([*trace.lines(), f"changed: {counted(changed.rows, 'row')}"])
 
 
 def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engine) -> Iterator[str]:

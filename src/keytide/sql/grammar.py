@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from sqlglot import Token, TokenType, exp
 
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.sql.cursor import Cursor
 from keytide.sql.database_grammar import create_database, drop_database
 from keytide.sql.definition_grammar import (
@@ -368,9 +368,14 @@ def _explain(cursor: Cursor) -> Explain:
     analyze = cursor.accept("ANALYZE")
     if cursor.peek() in ("DELETE", "UPDATE", "MERGE"):
         return Explain(change(cursor), analyze)
-    if analyze:
-        raise cursor.error("EXPLAIN ANALYZE needs DELETE, UPDATE or MERGE, which it carries out")
-    return Explain(_query(cursor))
+    if cursor.peek() in _STATEMENTS and _STATEMENTS[cursor.peek()] is not _query:
+        what = f"EXPLAIN{' ANALYZE' if analyze else ''} {cursor.peek()}"
+        message = (
+            f"{what} is not supported: EXPLAIN is for queries, DELETE, UPDATE and MERGE; run the "
+            f"statement itself, or explain the query in it"
+        )
+        raise UnsupportedError(str(cursor.error(message)))
+    return Explain(_query(cursor), analyze)
 
 
 def _call(cursor: Cursor) -> Call:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
 
-from keytide.dml.attached import PagesScan
 from keytide.errors import KeytideError
 from keytide.row_dialect import duckdb_spelling
 from keytide.sql.external import WAY_OUT
@@ -24,16 +23,34 @@ from keytide.sql.relation import (
 )
 from keytide.sql.relations import BoundQuery
 from keytide.sql.unnest import duckdb_unnest
-from keytide.table.read.scan import Scan
 
 __all__ = [
+    "Batches",
     "first_line",
     "run_locally",
     "source_of",
     "stream_locally",
+    "streamed",
 ]
 
 T = TypeVar("T")
+
+
+class Batches(Protocol):
+    """Rows that are read batch by batch, each time anew."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        ...
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        ...
+
+
+Source: TypeAlias = "Callable[[Relation], Any]"
+"""Gives the rows of a relation, as something that DuckDB reads."""
 
 
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
@@ -42,23 +59,24 @@ def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa
     A Ctrl-C cancels it and is raised as `KeyboardInterrupt`. Raises `InvalidError` that quotes
     DuckDB where it refuses the query, and what reading the tables raises.
     """
-    return _run(bound, _rows, allows_external_files)
+    return _run(bound, _rows, allows_external_files, source_of)
 
 
 def stream_locally(
     bound: BoundQuery, take: Callable[[pa.RecordBatch], None], *,
-    allows_external_files: bool = False,
+    allows_external_files: bool = False, source: Source | None = None,
 ) -> None:  # fmt: skip
     """Hand the rows of a query on as they come. Raises as `run_locally`, and what `take` raises.
 
-    Another thread takes them. The first page has no rows: it tells the columns.
+    Another thread takes them. The first page has no rows: it tells the columns. A `source` gives
+    the rows of a relation in the place of `source_of`.
     """
 
     def hand_on(answer: duckdb.DuckDBPyRelation) -> None:
         for page in _pages(answer):
             take(page)
 
-    _run(bound, hand_on, allows_external_files)
+    _run(bound, hand_on, allows_external_files, source or source_of)
 
 
 def _pages(answer: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
@@ -78,13 +96,16 @@ _PAGE_ROWS = 1 << 17
 
 
 def _run(
-    bound: BoundQuery, use: Callable[[duckdb.DuckDBPyRelation], T], allows_external_files: bool
+    bound: BoundQuery,
+    use: Callable[[duckdb.DuckDBPyRelation], T],
+    allows_external_files: bool,
+    rows_of: Source,
 ) -> T:
     streams = []
     with local_database(allows_external_files) as connection:
         try:
             for relation in bound.relations:
-                streams.append(source := source_of(relation))
+                streams.append(source := rows_of(relation))
                 connection.register(relation.view, source)
             text = bound.text_for("duckdb", duckdb_unnest, duckdb_spelling)
             return _interruptible(connection, lambda: use(connection.sql(text)))
@@ -137,7 +158,7 @@ def _rows(answer: duckdb.DuckDBPyRelation) -> pa.Table:
 class _Stream:
     """A scan that DuckDB may read more than once, each time anew."""
 
-    def __init__(self, scan: Scan | PagesScan) -> None:
+    def __init__(self, scan: Batches) -> None:
         self.scan = scan
         self.error: KeytideError | None = None
 
@@ -160,7 +181,12 @@ def source_of(relation: Relation) -> Any:
     if isinstance(relation, GivenRelation):
         return relation.rows.select(list(relation.names))
     assert isinstance(relation, StoredRelation | AttachedRelation)
-    return _Stream(relation.scan())
+    return streamed(relation.scan())
+
+
+def streamed(rows: Batches) -> Any:
+    """Rows as something that DuckDB reads; their errors are raised as they are."""
+    return _Stream(rows)
 
 
 def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:

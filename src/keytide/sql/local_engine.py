@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from keytide.cdc.auto_cdc import apply_events
 from keytide.cdc.flow import FlowRequest
+from keytide.sql.analysis import QueryAnalysis
 from keytide.sql.assign import assign
 from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
 from keytide.sql.local import run_locally, stream_locally
+from keytide.sql.measuring import analyze_locally
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.query_engine import Means
 from keytide.sql.relations import BoundQuery
@@ -37,6 +39,10 @@ class LocalEngine:
     def query(self, bound: BoundQuery) -> Result:
         """Run a query. Raises `InvalidError` that quotes DuckDB where it refuses the query."""
         return LocalResult(self.rows(bound))
+
+    def analyze(self, bound: BoundQuery) -> QueryAnalysis:
+        """Run a query, and tell what that took instead of its rows. Raises as `query`."""
+        return analyze_locally(bound, allows_external_files=self.allows_external_files)
 
     def rows(self, bound: BoundQuery) -> pa.Table:
         """The rows of a query, also for an INSERT. Raises as `query`."""

@@ -12,6 +12,7 @@ from keytide.cdc.flow import FlowRequest
 from keytide.dml.execution import Host
 from keytide.dml.merge import MergeHost
 from keytide.options import TableOptions
+from keytide.sql.analysis import QueryAnalysis
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
@@ -42,6 +43,13 @@ class Engine(Protocol):
 
     def query(self, bound: BoundQuery) -> Result:
         """Run a query."""
+        ...
+
+    def analyze(self, bound: BoundQuery) -> QueryAnalysis:
+        """Run a query, and tell what that took instead of its rows.
+
+        Raises `UnsupportedError` where nothing is measured.
+        """
         ...
 
     def rows(self, bound: BoundQuery) -> Any:

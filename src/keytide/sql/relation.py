@@ -61,7 +61,8 @@ class Relation(ABC):
         """The same with no more than some columns, and rows that meet the terms."""
         return replace(self, columns=columns, terms=terms)
 
-    def _needs(self) -> list[str]:
+    def needs(self) -> list[str]:
+        """Lines that say by which columns and conditions it is read."""
         return [
             f"columns: {', '.join(self.columns or ()) or 'all'}",
             f"read by: {self._shown(self.terms)}",
@@ -95,7 +96,7 @@ class StoredRelation(Relation):
 
     def explained(self) -> list[str]:
         """The scan's own explanation, and what the query needs."""
-        return [*str(self.scan().explain()).splitlines(), *self._needs()]
+        return [*str(self.scan().explain()).splitlines(), *self.needs()]
 
     @property
     def _all(self) -> Scan:
@@ -177,7 +178,7 @@ class AttachedRelation(Relation):
         return [
             f"table {self.name} of connector {self.connector.name}",
             f"splits: {len(scan.tasks())}",
-            *self._needs(),
+            *self.needs(),
             f"taken by the connector: {self._shown(taken)}",
         ]
 
@@ -205,7 +206,7 @@ class ExternalRelation(AttachedRelation):
     def explained(self) -> list[str]:
         """What is read, and which conditions before versions are merged (rule R17)."""
         scan = ExternalScan(self.handle.table, self.fields_read, conjunction(self.terms))
-        return [*str(scan.explain()).splitlines(), *self._needs()]
+        return [*str(scan.explain()).splitlines(), *self.needs()]
 
     @property
     def fields_read(self) -> tuple[str, ...]:

@@ -32,7 +32,15 @@ from keytide.table.stored_view import StoredView
 from keytide.table.system_tables import system_table
 from keytide.types import Field, quoted, type_from_arrow
 
-__all__ = ["create_statement", "describe", "describe_database", "described", "explain", "show"]
+__all__ = [
+    "create_statement",
+    "describe",
+    "describe_database",
+    "described",
+    "explain",
+    "plan_rows",
+    "show",
+]
 
 
 def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
@@ -183,8 +191,12 @@ def view_statement(view: StoredView) -> str:
 def explain(bound: BoundQuery) -> Result:
     """What each table of a query is read for, without reading it."""
     lines = [line for relation in bound.relations for line in relation.explained()]
-    lines = lines or ["reads no table"]
-    return LocalResult(pa.table({"plan": lines}))
+    return plan_rows(lines or ["reads no table"])
+
+
+def plan_rows(lines: Iterable[str]) -> Result:
+    """What EXPLAIN gives: a row for each line."""
+    return LocalResult(pa.table({"plan": pa.array(lines, pa.string())}))
 
 
 def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:

@@ -348,7 +348,7 @@ class DescribeDatabase:
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN of a query, or of a statement that changes rows, which ANALYZE carries out."""
+    """EXPLAIN of a query or of a statement that changes rows; ANALYZE carries either out."""
 
     query: Query | Delete | Update | Merge
     analyze: bool = False

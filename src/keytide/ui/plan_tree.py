@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from keytide.pictures.plan_tree import Plan
+from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
 from keytide.sql.relation import Relation, StoredRelation
 from keytide.sql.relations import BoundQuery
 from keytide.table.read.scan_plan import plan_of_scan
 
-__all__ = ["plan_of"]
+__all__ = ["plan_of", "plan_of_analysis"]
 
 
 def plan_of(bound: BoundQuery) -> Plan:
@@ -20,5 +21,16 @@ def _of_relation(relation: Relation) -> Plan:
     if not isinstance(relation, StoredRelation):
         title, *notes = relation.explained()
         return Plan(title, tuple(notes))
-    needs = relation.explained()[-2:]
+    needs = relation.needs()
     return plan_of_scan(relation.scan().explain(), tuple(needs))
+
+
+def plan_of_analysis(found: QueryAnalysis) -> Plan:
+    """What running a query took, and below it the tables that it read."""
+    notes = (found.summary,) if found.relations else (found.summary, "reads no table")
+    return Plan("query", notes, children=tuple(map(_of_measured, found.relations)))
+
+
+def _of_measured(relation: RelationAnalysis) -> Plan:
+    stages = () if relation.scan is None else relation.scan.planned.funnel.stages
+    return Plan(relation.title, (relation.summary, *relation.lines()), tuple(stages))

@@ -32,7 +32,7 @@ from keytide.sql.statements import (
     Statement,
     Use,
 )
-from keytide.ui.plan_tree import plan_of
+from keytide.ui.plan_tree import plan_of, plan_of_analysis
 
 __all__ = ["EXPORT_BYTES", "ROWS_MAX", "Answer", "answer", "exported", "refuse_changes"]
 
@@ -64,12 +64,18 @@ def refuse_changes(statements: Sequence[Statement]) -> None:
     It goes by what the parser made of the text. A CALL may do anything, so all are refused.
     """
     for statement in statements:
-        is_plan = isinstance(statement, Explain) and not statement.analyze
-        if not is_plan and not isinstance(statement, _LOOKING):
+        if not _is_plan(statement) and not isinstance(statement, _LOOKING):
             raise UnsupportedError(
                 f"{_named(statement)} may change the lake, and this page only shows it; start it "
                 f"with keytide ui --allow-changes, or run the statement with keytide sql"
             )
+
+
+def _is_plan(statement: Statement) -> bool:
+    """Whether a statement is an EXPLAIN that carries out a query at most."""
+    if not isinstance(statement, Explain):
+        return False
+    return not statement.analyze or isinstance(statement.query, Query)
 
 
 def _named(statement: Statement) -> str:
@@ -94,7 +100,8 @@ def answer(lake: Lake, text: str, *, allows_changes: bool) -> Answer:
     carried_out = results(session, engine, text)
     if isinstance(last, Explain) and isinstance(last.query, Query):
         deque(islice(carried_out, len(statements) - 1), maxlen=0)
-        plan = plan_of(bind(last.query, session.catalog))
+        bound = bind(last.query, session.catalog)
+        plan = plan_of_analysis(engine.analyze(bound)) if last.analyze else plan_of(bound)
         return Answer(time.perf_counter() - begun, plan=plan)
     result = deque(carried_out, maxlen=1)[0]
     return _answer(result, last, time.perf_counter() - begun)

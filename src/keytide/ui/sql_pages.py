@@ -15,6 +15,8 @@ from keytide.ui.site import Site
 
 __all__ = ["export", "run", "show"]
 
+_BEFORE = {"explain": "EXPLAIN ", "analyze": "EXPLAIN ANALYZE "}
+
 
 def show(site: Site, asked: Asked) -> Response:
     """The page with a text, which is not run before somebody says so."""
@@ -24,7 +26,7 @@ def show(site: Site, asked: Asked) -> Response:
 def run(site: Site, asked: Asked, form: Form) -> Response:
     """Run a text, or explain it, and show what it gives below it."""
     text = form.get("text", "")
-    wanted = f"EXPLAIN {text}" if form.get("what") == "explain" else text
+    wanted = _BEFORE.get(form.get("what", ""), "") + text
     try:
         found = answer(site.lake, wanted, allows_changes=site.allows_changes)
     except KeytideError as error:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -43,8 +44,7 @@ _COPIES = 5
 _BATCH_ROWS_MIN = 8 << 10
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """The versions of a range of keys: as they are stored in each run of a section, and merged.
 
     `counted` are those in the runs without the ones that another one contains. The `merged` ones
@@ -99,14 +99,19 @@ class MergedVersions:
         whose versions cannot be merged, `DataError` naming a file that cannot be read, and, with
         older versions below, `OlderNeededError` where merged ones could not stand on them.
         """
+        for window in self.windows_of(bucket, memory_bytes):
+            yield window.merged
+
+    def windows_of(self, bucket: BucketPlan, memory_bytes: int) -> Iterator[Window]:
+        """The same with the versions that they were made of. Raises as `of`."""
         for needs_merge, sections in groupby(bucket.sections, lambda s: s.needs_merge):
             if needs_merge:
                 for section in sections:
-                    for window in self.windows(bucket.partition, section, memory_bytes):
-                        yield window.merged
+                    yield from self.windows(bucket.partition, section, memory_bytes)
             else:
                 files = [file for section in sections for file in section.files]
-                yield from ([frame] for frame in self._lone(bucket, files, memory_bytes))
+                for frame in self._lone(bucket, files, memory_bytes):
+                    yield Window([frame], [frame], [frame])
 
     def _lone_in_order(
         self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None

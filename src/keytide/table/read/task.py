@@ -10,7 +10,9 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import to_arrow
+from keytide.lazily import cached_property
 from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.merged_versions import Window
 from keytide.table.read.sections import BucketPlan
 from keytide.table.read.visible_rows import Rows
 from keytide.table.state.view import TableView
@@ -46,13 +48,12 @@ class ReadTask:
 
         Raises as `MergedVersions.of` does.
         """
-        rows = self._rows
-        for window in rows.versions().of(self.bucket, memory_bytes):
-            shown = [frame for frame in map(rows.shown, window) if frame.height]
-            # A window may hold nothing but deletes. Its frames go together, so that the next one
-            # is merged while a caller works on all of them.
-            if shown:
-                yield pl.concat(shown, rechunk=False)
+        for window in self.windows(memory_bytes):
+            yield from self.rows.together(window.merged)
+
+    def windows(self, memory_bytes: int) -> Iterator[Window]:
+        """What the rows are made of, by ranges of keys. Raises as `frames`."""
+        return self.rows.versions().windows_of(self.bucket, memory_bytes)
 
     def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
         """The same as Arrow tables with the exact types of the columns."""
@@ -65,7 +66,7 @@ class ReadTask:
 
         Frames hold the columns and `_VALUE_KIND`, perhaps others.
         """
-        rows = self._rows
+        rows = self.rows
         windows = rows.versions(tells_kinds=True).of(self.bucket, memory_bytes)
         return map(rows.outcomes, itertools.chain.from_iterable(windows))
 
@@ -76,6 +77,7 @@ class ReadTask:
             for section in self.bucket.sections
         ]
 
-    @property
-    def _rows(self) -> Rows:
+    @cached_property
+    def rows(self) -> Rows:
+        """What is shown of merged versions."""
         return Rows(self.view, self.columns, self.predicate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -57,6 +57,13 @@ class Rows:
     def shown(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The rows of merged versions."""
         return _without_retracts(self.outcomes(versions))[list(self.columns)]
+
+    def together(self, window: Sequence[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """The rows of a window of merged versions as one frame; none if it has only deletes."""
+        shown = [frame for frame in map(self.shown, window) if frame.height]
+        # They go together, so that the next window is merged while a caller works on all of them.
+        if shown:
+            yield pl.concat(shown, rechunk=False)
 
     @cached_property
     def _table_columns(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ what a merge expects, and it says why they are not to be changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -25,7 +25,7 @@ class DataFiles(Protocol):
     """What is to be known of the data files of a table. Pickles."""
 
     @property
-    def reader(self) -> type[FileReader]:
+    def reader(self) -> Callable[..., FileReader]:
         """What reads one of them.
 
         Where the table keeps versions, it gives them in the order of the key, one of a key at most,

@@ -1,0 +1,128 @@
+"""A query run by DuckDB in this process, whose tables are measured while they are read."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.dml.attached import PagesScan
+from keytide.lazily import cached_property
+from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
+from keytide.sql.local import Batches, source_of, stream_locally, streamed
+from keytide.sql.relation import AttachedRelation, Relation, StoredRelation
+from keytide.sql.relations import BoundQuery
+from keytide.table.read.measured import MeasuredScan, Tally, timed
+
+__all__ = ["analyze_locally"]
+
+
+def analyze_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> QueryAnalysis:
+    """Run a query to its end, and tell what that took; its rows are counted and dropped.
+
+    Raises as `stream_locally`.
+    """
+    tables = {relation.view: _measured(relation) for relation in bound.relations}
+    rows = size = 0
+
+    def count(page: pa.RecordBatch) -> None:
+        nonlocal rows, size
+        rows += page.num_rows
+        size += page.nbytes
+
+    begun = time.perf_counter()
+    stream_locally(
+        bound, count, allows_external_files=allows_external_files,
+        source=lambda relation: tables[relation.view].rows(),
+    )  # fmt: skip
+    seconds = time.perf_counter() - begun
+    return QueryAnalysis(rows, size, seconds, tuple(table.told() for table in tables.values()))
+
+
+class _Measured(ABC):
+    """A table of a query, and what was measured of it."""
+
+    @abstractmethod
+    def rows(self) -> Any:
+        """The rows, as something that DuckDB reads."""
+
+    @abstractmethod
+    def told(self) -> RelationAnalysis:
+        """What was measured until now."""
+
+
+def _measured(relation: Relation) -> _Measured:
+    if isinstance(relation, StoredRelation):
+        return _Stored(relation)
+    if isinstance(relation, AttachedRelation):
+        return _Attached(relation)
+    return _Made(relation)
+
+
+@dataclass(frozen=True)
+class _Stored(_Measured):
+    relation: StoredRelation
+
+    @cached_property
+    def _scan(self) -> MeasuredScan:
+        scan = MeasuredScan(self.relation.scan())
+        scan.plan()
+        return scan
+
+    def rows(self) -> Any:
+        return streamed(self._scan)
+
+    def told(self) -> RelationAnalysis:
+        found = self._scan.measure()
+        title = f"scan of {found.planned.table}, snapshot {found.planned.snapshot_id}"
+        needs = tuple(self.relation.needs())
+        return RelationAnalysis(title, needs, found.rows, found.seconds, found.reads, found)
+
+
+@dataclass(frozen=True)
+class _Attached(_Measured):
+    relation: AttachedRelation
+    tally: Tally = field(default_factory=Tally)
+
+    def rows(self) -> Any:
+        return streamed(_TimedPages(self.relation.scan(), self.tally))
+
+    def told(self) -> RelationAnalysis:
+        title, *notes = self.relation.explained()
+        tally = self.tally
+        return RelationAnalysis(title, tuple(notes), tally.rows, tally.seconds, tally.reads)
+
+
+@dataclass(frozen=True)
+class _TimedPages(Batches):
+    scan: PagesScan
+    tally: Tally
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.scan.schema
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        return timed(self.scan.to_batches(), self.tally)
+
+
+@dataclass(frozen=True)
+class _Made(_Measured):
+    """Rows that were made before the query began, such as those of a system table."""
+
+    relation: Relation
+
+    def rows(self) -> Any:
+        return self._rows
+
+    def told(self) -> RelationAnalysis:
+        title, *notes = self.relation.explained()
+        return RelationAnalysis(title, tuple(notes), self._rows.num_rows)
+
+    @cached_property
+    def _rows(self) -> pa.Table:
+        return source_of(self.relation)
