@@ -126,15 +126,15 @@ def test_ls_takes_the_folder_that_lies_here(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("ls", "lake/shop.db"), "a database lies there: keytide ls "),
-        (("ls", "lake/shop.db/orders"), "a table lies there: keytide describe lake/shop.db/orders"),
-        (("ls", "-w", "lake", "lake"), "the folder of that name here is ./lake"),
+        (("ls", "lake/shop.db"), "this is a database: keytide ls "),
+        (("ls", "lake/shop.db/orders"), "this is a table: keytide describe lake/shop.db/orders"),
+        (("ls", "-w", "lake", "lake"), "to list the local folder of that name, use ./lake"),
         (("ls", "nope"), "/nope does not exist"),
-        (("scan", "lake"), "a warehouse lies there: keytide describe -w lake shop.orders"),
-        (("scan", "lake/shop.db"), "a database lies there: keytide ls "),
-        (("scan", "-w", "lake", "shop.db/orders"), "not in lake: there a table is named"),
-        (("scan", "orders"), "--warehouse, or set KEYTIDE_WAREHOUSE, or write the table's path"),
-        (("sql", "SELECT 1"), "--warehouse, or set KEYTIDE_WAREHOUSE"),
+        (("scan", "lake"), "this is a warehouse: keytide describe -w lake shop.orders"),
+        (("scan", "lake/shop.db"), "this is a database: keytide ls "),
+        (("scan", "-w", "lake", "shop.db/orders"), "not a table of lake, where a table is named"),
+        (("scan", "orders"), "--warehouse or set KEYTIDE_WAREHOUSE, or write the table's path"),
+        (("sql", "SELECT 1"), "--warehouse or set KEYTIDE_WAREHOUSE"),
     ],
 )
 def test_message_says_what_lies_there_instead(
@@ -421,7 +421,9 @@ def test_unexpected_error_is_one_line(
     monkeypatch.setattr(kt.Scan, "tasks", fail)
     done = run("scan", "shop.orders", "-w", warehouse)
     assert done.code == 1
-    assert done.err == "error: unexpected RuntimeError: out of luck (--debug shows where)\n"
+    assert (
+        done.err == "error: unexpected RuntimeError: out of luck (use --debug for the traceback)\n"
+    )
 
 
 # -- a cache ---------------------------------------------------------------------------------------
@@ -462,7 +464,7 @@ def test_cache_is_for_whatever_a_command_opens(
         (("--cache-bytes", "1 gb", "scan", "{far}"), "cache_bytes is '1 gb', and there is no"),
         (("--cache", "c", "--cache-bytes", "x", "scan", "{far}"), "cache_bytes is 'x'; expected"),
         (("--cache", "c", "ingest", "{far}", "--from", "x", "--format", "debezium-json"),
-         "ingest reads no table"),
+         "ingest, which reads no table"),
     ],
 )  # fmt: skip
 def test_cache_that_has_no_use_is_refused(

@@ -60,8 +60,8 @@ def test_definition_versions_and_plan_are_told(run: Run, feed: str) -> None:
     [
         (["snapshots", "e"], "is an external table"),
         (["compact", "e"], "is an external table"),
-        (["scan", "e", "--as-of", "2020-01-01"], "no time"),
-        (["why", "e", "1", "--snapshot-id", "1", "--tag", "x"], "one version"),
+        (["scan", "e", "--as-of", "2020-01-01"], "not with a time"),
+        (["why", "e", "1", "--snapshot-id", "1", "--tag", "x"], "select a version"),
         (["scan", "e", "--snapshot-id", "77"], "no version 77"),
     ],
 )

@@ -101,7 +101,7 @@ def test_long_ingestion_tells_of_its_progress_in_lines(
     feed = ("/wh/shop.db/orders", "--from", "/feed", "--format", "dms-json")
     lines = run("ingest", *feed, "--continuous").err.splitlines()
     assert len(lines) > 2
-    assert lines[0] == ("0 s: 0 messages in 0 batches committed; in the next one 3 of 8 tasks")
+    assert lines[0] == ("0 s: 0 messages in 0 batches committed; next batch: 3 of 8 tasks done")
     assert lines[-1].startswith("batch 0: 1,200 messages")
 
 
@@ -147,7 +147,7 @@ def test_every_option_reaches_the_ingestion(run: Run, ingested: list[FeedRequest
         (("--consumer-property", "secret"), 2, "expected NAME=VALUE"),
         (("--if-lost", "earliest"), 1, "are for topics"),
         (("--from", "kafka://localhost"), 1, "names no topic"),
-        (("--from", "kafka://localhost/t", "--spark", "local"), 2, "this process reads topics"),
+        (("--from", "kafka://localhost/t", "--spark", "local"), 2, "which this process reads"),
     ],
 )
 def test_option_that_does_not_parse_is_refused_before_anything_runs(
@@ -192,4 +192,4 @@ def test_several_tables_are_told_of_each_and_one_that_fails_by_the_exit_code(
     ]
     assert "shop.b" in done.out
     refused = run("ingest", "-w", "/wh", "shop.{table}", "--from", "/feed", "--format", "json")
-    assert (refused.code, "files feed one table" in refused.err) == (2, True)
+    assert (refused.code, "files can load only one table" in refused.err) == (2, True)

@@ -141,7 +141,7 @@ def test_unknown_command_of_the_prompt_names_those_there_are(
 ) -> None:
     out, err = talked(kt.connect(warehouse), capsys, typed)
     assert out == ""
-    assert err.startswith("error: no command ")
+    assert err.startswith("error: unknown command ")
     assert r"\d, \d TABLE, \x" in err
 
 

@@ -98,7 +98,7 @@ def test_tags_are_made_replaced_renamed_listed_and_deleted(run: Run, orders: kt.
     run("tag", "rename", orders.uri, "b", "c")
     assert tags(run, orders) == [("a", 2, None), ("c", 2, 7200)]
     gone = run("tag", "delete", orders.uri, "c")
-    assert (gone.code, gone.out, gone.err) == (0, "", "tag c is gone\n")
+    assert (gone.code, gone.out, gone.err) == (0, "", "tag c deleted\n")
     assert tags(run, orders) == [("a", 2, None)]
 
 
@@ -169,14 +169,17 @@ def test_rollback_goes_to_a_tag_or_a_time(run: Run, orders: kt.Table) -> None:
 def test_rollback_names_consumers_that_should_begin_anew(run: Run, orders: kt.Table) -> None:
     list(orders.follow(consumer="c", timeout_seconds=0))
     done = run("rollback", orders.uri, "--snapshot-id", "1")
-    assert (done.code, done.err) == (0, "told of what is gone, and to begin anew: c\n")
+    assert (done.code, done.err) == (
+        0,
+        "consumers that read deleted snapshots and must restart: c\n",
+    )
 
 
 def test_rollback_to_no_place_or_two_is_wrong_usage(run: Run, orders: kt.Table) -> None:
     for places in ([], ["--snapshot-id", "1", "--tag", "a"]):
         done = run("rollback", orders.uri, *places)
         assert (done.code, len(orders.snapshots())) == (2, 2)
-        assert "give one of" in done.err
+        assert "use exactly one of" in done.err
 
 
 def test_expire_tells_first_what_would_go_and_then_lets_it_go(run: Run, orders: kt.Table) -> None:
@@ -201,14 +204,14 @@ def test_expire_of_numbers_that_contradict_each_other_is_one_line(
 
 def test_orphans_are_listed_and_deleted_when_that_is_asked_for(run: Run, orders: kt.Table) -> None:
     orders.stored.store.put("manifest/manifest-stray", b"12345")
-    assert run("orphans", orders.uri).err == "0 files, 0 bytes; --delete deletes them\n"
+    assert run("orphans", orders.uri).err == "0 files, 0 bytes; use --delete to delete them\n"
     time.sleep(0.01)
     now = f"{datetime.now(timezone.utc).isoformat()}"
     told = run("orphans", orders.uri, "--older-than", now, "-f", "json")
     assert [json.loads(line) for line in told.out.splitlines()] == [
         {"path": "manifest/manifest-stray"}
     ]
-    assert told.err == "1 file, 5 bytes; --delete deletes them\n"
+    assert told.err == "1 file, 5 bytes; use --delete to delete them\n"
     assert run("orphans", orders.uri, "--older-than", now, "--delete").err == (
         "deleted 1 file, 5 bytes\n"
     )
@@ -235,7 +238,7 @@ def test_files_get_the_filters_that_they_lack(run: Run, orders: kt.Table) -> Non
     found = json.loads(done.out)
     assert (done.code, found["indexed"], found["snapshot_id"]) == (0, found["files"], 3)
     again = run("rewrite-file-index", orders.uri)
-    assert (again.code, again.err) == (0, "no file lacks a filter\n")
+    assert (again.code, again.err) == (0, "no file lacks a bloom filter\n")
     assert run("rewrite-file-index", orders.uri, "--partition", "a=1").code == 1
 
 
@@ -246,7 +249,7 @@ def test_branches_are_made_listed_brought_back_and_deleted(
     run: Run, orders: kt.Table, warehouse: str
 ) -> None:
     made = run("branch", "create", orders.uri, "b", "--snapshot-id", "1")
-    assert (made.code, made.out, made.err) == (0, "", "shop.orders$branch_b is there\n")
+    assert (made.code, made.out, made.err) == (0, "", "branch shop.orders$branch_b created\n")
     (branch,) = [
         json.loads(line) for line in run("branch", "ls", orders.uri, "-f", "json").out.splitlines()
     ]
@@ -262,9 +265,9 @@ def test_branches_are_made_listed_brought_back_and_deleted(
     assert run("branch", "fast-forward", orders.uri, "b", "-f", "json").out == would.out
     assert len(orders.snapshots()) == 1
     renamed = run("branch", "rename", orders.uri, "b", "c")
-    assert (renamed.code, renamed.out, renamed.err) == (0, "", "branch b is c now\n")
+    assert (renamed.code, renamed.out, renamed.err) == (0, "", "branch b renamed to c\n")
     gone = run("branch", "delete", orders.uri, "c")
-    assert (gone.code, gone.err) == (0, "branch c is gone\n")
+    assert (gone.code, gone.err) == (0, "branch c deleted\n")
     assert run("branch", "ls", orders.uri).err == "no rows\n"
 
 
@@ -299,12 +302,15 @@ def test_consumers_are_listed_reset_and_cleared(run: Run, orders: kt.Table) -> N
     (found,) = map(json.loads, run("consumer", "ls", orders.uri, "-f", "json").out.splitlines())
     assert (found["name"], found["next_snapshot"]) == ("nightly", 2)
     done = run("consumer", "reset", orders.uri, "nightly", "--next-snapshot", "1")
-    assert (done.code, done.err) == (0, "nightly goes on at 1\n")
-    assert run("consumer", "clear", orders.uri, "--excluding", "n.*").err == "forgotten: none\n"
-    assert run("consumer", "clear", orders.uri, "--older-than", "2020-01-01").err == (
-        "forgotten: none\n"
+    assert (done.code, done.err) == (0, "consumer nightly continues at snapshot 1\n")
+    assert (
+        run("consumer", "clear", orders.uri, "--excluding", "n.*").err
+        == "consumers deleted: none\n"
     )
-    assert run("consumer", "clear", orders.uri).err == "forgotten: nightly\n"
+    assert run("consumer", "clear", orders.uri, "--older-than", "2020-01-01").err == (
+        "consumers deleted: none\n"
+    )
+    assert run("consumer", "clear", orders.uri).err == "consumers deleted: nightly\n"
     assert run("consumer", "ls", orders.uri).err == "no rows\n"
 
 

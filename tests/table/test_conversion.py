@@ -491,6 +491,6 @@ def test_command_converts_and_names_what_was_dropped(warehouse: str) -> None:
     assert (told.exit_code, mode_of(table)) == (0, "none")
     done = CliRunner().invoke(app, [*called, "full"])
     assert (done.exit_code, mode_of(table), shown(table)) == (0, "full", ["0 1 5 a"])
-    assert "options that mean nothing any more: tombstone.retention" in done.output
+    assert "options removed because they no longer apply: tombstone.retention" in done.output
     refused = CliRunner().invoke(app, [*called, "both"])
     assert (refused.exit_code, "'none' or 'full'" in refused.output) == (1, True)

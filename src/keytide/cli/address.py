@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _DATABASE_SUFFIX = ".db"
-_NO_WAREHOUSE = "names are looked up in a warehouse: give --warehouse, or set KEYTIDE_WAREHOUSE"
+_NO_WAREHOUSE = "table names need a warehouse: use --warehouse or set KEYTIDE_WAREHOUSE"
 
 
 def is_path(argument: str) -> bool:
@@ -47,7 +47,7 @@ def open_named_table(table: str, warehouse: str | None) -> Table:
         return _table_at(table, warehouse)
     if not warehouse:
         raise typer.BadParameter(
-            f"{_NO_WAREHOUSE}, or write the table's path (./{table} when it lies here)"
+            f"{_NO_WAREHOUSE}, or write the table's path (./{table} in the current directory)"
         )
     lake = connect(warehouse, **cache_arguments())
     return Table.of(lake.catalog.table(table), lake.spark, lake.catalog)
@@ -74,7 +74,7 @@ def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
     if not parent or not database or not folders or "/" in folders:
         raise InvalidError(
             f"{table!r} is not a table of a warehouse; expected warehouse/database.db/table, or "
-            f"--warehouse and a name such as shop.orders"
+            "--warehouse and a name such as shop.orders"
         )
     return parent, f"{database}.{folders}"
 
@@ -93,11 +93,11 @@ def way_into(place: str) -> str:
     if above.endswith(_DATABASE_SUFFIX):
         table = f"{above.removesuffix(_DATABASE_SUFFIX)}.{name}"
         if table in connect(warehouse).catalog.tables():
-            return f"a table lies there: keytide describe {place}"
+            return f"this is a table: keytide describe {place}"
     if name.endswith(_DATABASE_SUFFIX):
-        return f"a database lies there: keytide ls {parent} {name.removesuffix(_DATABASE_SUFFIX)}"
+        return f"this is a database: keytide ls {parent} {name.removesuffix(_DATABASE_SUFFIX)}"
     if tables := connect(full_path(place)).catalog.tables():
-        return f"a warehouse lies there: keytide describe -w {place} {tables[0]}"
+        return f"this is a warehouse: keytide describe -w {place} {tables[0]}"
     return ""
 
 
@@ -114,5 +114,7 @@ def _table_at(path: str, warehouse: str | None) -> Table:
     except NotFoundError as error:
         way = way_into(path)
         if not way and warehouse and not os.path.isabs(path):
-            way = f"a path starts here, not in {warehouse}: there a table is named database.table"
+            way = (
+                f"this is a path, not a table of {warehouse}, where a table is named database.table"
+            )
         raise NotFoundError(f"{error}; {way}" if way else str(error)) from error

@@ -16,9 +16,11 @@ from keytide.table.history.branches import BranchInfo
 
 __all__ = ["branch"]
 
-branch = group("branch", "Make, list, rename and delete branches of a table, and bring one back.")
+branch = group("branch", "Manage the branches of a table.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the branch.", show_default=False)
+]
 
 _ROWS = pa.schema(
     [
@@ -38,9 +40,9 @@ def list_branches(
     limit: Limit = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """List a table's branches beside the main one.
+    """List the branches of a table, except the main branch.
 
-    Every command takes a branch where it takes a table: 'shop.orders$branch_trial', in quotes.
+    Every command accepts a branch in place of a table: 'shop.orders$branch_trial', in quotes.
 
     Example: keytide branch ls -w /data/lake shop.orders
     """
@@ -56,30 +58,32 @@ def create(
     warehouse: Warehouse = None,
     snapshot_id: Annotated[
         int | None,
-        typer.Option("--snapshot-id", help="Of this snapshot, not of the newest.",
+        typer.Option("--snapshot-id", help="Create the branch from this snapshot; default: the "
+                     "latest.",
                      show_default=False),
     ] = None,
     tag: Annotated[
-        str | None, typer.Option("--tag", help="Of this tag.", show_default=False)
+        str | None,
+        typer.Option("--tag", help="Create the branch from this tag.", show_default=False),
     ] = None,
-    empty: Annotated[bool, typer.Option("--empty", help="Without rows.")] = False,
+    empty: Annotated[bool, typer.Option("--empty", help="Create the branch without rows.")] = False,
 ) -> None:  # fmt: skip
-    """Make a branch, of the newest snapshot unless told otherwise. No data is copied.
+    """Create a branch from the latest snapshot, or from the given one. No data is copied.
 
     Example: keytide branch create -w /data/lake shop.orders trial --tag checked
     """
     found = open_named_table(table, warehouse)
-    note(f"{found.create_branch(name, snapshot_id, tag, empty=empty).name} is there")
+    note(f"branch {found.create_branch(name, snapshot_id, tag, empty=empty).name} created")
 
 
 @branch.command()
 def delete(table: TableArgument, name: Name, warehouse: Warehouse = None) -> None:
-    """Delete a branch. The table keeps what it has.
+    """Delete a branch. The main branch does not change.
 
     Example: keytide branch delete -w /data/lake shop.orders trial
     """
     open_named_table(table, warehouse).delete_branch(name)
-    note(f"branch {name} is gone")
+    note(f"branch {name} deleted")
 
 
 @branch.command()
@@ -87,16 +91,16 @@ def rename(
     table: TableArgument,
     name: Name,
     new_name: Annotated[
-        str, typer.Argument(metavar="NEW_NAME", help="What to call it.", show_default=False)
+        str, typer.Argument(metavar="NEW_NAME", help="New name of the branch.", show_default=False)
     ],
     warehouse: Warehouse = None,
 ) -> None:
-    """Give a branch another name.
+    """Rename a branch.
 
     Example: keytide branch rename -w /data/lake shop.orders trial second
     """
     open_named_table(table, warehouse).rename_branch(name, new_name)
-    note(f"branch {name} is {new_name} now")
+    note(f"branch {name} renamed to {new_name}")
 
 
 @branch.command("fast-forward")
@@ -105,11 +109,13 @@ def fast_forward(
     name: Name,
     warehouse: Warehouse = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+        bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
     ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Make a table what a branch of it is. What it has beyond the place where they part is gone.
+    """Fast-forward the main branch to a branch.
+
+    Snapshots of the main branch that are not in the branch are deleted.
 
     Example: keytide branch fast-forward -w /data/lake shop.orders trial --dry-run
     """
@@ -118,7 +124,7 @@ def fast_forward(
         done = open_named_table(table, warehouse).fast_forward(name, dry_run=dry_run)
     write_table(done.to_arrow(), format)
     if done.consumers:
-        note(f"told of what is gone, and to begin anew: {', '.join(done.consumers)}")
+        note(f"consumers that read deleted snapshots and must restart: {', '.join(done.consumers)}")
 
 
 def _row(info: BranchInfo) -> dict[str, object]:

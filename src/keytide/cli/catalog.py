@@ -55,21 +55,21 @@ def ls(
         str | None,
         typer.Argument(
             metavar="[WAREHOUSE]",
-            help="Path or address of a warehouse; --warehouse when left out. A bare name is a "
-            "database of --warehouse, and the folder of that name when there is none.",
+            help="Path or URI of a warehouse; default: --warehouse. A bare name is a database of "
+            "--warehouse or, if there is none, a folder.",
             show_default=False,
         ),
     ] = None,
     database: Annotated[
         str | None,
-        typer.Argument(metavar="[DATABASE]", help="Only this database.", show_default=False),
+        typer.Argument(metavar="[DATABASE]", help="List only this database.", show_default=False),
     ] = None,
     warehouse: Warehouse = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """List the tables of a warehouse, or of one of its databases.
+    """List the tables of a warehouse or of one database.
 
-    A folder without tables is an empty warehouse; one that does not exist is an error.
+    A folder without tables is an empty warehouse. A folder that does not exist is an error.
 
     Example: keytide ls /data/lake shop
     """
@@ -86,10 +86,10 @@ def describe(
     warehouse: Warehouse = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Show a table's columns, keys and options, and how much it stores.
+    """Show the columns, keys, options and size of a table.
 
-    Rows are stored rows: versions of a key and deletions count until they are compacted away.
-    csv holds the columns alone.
+    Row counts are stored rows: they include older versions and deletes until a compaction removes
+    them. csv contains only the columns.
 
     Example: keytide describe -w /data/lake shop.orders
     """
@@ -102,10 +102,11 @@ def snapshots(
     limit: Limit = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """List a table's snapshots, the newest first.
+    """List the snapshots of a table, latest first.
 
-    delta_versions is what the commit added to the stored versions of keys, total_versions what the
-    snapshot stores: deletions and versions that lost count until they are compacted away.
+    delta_versions is the number of stored rows that the commit added, total_versions the number
+    that the snapshot stores. Both include deletes and older versions until a compaction removes
+    them.
 
     Example: keytide snapshots -w /data/lake shop.orders --limit 5
     """
@@ -119,10 +120,10 @@ def history(
     limit: Limit = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Tell what was done to a table, commit by commit, the newest first.
+    """List what each commit did to a table, latest first.
 
-    rows_written and rows_deleted count what the files of a commit say: how many of the rows were
-    new is told by changes between two snapshots.
+    rows_written and rows_deleted count the rows in the files of a commit. To see which rows really
+    changed, read the changes between two snapshots.
 
     Example: keytide history -w /data/lake shop.orders --limit 5
     """
@@ -169,7 +170,7 @@ def _what_else(place: str | None, database: str | None) -> str:
         way = way_into(place)
         return f"; {way}" if way else ""
     if place is None and os.path.isdir(str(database)):
-        return f"{within}; the folder of that name here is ./{database}"
+        return f"{within}; to list the local folder of that name, use ./{database}"
     return within
 
 

@@ -26,8 +26,8 @@ _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|yarn|(spark|k8s|sc)://.+")
 def _checked(master: str | None) -> str | None:
     if master is not None and not _MASTER.fullmatch(master):
         raise typer.BadParameter(
-            f"{master!r} is no master; expected local[*], local[4], spark://host:7077, yarn, "
-            f"k8s://... or sc://host"
+            f"{master!r} is not a Spark master; expected local[*], local[4], spark://host:7077, "
+            "yarn, k8s://... or sc://host"
         )
     return master
 
@@ -38,9 +38,9 @@ SparkMaster = Annotated[
         "--spark",
         metavar="MASTER",
         callback=_checked,
-        help="Work as jobs of Spark, with a task for each bucket: local[*], spark://host:7077, "
-        "yarn, or sc://host of a Spark Connect server. Without it, threads of this process work. "
-        "Needs pip install 'keytide[spark]'.",
+        help="Run on Spark with one task per bucket: local[*], spark://host:7077, yarn, or "
+        "sc://host for a Spark Connect server. Default: threads of this process. Requires pip "
+        "install 'keytide[spark]'.",
         show_default=False,
     ),
 ]
@@ -76,5 +76,5 @@ def spark_session(master: str | None, log: SparkLog) -> SparkSession:
             return session({"remote" if master.startswith("sc://") else "master": master})
     except PySparkException as error:
         raise SetupError(
-            f"Spark does not start with --spark {master or 'local[*]'}: {error}"
+            f"Spark could not start with --spark {master or 'local[*]'}: {error}"
         ) from error

@@ -14,9 +14,13 @@ from keytide.table.history.consumers import NamedConsumer
 
 __all__ = ["consumer"]
 
-consumer = group("consumer", "Places of named readers, which keep snapshots from expiring.")
+consumer = group(
+    "consumer", "Manage consumers: stored positions of readers, which keep snapshots from expiring."
+)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the consumer.", show_default=False)
+]
 
 
 @consumer.command("ls")
@@ -26,7 +30,7 @@ def list_consumers(
     limit: Limit = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """List a table's consumers: where each goes on, and when it last kept its place.
+    """List the consumers of a table, with their next snapshot and the time of their last update.
 
     Example: keytide consumer ls -w /data/lake shop.orders
     """
@@ -41,15 +45,22 @@ def reset(
     warehouse: Warehouse = None,
     next_snapshot: Annotated[
         int | None,
-        typer.Option(help="Where it is to go on; without it it is forgotten.", show_default=False),
+        typer.Option(
+            help="The snapshot that it reads next; without it, the consumer is deleted.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Have a consumer go on at another snapshot, or forget it.
+    """Set the next snapshot of a consumer, or delete the consumer.
 
     Example: keytide consumer reset -w /data/lake shop.orders nightly --next-snapshot 7
     """
     done = open_named_table(table, warehouse).reset_consumer(name, next_snapshot)
-    note(f"{name} is forgotten" if done is None else f"{name} goes on at {done.next_snapshot}")
+    note(
+        f"consumer {name} deleted"
+        if done is None
+        else f"consumer {name} continues at snapshot {done.next_snapshot}"
+    )
 
 
 @consumer.command()
@@ -58,22 +69,27 @@ def clear(
     warehouse: Warehouse = None,
     including: Annotated[
         str | None,
-        typer.Option(help="A regular expression of names; all without it.", show_default=False),
+        typer.Option(
+            help="Delete only consumers whose names match this regular expression.",
+            show_default=False,
+        ),
     ] = None,
     excluding: Annotated[
         str | None,
-        typer.Option(help="A regular expression of names that stay.", show_default=False),
+        typer.Option(
+            help="Keep consumers whose names match this regular expression.", show_default=False
+        ),
     ] = None,
     older_than: Annotated[
         str | None,
         typer.Option(
-            help="Only those that have not kept their place since an ISO time, UTC unless it says "
-            "otherwise.",
+            help="Delete only consumers not updated since this ISO time (UTC, unless it has an "
+            "offset).",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Forget consumers: all, some by name, or those that have not been here for long.
+    """Delete consumers: all of them, by name, or those that have been inactive since a time.
 
     Example: keytide consumer clear -w /data/lake shop.orders --older-than 2026-01-31
     """
@@ -81,7 +97,7 @@ def clear(
     if older_than is None:
         gone = found.clear_consumers(including, excluding)
     elif including or excluding:
-        raise typer.BadParameter("give names or a time")
+        raise typer.BadParameter("use either names or --older-than")
     else:
         gone = found.expire_consumers(older_than)
-    note(f"forgotten: {', '.join(gone) or 'none'}")
+    note(f"consumers deleted: {', '.join(gone) or 'none'}")

@@ -16,29 +16,30 @@ __all__ = ["upsert_estimate"]
 
 
 def upsert_estimate(
-    keys: Annotated[int, typer.Argument(help="How many keys the table will have.")],
-    buckets: Annotated[int, typer.Option(help="Its buckets, over all partitions.")] = 1,
-    files: Annotated[int, typer.Option(help="Data files of a bucket.")] = 256,
+    keys: Annotated[int, typer.Argument(help="Number of keys in the table.")],
+    buckets: Annotated[int, typer.Option(help="Number of buckets over all partitions.")] = 1,
+    files: Annotated[int, typer.Option(help="Number of data files per bucket.")] = 256,
     comparison_bytes: Annotated[
         int,
         typer.Option(
-            help="Bytes in which the values of the sequence field differ: 0 without one, 4 for "
-            "seconds, 8 for milliseconds of more than 49 days."
+            help="Number of bytes in which the values of the sequence field differ: 0 without a "
+            "sequence field, 4 for seconds, 8 for milliseconds over more than 49 days."
         ),
     ] = 8,
     key_bytes: Annotated[
         int | None,
         typer.Option(
-            help="Bytes of the key columns together, to see what Pinot's heap would take.",
+            help="Total size of the key columns in bytes, to compare with the heap that Pinot "
+            "would need.",
             show_default=False,
         ),
     ] = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Estimate how large the index of keys of a table with 'upsert.mode' becomes.
+    """Estimate the size of the key index of a table with 'upsert.mode'.
 
-    The index lies beside the data files and is mapped; a write or a look-up reads what it needs of
-    it. It has hashes of keys, so that their widths do not matter.
+    The index is stored next to the data files and memory-mapped. A write or a lookup reads only the
+    parts that it needs. The index contains hashes of keys, so the size of the keys does not matter.
 
     Example: keytide upsert-estimate 100000000 --buckets 8 --key-bytes 16
     """

@@ -59,12 +59,12 @@ Source = Annotated[
     str,
     typer.Option(
         "--from",
-        help="Topics, kafka://host:port/topic with commas between several of either; or a folder, "
-        "file or glob of files, one JSON message a line, gzip is fine.",
+        help="Kafka topics, kafka://host:port/topic (hosts and topics can be comma-separated), "
+        "or a folder, file or glob of files with one JSON message per line, gzip allowed.",
         metavar="SOURCE",
     ),
 ]
-FormatOption = Annotated[FeedFormat, typer.Option("--format", help="What the feed is.")]
+FormatOption = Annotated[FeedFormat, typer.Option("--format", help="Format of the messages.")]
 Schema = Annotated[
     str | None,
     typer.Option(help='Columns of a new table: "order_id BIGINT, status STRING".'),
@@ -74,50 +74,50 @@ PartitionBy = Annotated[str | None, typer.Option(help="Partition columns of a ne
 SequenceBy = Annotated[
     str | None,
     typer.Option(
-        help="What orders the changes of a key, feed metadata: source.lsn. By default the position "
-        "in the log of the source, or the time, whichever the feed has."
+        help="Field of the messages that orders the changes of a key: source.lsn. Default: the "
+        "position in the source's log or the time, whichever the format has."
     ),
 ]
 TableOption = Annotated[
     list[str] | None,
-    typer.Option(help="Option of a new table; may be repeated.", metavar="KEY=VALUE"),
+    typer.Option(help="Option of a new table; can be repeated.", metavar="KEY=VALUE"),
 ]
 EmptyAsNull = Annotated[
     list[str] | None,
-    typer.Option(help="Column whose source writes '' for NULL; may be repeated.", metavar="COLUMN"),
+    typer.Option(help="Column in which '' means NULL; can be repeated.", metavar="COLUMN"),
 ]
 Checkpoint = Annotated[
     str | None,
     typer.Option(
-        help="Folder of the progress in files; by default beside the tables of a local warehouse. "
-        "How far topics are read stands in the table.",
+        help="Folder for the progress of reading files; default: next to the tables of a local "
+        "warehouse. Kafka offsets are stored in the table.",
         metavar="DIR",
     ),
 ]
 DeadLetter = Annotated[
     str | None,
-    typer.Option(help="Table that takes the messages that cannot be applied.", metavar="TABLE"),
+    typer.Option(help="Table for messages that cannot be applied.", metavar="TABLE"),
 ]
-MaxFiles = Annotated[int | None, typer.Option(min=1, help="Files to read in one commit, at most.")]
+MaxFiles = Annotated[int | None, typer.Option(min=1, help="Maximum number of files per commit.")]
 MaxMessages = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Messages of topics in one commit, at most; 100,000 if left out.",
+        min=1, help="Maximum number of Kafka messages per commit; default: 100,000.",
         show_default=False,
     ),
 ]  # fmt: skip
 StartingOffsets = Annotated[
     str | None,
     typer.Option(
-        help="Where to begin in partitions of which the table tells nothing: earliest, latest, or "
-        'JSON: {"orders": {"0": 23}}; earliest if left out.',
+        help="Where to start in partitions without a stored offset: earliest (default), latest, "
+        'or JSON: {"orders": {"0": 23}}',
         show_default=False,
     ),
 ]
 ConsumerProperty = Annotated[
     list[str] | None,
     typer.Option(
-        help="Property of Kafka's client, librdkafka, such as security.protocol=SSL; may be "
+        help="Property of the Kafka client (librdkafka), such as security.protocol=SSL; can be "
         "repeated.",
         metavar="NAME=VALUE",
     ),
@@ -125,15 +125,15 @@ ConsumerProperty = Annotated[
 ConsumerConfig = Annotated[
     Path | None,
     typer.Option(
-        help="File of such properties, a line for each: for passwords.",
+        help="File with such properties, one per line; use it for passwords.",
         exists=True, dir_okay=False, show_default=False,
     ),
 ]  # fmt: skip
 IfLostOption = Annotated[
     Lost | None,
     typer.Option(
-        help="Where to go on in topics that were made anew, and after messages that expired before "
-        "they were read; fail, if left out, names them.",
+        help="Where to continue if a topic was recreated or messages expired before they were "
+        "read: earliest, latest, or fail (default) with an error that names them.",
         show_default=False,
     ),
 ]
@@ -141,7 +141,7 @@ Continuous = Annotated[
     bool,
     typer.Option(
         "--continuous/--once",
-        help="Wait for more, or end when all is read that was there at the beginning.",
+        help="Wait for new messages, or stop after all messages that existed at the start.",
     ),
 ]
 Topics = Annotated[
@@ -152,8 +152,8 @@ MergeSchema = Annotated[
     bool,
     typer.Option(
         "--merge-schema/--keep-schema",
-        help="Have the table grow with the feed: add the columns that messages bring, and widen "
-        "types where values do not fit. Otherwise such columns are left out.",
+        help="Extend the table to fit the messages: add columns, and widen types. Otherwise "
+        "unknown columns are ignored.",
     ),
 ]
 
@@ -181,33 +181,33 @@ def ingest(
     merge_schema: MergeSchema = False,
     spark: SparkMaster = None,
 ) -> None:
-    """Feed a table from topics or files of Debezium, Maxwell, Canal, AWS DMS, or of plain rows.
+    """Load change data into a table: Debezium, Maxwell, Canal, AWS DMS or plain JSON rows.
 
-    A table that does not exist is made. Standard error tells of each batch, standard output what
-    was done in all.
+    The table is created if it does not exist. Each batch is reported on standard error, and a
+    summary on standard output.
 
-    Topics of Kafka are read by this process (pip install 'keytide[kafka]'). Each batch is one
-    commit with the offsets that it reaches, and the next run goes on there: every message is
-    applied exactly once. keytide lag tells what is still to come.
+    Kafka topics are read by this process (pip install 'keytide[kafka]'). Each batch is one commit
+    that also stores the offsets it reached, and the next run continues there. Every message is
+    applied exactly once. keytide lag shows how many messages are left.
 
-    Several tables are fed by one run where the table is a template such as shop.{table}: a * in the
-    topics stands for any part of a name, {table} is the part of a topic's name behind its last dot,
-    {database} the one before it, {topic} all of it with underscores for dots. A table that fails
-    stops no other one, and has the command exit with 1.
+    To load several tables in one run, use a template such as shop.{table}. In topic names, *
+    matches any part of a name. {table} is the part of the topic name after the last dot, {database}
+    the part before it, and {topic} the whole name with underscores instead of dots. If a table
+    fails, the others continue and the exit code is 1.
 
-    Files are read by Spark (pip install 'keytide[spark]'). Each is applied exactly once, however
-    often the command is repeated with the same checkpoint.
+    Files are read by Spark (pip install 'keytide[spark]'). Each file is applied exactly once if you
+    repeat the command with the same checkpoint.
 
-    A new table has columns for what orders the changes of a key, named with an underscore and used
-    as its sequence.field: _lsn for PostgreSQL by Debezium; _file, _pos and _row for MySQL. A
-    message is late if a newer change of its key came before it: in an earlier batch, or in the
-    same batch further up in its file or in a file that was written earlier.
+    A new table gets additional columns that order the changes of a key. Their names start with an
+    underscore, and they are the table's sequence.field: _lsn for Debezium from PostgreSQL; _file,
+    _pos and _row for MySQL. A message counts as late if a newer change of its key came first: in an
+    earlier batch or, in the same batch, earlier in its file or in an older file.
 
     Example: keytide ingest -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
     --format debezium-json --continuous
 
-    Example: keytide ingest -w /data/lake "shop.{table}" --from "kafka://localhost:9092/shop.public.*"
-    --format debezium-json --continuous
+    Example: keytide ingest -w /data/lake "shop.{table}" --from
+    "kafka://localhost:9092/shop.public.*" --format debezium-json --continuous
 
     Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
@@ -245,7 +245,10 @@ def ingest(
     )
     if is_kafka(source):
         if spark is not None:
-            raise typer.BadParameter(f"--spark {spark}: this process reads topics; leave it out")
+            raise typer.BadParameter(
+                f"--spark {spark} does not apply to Kafka topics, which this process reads; "
+                "remove it"
+            )
         of_tables = KafkaRequest.of(request, of_topics)
         if is_template(name):
             _tell_of_tables(_run_tables(of_tables))
@@ -253,7 +256,9 @@ def ingest(
         report = _run_topics(of_tables)
     else:
         if is_template(name):
-            raise typer.BadParameter(f"{name}: files feed one table; several are fed from topics")
+            raise typer.BadParameter(
+                f"{name}: a table template requires Kafka topics; files can load only one table"
+            )
         of_topics.check_unused(source)
         report = _run_files(request, spark)
     _tell_in_all(report)
@@ -268,10 +273,10 @@ def lag(
     limit: Limit = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Tell how far a table is behind the topics that it is fed from, by partition.
+    """Show how far a table is behind its Kafka topics, per partition.
 
-    Asks the brokers, and reads no message; needs pip install 'keytide[kafka]'. lost counts offsets
-    that expired before they were read.
+    Reads offsets from the brokers but no messages. Requires pip install 'keytide[kafka]'. The
+    column lost counts offsets that expired before they were read.
 
     Example: keytide lag -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
     """
@@ -348,7 +353,7 @@ class _Told:
         committed = (
             f"{seconds:,.0f} s: {self._messages:,} messages in {self._batches:,} batches committed"
         )
-        return f"{committed}; in the next one {done:,} of {count:,} tasks" if count else committed
+        return f"{committed}; next batch: {done:,} of {count:,} tasks done" if count else committed
 
 
 def _tell_in_all(report: IngestReport) -> None:

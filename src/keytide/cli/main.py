@@ -65,7 +65,7 @@ class _Commands(TyperGroup):
         except Exception as error:
             if hasattr(error, "exit_code"):  # wrong usage, which typer reports
                 raise
-            message = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+            message = f"unexpected {type(error).__name__}: {error} (use --debug for the traceback)"
             self._report(ctx, message, error)
 
     def _report(self, ctx: Any, message: str, error: Exception) -> None:
@@ -97,27 +97,28 @@ def _show_version(wanted: bool) -> None:
 def _keytide(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     cache: Annotated[
         str | None,
         typer.Option(
-            help="Folder on local disk for copies of files of an object store that never change: "
-            "reading them again asks for none.",
+            help="Folder on the local disk for a cache of files in an object store.",
             show_default=False,
         ),
     ] = None,
     cache_bytes: Annotated[
         str | None,
-        typer.Option(help="What the copies may take, 10 gb if left out.", show_default=False),
+        typer.Option(help="Maximum size of the cache; default: 10 gb.", show_default=False),
     ] = None,
 ) -> None:
-    """Primary-key tables in a lake: look into them, read them, feed them.
+    """Primary-key tables in a data lake: inspect, query and load them.
 
     TABLE is a path such as /data/lake/shop.db/orders, or a name such as shop.orders in the
-    warehouse of --warehouse or KEYTIDE_WAREHOUSE. Without a warehouse, a bare name is the folder
-    that lies here.
+    warehouse given by --warehouse or KEYTIDE_WAREHOUSE. Without a warehouse, a bare name is a
+    folder in the current directory.
 
     Example: keytide scan /data/lake/shop.db/orders --limit 10
     """

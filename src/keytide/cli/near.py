@@ -33,4 +33,6 @@ def cache_arguments() -> CacheArguments:
 def refuse_cache(command: str) -> None:
     """A usage error where a cache was given to a command that has no use for one."""
     if any(cache_arguments().values()):
-        raise typer.BadParameter(f"{command} reads no table, so --cache has no use; leave it out")
+        raise typer.BadParameter(
+            f"--cache has no effect on {command}, which reads no table; remove it"
+        )

@@ -105,8 +105,8 @@ def _write_table(
     _print([Grid(_columns(one_more.slice(0, limit)))], format)
     if one_more.num_rows > limit:
         note(
-            f"{counted(limit, 'row')} shown; --limit shows more, "
-            f"--format json or csv writes them all"
+            f"{counted(limit, 'row')} shown; use --limit to see more, or --format json or csv "
+            "for all rows"
         )
     if not one_more.num_rows:
         note("no rows")

@@ -26,8 +26,8 @@ TableArgument = Annotated[
     str,
     typer.Argument(
         metavar="TABLE",
-        help="Path or address of a table (/data/lake/shop.db/orders, s3://...), or the name "
-        "database.table in the warehouse.",
+        help="Path or URI of a table (/data/lake/shop.db/orders, s3://...), or its name in the "
+        "warehouse (database.table).",
         show_default=False,
     ),
 ]
@@ -37,9 +37,8 @@ Warehouse = Annotated[
         "--warehouse",
         "-w",
         envvar="KEYTIDE_WAREHOUSE",
-        help="Folder or address (s3://, gs://, az://) that names are looked up in, or a REST "
-        "catalog of Paimon (http://host:port?warehouse=name). Credentials come from the "
-        "environment.",
+        help="Folder or URI (s3://, gs://, az://) of the warehouse, or a Paimon REST catalog "
+        "(http://host:port?warehouse=name). Credentials are read from the environment.",
         show_default=False,
     ),
 ]
@@ -48,21 +47,22 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         "-f",
-        help="For people: table, or vertical with a line for each value and nothing cut. For "
-        "programs: json (rows as JSON lines) and csv, which keep every value exactly.",
+        help="Output format. For people: table, or vertical with one line per value and nothing "
+        "truncated. For programs: json (JSON lines) or csv, which keep every value exactly.",
     ),
 ]
 Limit = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help=f"At most so many rows. Without it people see {TABLE_ROWS}, json and csv hold all.",
+        help=f"Maximum number of rows. Default: {TABLE_ROWS} rows in formats for people, all "
+        "rows in json and csv.",
         show_default=False,
     ),
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(help="Columns to read, separated by commas: id,status", show_default=False),
+    typer.Option(help="Comma-separated columns to read: id,status", show_default=False),
 ]
 Where = Annotated[
     str | None,
@@ -80,7 +80,7 @@ AsOf = Annotated[
     str | None,
     typer.Option(
         "--as-of",
-        help="Read the table as of an ISO time, UTC unless it says otherwise: 2026-01-31T12:00",
+        help="Read the table as of an ISO time: 2026-01-31T12:00 (UTC, unless it has an offset)",
         show_default=False,
     ),
 ]

@@ -32,7 +32,7 @@ def talk(
     what has been typed. Errors are shown, and the talk goes on.
     """
     asked = PromptSession(history=_history()) if session is None else session
-    note(f"{lake.uri}: end statements with a semicolon; \\? helps, \\q or Ctrl-D leaves")
+    note(f"{lake.uri}: end statements with a semicolon; \\? for help, \\q or Ctrl-D to quit")
     typed = ""
     while True:
         try:

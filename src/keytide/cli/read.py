@@ -44,8 +44,7 @@ _Key = Annotated[
     list[str],
     typer.Argument(
         metavar="KEY...",
-        help="Values of the primary key's columns, in their order. Write -- before a negative "
-        "number.",
+        help="Values of the primary key columns, in order. Put -- before a negative number.",
         show_default=False,
     ),
 ]
@@ -64,8 +63,8 @@ def scan(
 ) -> None:
     """Read the rows of a table, one merged row per key.
 
-    json writes JSON lines, one object per row. Rows come in no promised order, and memory stays
-    bounded however many they are.
+    json writes JSON lines, one object per row. The order of the rows is not guaranteed. Memory use
+    is bounded, however many rows there are.
 
     Example: keytide scan /data/lake/shop.db/orders --where "status = 'open'" --limit 10
     """
@@ -81,9 +80,10 @@ def get(
     warehouse: Warehouse = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Look up the row of one key. Exits with 1 when there is none.
+    """Look up the row of one key.
 
-    Values are written as json writes them: dates and times in ISO 8601, bytes in base64.
+    The exit code is 1 if there is no such row. Write values as json does: dates and times in ISO
+    8601, bytes in base64.
 
     Example: keytide get -w /data/lake shop.order_lines 4711 2
     """
@@ -105,10 +105,11 @@ def why(
     as_of: AsOf = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Tell why the row of one key is what it is. Exits with 1 when no version is stored.
+    """Explain how the row of a key was merged.
 
-    Shows every stored version in merge order with what became of it, and for each column of the
-    row the versions that its value comes from. csv holds the versions alone.
+    Shows every stored version in merge order and its effect, and for each column the versions that
+    its value comes from. csv contains only the versions. The exit code is 1 if no version is
+    stored.
 
     Example: keytide why -w /data/lake shop.order_lines 4711 2
     """
@@ -134,10 +135,10 @@ def explain(
     as_of: AsOf = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Tell what a scan would read, without reading data.
+    """Show the plan of a scan without reading data.
 
-    Shows what each kind of pruning leaves of the partitions, buckets, files, rows and bytes, and
-    how many files have to be merged.
+    Shows how many partitions, buckets, files, rows and bytes remain after each pruning step, and
+    how many files must be merged.
 
     Example: keytide explain -w /data/lake shop.orders --where "order_id = 4711"
     """
@@ -173,8 +174,8 @@ def _when(
         return {"snapshot_id": snapshot_id, "tag": tag, "as_of": as_of}
     if as_of is not None or (snapshot_id is not None and tag is not None):
         raise UnsupportedError(
-            f"table {table.name}: others keep its rows; name one version by --snapshot-id or by "
-            f"--tag, and no time"
+            f"table {table.name} is an external table; select a version with --snapshot-id or "
+            "--tag, not with a time"
         )
     return {"version": snapshot_id if tag is None else tag}
 

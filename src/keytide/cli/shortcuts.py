@@ -16,14 +16,17 @@ LEAVE = ("\\q", "exit", "quit")
 
 _HELP = ("\\?", "help", "?")
 _ALL = {
-    "\\d": "the tables of the lake",
-    "\\d TABLE": "a table's columns, keys and options",
-    "\\x": "rows as blocks with a line for each value (vertical), or as tables again",
+    "\\d": "list the tables of the lake",
+    "\\d TABLE": "show a table's columns, keys and options",
+    "\\x": "switch between one line per row (table) and one line per value (vertical)",
     "\\?, help": "this list",
     "\\q, exit, Ctrl-D": "leave",
 }
 _USAGE = "\n".join(f"  {usage:<16}  {does}" for usage, does in _ALL.items())
-_GUIDE = f"Statements end with a semicolon, on any later line; Ctrl-C drops one.\n{_USAGE}"
+_GUIDE = (
+    "End statements with a semicolon; they can span several lines. Ctrl-C discards the "
+    f"statement.\n{_USAGE}"
+)
 
 
 def is_shortcut(line: str) -> bool:
@@ -45,9 +48,9 @@ def carry_out(line: str, lake: Lake, format: Format) -> Format:
             describe_table(Table.of(table_of(lake.catalog, name)), format)
         case ["\\x"]:
             format = Format.TABLE if format is Format.VERTICAL else Format.VERTICAL
-            note(f"rows are shown as {format.value}")
+            note(f"output format: {format.value}")
         case [word] if word.lower() in _HELP:
             note(_GUIDE)
         case _:
-            raise InvalidError(f"no command {line} at the prompt; it has {', '.join(_ALL)}")
+            raise InvalidError(f"unknown command {line}; the prompt has {', '.join(_ALL)}")
     return format

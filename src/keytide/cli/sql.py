@@ -25,8 +25,8 @@ def sql(
         str | None,
         typer.Argument(
             metavar="[TEXT]",
-            help="Statements, separated by semicolons. Without them they come from --file or a "
-            "pipe; at a terminal there is a prompt.",
+            help="Statements separated by semicolons; default: from --file, standard input, or "
+            "an interactive prompt at a terminal.",
             show_default=False,
         ),
     ] = None,
@@ -41,19 +41,19 @@ def sql(
         bool,
         typer.Option(
             "--allow-external-files",
-            help="Let queries read files outside of the warehouse, such as read_csv('a.csv').",
+            help="Allow queries to read files outside the warehouse, such as read_csv('a.csv').",
         ),
     ] = False,
 ) -> None:
-    """Run SQL statements over the tables of a warehouse.
+    """Run SQL statements on the tables of a warehouse.
 
-    Each statement is atomic; the first one that fails ends the run, and those before it stay
-    done. Nothing runs when the text does not parse.
+    Each statement is atomic. If a statement fails, the run stops, and the statements before it
+    remain committed. If the text cannot be parsed, no statement runs.
 
     Example: keytide sql -w /data/lake "SELECT status, count(*) FROM shop.orders GROUP BY status"
     """
     if text is not None and file is not None:
-        raise typer.BadParameter("give the statements or --file, not both")
+        raise typer.BadParameter("use either TEXT or --file, not both")
     address = required_warehouse(warehouse)
     lake = connect(address, allow_external_files=allow_external_files, **cache_arguments())
     if file is not None:

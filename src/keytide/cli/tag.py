@@ -17,17 +17,17 @@ from keytide.table.history.tags import NamedTag
 
 __all__ = ["tag"]
 
-tag = group("tag", "Name snapshots, which keeps them from expiring.")
+tag = group("tag", "Manage tags: named snapshots that do not expire.")
 
-_NAME = typer.Argument(metavar="NAME", help="The tag.", show_default=False)
+_NAME = typer.Argument(metavar="NAME", help="Name of the tag.", show_default=False)
 _OF = {
     "name": _NAME,
     "snapshot_id": typer.Option(
-        "--snapshot-id", help="The snapshot; the newest without it.", show_default=False
+        "--snapshot-id", help="The snapshot; default: the latest.", show_default=False
     ),
     "time_retained": typer.Option(
         "--time-retained",
-        help="How long it is to stay ('7 d', 'forever'); without it, as the table says.",
+        help="How long to keep the tag ('7 d', 'forever'); default: as the table's options say.",
         show_default=False,
     ),
 }
@@ -51,10 +51,10 @@ def list_tags(
     limit: Limit = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """List a table's tags, by their snapshots.
+    """List the tags of a table, ordered by snapshot.
 
-    stored_versions counts versions of keys that lost and deletions too. create_time is in the time
-    zone of whoever made the tag; a tag without retained_seconds stays.
+    stored_versions includes deletes and older versions. create_time is in the time zone of the
+    tag's creator. A tag without retained_seconds never expires.
 
     Example: keytide tag ls -w /data/lake shop.orders
     """
@@ -64,7 +64,7 @@ def list_tags(
 @tag.command()
 @command(tags.create_tag, **_OF)
 def create(done: NamedTag, format: Format) -> None:
-    """Name a snapshot, the newest unless told otherwise.
+    """Create a tag for the latest snapshot, or for the given one.
 
     Example: keytide tag create -w /data/lake shop.orders end-of-month --time-retained '90 d'
     """
@@ -74,7 +74,7 @@ def create(done: NamedTag, format: Format) -> None:
 @tag.command()
 @command(tags.replace_tag, **_OF)
 def replace(done: NamedTag, format: Format) -> None:
-    """Have a tag name another snapshot, the newest unless told otherwise.
+    """Move a tag to the latest snapshot, or to the given one.
 
     Example: keytide tag replace -w /data/lake shop.orders checked --snapshot-id 7
     """
@@ -85,10 +85,10 @@ def replace(done: NamedTag, format: Format) -> None:
 @command(
     tags.rename_tag,
     name=_NAME,
-    new_name=typer.Argument(metavar="NEW_NAME", help="Its new name.", show_default=False),
+    new_name=typer.Argument(metavar="NEW_NAME", help="New name of the tag.", show_default=False),
 )
 def rename(done: NamedTag, format: Format) -> None:
-    """Give a tag another name.
+    """Rename a tag.
 
     Example: keytide tag rename -w /data/lake shop.orders checked approved
     """
@@ -97,24 +97,26 @@ def rename(done: NamedTag, format: Format) -> None:
 
 @tag.command()
 def delete(table: TableArgument, name: Annotated[str, _NAME], warehouse: Warehouse = None) -> None:
-    """Forget a tag. Its snapshot can be read by its id for as long as it is there itself.
+    """Delete a tag.
+
+    Its snapshot remains readable by id until it expires.
 
     Example: keytide tag delete -w /data/lake shop.orders checked
     """
     open_named_table(table, warehouse).delete_tag(name)
-    note(f"tag {name} is gone")
+    note(f"tag {name} deleted")
 
 
 @tag.command()
 @command(
     automatic_tags.expire_tags,
     older_than=typer.Option(
-        "--older-than", help="Also those made before this ISO time.", show_default=False
+        "--older-than", help="Also delete tags created before this ISO time.", show_default=False
     ),
-    dry_run=typer.Option("--dry-run", help="Only tell which tags would go."),
+    dry_run=typer.Option("--dry-run", help="Show which tags would be deleted, without doing it."),
 )
 def expire(done: tags.Tags, format: Format) -> None:
-    """Delete tags whose time is over. Writes do so by themselves.
+    """Delete expired tags. Writes do this automatically.
 
     Example: keytide tag expire -w /data/lake shop.orders --dry-run
     """

@@ -21,26 +21,27 @@ _PORT = 7411
 def ui(
     warehouse: Warehouse = None,
     host: Annotated[
-        str, typer.Option(help="Where to listen. Without it only this machine reaches the page.")
+        str,
+        typer.Option(help="Address to listen on. By default, only this machine can open the page."),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes one that is free.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free port.")
     ] = _PORT,
     allow_changes: Annotated[
         bool,
         typer.Option(
             "--allow-changes",
-            help="Offer compaction, tags and rollback too, and run SQL that changes tables.",
+            help="Also allow compaction, tags, rollback and SQL statements that change tables.",
         ),
     ] = False,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser.")
     ] = False,
 ) -> None:
-    """Show a warehouse in a browser: tables, snapshots, files, changes, SQL.
+    """Open a web page that shows a warehouse: tables, snapshots, files, changes and SQL.
 
-    Writes the address to open, which has a secret token in it, and answers until Ctrl-C. Nothing
-    can be changed unless --allow-changes is given.
+    Prints the address of the page, which contains a secret token, and runs until Ctrl-C. The page
+    is read-only unless you set --allow-changes.
 
     Example: keytide ui -w /data/lake --open
     """
@@ -51,7 +52,7 @@ def ui(
     lake = connect(required_warehouse(warehouse), **cache_arguments())
     if not is_loopback(host):
         note(
-            f"warning: other machines reach this page at {host}; the token and all that is shown "
-            f"go over the network as plain text, so put a proxy with TLS before it"
+            f"warning: the page is reachable from other machines at {host}. The token and all "
+            "data are sent unencrypted; use a proxy with TLS"
         )
     serve(lake, host, port, allows_changes=allow_changes, opens=open_browser, tell=typer.echo)

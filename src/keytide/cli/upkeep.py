@@ -33,15 +33,16 @@ __all__ = [
 
 Full = Annotated[
     bool,
-    typer.Option("--full", help="Merge every bucket into one sorted run, due or not."),
+    typer.Option(
+        "--full", help="Merge every bucket into one sorted run, even if no compaction is due."
+    ),
 ]
 OrderBy = Annotated[
     str | None,
     typer.Option(
         "--order-by",
         metavar="COLUMNS",
-        help="Put the rows of a table without a primary key in the order of these columns, "
-        "separated by commas.",
+        help="Sort the rows of a table without a primary key by these comma-separated columns.",
         show_default=False,
     ),
 ]
@@ -49,8 +50,8 @@ OrderStrategy = Annotated[
     str | None,
     typer.Option(
         "--order-strategy",
-        help="order: by one column after the other (the default). zorder, hilbert: by all of "
-        "them alike.",
+        help="How to sort. order (default): by one column after the other. zorder or hilbert: by "
+        "all columns equally.",
         show_default=False,
     ),
 ]
@@ -58,12 +59,12 @@ OnlyPartition = Annotated[
     list[str] | None,
     typer.Option(
         "--partition",
-        help="This partition alone: dt=2026-01-31,hour=7. May be given several times.",
+        help="Only this partition: dt=2026-01-31,hour=7. Can be repeated.",
         show_default=False,
     ),
 ]
 OnlyTellCompacted = Annotated[
-    bool, typer.Option("--dry-run", help="Only tell what would be taken up.")
+    bool, typer.Option("--dry-run", help="Show what would be compacted, without doing it.")
 ]
 
 
@@ -78,9 +79,10 @@ def compact(
     spark: SparkMaster = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Merge a table's files into fewer and larger ones, with the same rows.
+    """Compact a table: merge its files into fewer and larger ones with the same rows.
 
-    Writes do so by themselves, unless the table is write-only. Readers and writers are not held up.
+    Writes compact automatically unless the table is write-only. Readers and writers can continue in
+    the meantime.
 
     Example: keytide compact -w /data/lake shop.orders --full
     """
@@ -92,7 +94,7 @@ def compact(
         )  # fmt: skip
     write_table(done.to_arrow(), format)
     if done.overtaken:
-        note("another compaction came first; nothing was done twice")
+        note("another compaction ran first; no work was duplicated")
     elif not done.files_before:
         note("nothing to compact")
 
@@ -101,57 +103,63 @@ def rollback(
     table: TableArgument,
     warehouse: Warehouse = None,
     snapshot_id: Annotated[
-        int | None, typer.Option("--snapshot-id", help="To this snapshot.", show_default=False)
+        int | None,
+        typer.Option("--snapshot-id", help="Roll back to this snapshot.", show_default=False),
     ] = None,
     tag: Annotated[
-        str | None, typer.Option("--tag", help="To the snapshot of this tag.", show_default=False)
+        str | None,
+        typer.Option("--tag", help="Roll back to the snapshot of this tag.", show_default=False),
     ] = None,
     as_of: Annotated[
         str | None,
         typer.Option(
             "--as-of",
-            help="To the newest snapshot at this ISO time, UTC unless it says otherwise.",
+            help="Roll back to the latest snapshot at this ISO time (UTC, unless it has an "
+            "offset).",
             show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be deleted.")
+        bool, typer.Option("--dry-run", help="Show what would be deleted, without doing it.")
     ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Make a table what it was at a snapshot, a tag or a time; what came later is gone.
+    """Roll a table back to a snapshot, a tag or a time.
 
-    Later snapshots, changelogs and tags are deleted. Columns and options stay those of today.
+    Deletes all later snapshots, changelogs and tags. Columns and options keep their current
+    definition.
 
     Example: keytide rollback -w /data/lake shop.orders --snapshot-id 7 --dry-run
     """
     if (snapshot_id is None) + (tag is None) + (as_of is None) != 2:
-        raise typer.BadParameter("give one of --snapshot-id, --tag and --as-of")
+        raise typer.BadParameter("use exactly one of --snapshot-id, --tag and --as-of")
     to = snapshot_id if tag is None else tag
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KeytideWarning)  # said below
         done = open_named_table(table, warehouse).rollback_to(to, as_of=as_of, dry_run=dry_run)
     write_table(done.to_arrow(), format)
     if done.consumers:
-        note(f"told of what is gone, and to begin anew: {', '.join(done.consumers)}")
+        note(f"consumers that read deleted snapshots and must restart: {', '.join(done.consumers)}")
 
 
 @command(
     expire_snapshots,
-    retain_max=typer.Option(min=1, help="Keep at most so many snapshots.", show_default=False),
-    retain_min=typer.Option(min=1, help="Keep at least so many snapshots.", show_default=False),
+    retain_max=typer.Option(min=1, help="Maximum number of snapshots to keep.", show_default=False),
+    retain_min=typer.Option(min=1, help="Minimum number of snapshots to keep.", show_default=False),
     older_than=typer.Option(
-        help="Drop snapshots made before an ISO time, UTC unless it says otherwise: "
-        "2026-01-31T12:00",
+        help="Expire snapshots created before this ISO time: 2026-01-31T12:00 (UTC, unless it "
+        "has an offset)",
         show_default=False,
     ),
-    max_deletes=typer.Option(min=0, help="Drop at most so many snapshots.", show_default=False),
+    max_deletes=typer.Option(
+        min=0, help="Maximum number of snapshots to expire.", show_default=False
+    ),
 )
 def expire(done: ExpiryResult, format: Format) -> None:
-    """Forget a table's old snapshots, and delete the files that only they have.
+    """Expire old snapshots and delete the files that only they use.
 
-    What is left out is as the options of the table say, by which writes do the same. Tags and
-    branches keep what they name, consumers what they have still to read.
+    Options that you do not set are taken from the table, as automatic expiry after commits does.
+    Tags and branches keep their snapshots, and consumers keep those they have not read yet.
 
     Example: keytide expire -w /data/lake shop.orders --older-than 2026-01-31 --dry-run
     """
@@ -166,20 +174,21 @@ def orphans(
     older_than: Annotated[
         str | None,
         typer.Option(
-            help="Files changed last before an ISO time, UTC unless it says otherwise; a day ago "
-            "when left out. Nobody may be writing what is that old.",
+            help="Only files last modified before this ISO time (UTC, unless it has an offset); "
+            "default: one day ago. No running writer may still need such files.",
             show_default=False,
         ),
     ] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; without it they are listed.")
+        bool, typer.Option("--delete", help="Delete the files instead of listing them.")
     ] = False,
     limit: Limit = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """List the files of a table that nothing in it names, or delete them.
+    """List the orphan files of a table, or delete them.
 
-    Writers that died leave them, and so do rollbacks and dropped tags and branches.
+    Orphan files are files that nothing in the table refers to. Failed writers leave them, and so do
+    rollbacks and deleted tags and branches.
 
     Example: keytide orphans -w /data/lake shop.orders --older-than 2026-01-31
     """
@@ -188,7 +197,7 @@ def orphans(
     if found.files or format is Format.CSV:
         write_rows(rows.to_batches(), rows.schema, format, limit)
     what = f"{counted(found.files, 'file')}, {counted(found.bytes, 'byte')}"
-    note(f"deleted {what}" if delete else f"{what}; --delete deletes them")
+    note(f"deleted {what}" if delete else f"{what}; use --delete to delete them")
 
 
 def restore(
@@ -196,33 +205,36 @@ def restore(
     warehouse: Warehouse = None,
     partition: Annotated[
         list[str] | None,
-        typer.Option("--partition", help="Of this partition alone: dt=2026-01-31,hour=7. May be "
-                     "given several times.", show_default=False),
+        typer.Option("--partition", help="Only this partition: dt=2026-01-31,hour=7. Can be "
+                     "repeated.", show_default=False),
     ] = None,
     snapshot_id: Annotated[
-        int | None, typer.Option("--snapshot-id", help="As in this snapshot.", show_default=False)
+        int | None,
+        typer.Option("--snapshot-id", help="Restore the state of this snapshot.",
+                     show_default=False),
     ] = None,
     tag: Annotated[
-        str | None, typer.Option("--tag", help="As in this tag.", show_default=False)
+        str | None, typer.Option("--tag", help="Restore the state of this tag.", show_default=False)
     ] = None,
     as_of: Annotated[
         str | None,
-        typer.Option("--as-of", help="As it was at this ISO time, UTC unless it says otherwise.",
+        typer.Option("--as-of", help="Restore the state at this ISO time (UTC, unless it has an "
+                     "offset).",
                      show_default=False),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+        bool, typer.Option("--dry-run", help="Show what would be restored, without doing it.")
     ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:  # fmt: skip
-    """Make partitions, or a whole table, what they were, in one more commit. No data is written.
+    """Restore partitions, or a whole table, to an earlier state, in a new commit.
 
-    Nothing is lost: what is replaced can be read in the snapshots before.
+    Writes no data files. Nothing is lost: the replaced rows remain readable in earlier snapshots.
 
     Example: keytide restore -w /data/lake shop.orders --partition dt=2026-01-31 --snapshot-id 7
     """
     if (snapshot_id is None) + (tag is None) + (as_of is None) != 2:
-        raise typer.BadParameter("give one of --snapshot-id, --tag and --as-of")
+        raise typer.BadParameter("use exactly one of --snapshot-id, --tag and --as-of")
     found = open_named_table(table, warehouse)
     to = snapshot_id if tag is None else tag
     done = restored(found.stored, to, partition or (), as_of=as_of, dry_run=dry_run)
@@ -233,21 +245,28 @@ def restore(
 
 @command(
     old_partitions.expire_partitions,
-    expiration_time=typer.Option(help="How old partitions may be: '30 d'.", show_default=False),
+    expiration_time=typer.Option(
+        help="Age at which partitions expire: '30 d'.", show_default=False
+    ),
     strategy=typer.Option(
-        help="values-time: their values tell how old they are; update-time: the last write does.",
+        help="How the age is measured. values-time: from the partition's values. update-time: "
+        "from its last write.",
         show_default=False,
     ),
     timestamp_pattern=typer.Option(
-        help="How values make a time: '$dt $hour:00:00'.", show_default=False
+        help="How the time is built from the values: '$dt $hour:00:00'.", show_default=False
     ),
-    timestamp_formatter=typer.Option(help="How it is to be read: 'yyyyMMdd'.", show_default=False),
-    max_expires=typer.Option(min=1, help="Drop at most so many.", show_default=False),
+    timestamp_formatter=typer.Option(
+        help="Date pattern of the time: 'yyyyMMdd'.", show_default=False
+    ),
+    max_expires=typer.Option(
+        min=1, help="Maximum number of partitions to drop.", show_default=False
+    ),
 )
 def expire_partitions(done: ExpiredPartitions, format: Format) -> None:
-    """Drop a table's partitions that are too old.
+    """Drop the expired partitions of a table.
 
-    What is left out is as the options of the table say, by which writes do the same.
+    Options that you do not set are taken from the table, as automatic expiry after commits does.
 
     Example: keytide expire-partitions -w /data/lake shop.orders --expiration-time '30 d' --dry-run
     """
@@ -257,28 +276,28 @@ def expire_partitions(done: ExpiredPartitions, format: Format) -> None:
 @command(
     conversion.convert,
     upsert_mode=typer.Option(
-        help="full: the table gets an index of its keys; none: it merges when it is read.",
+        help="full: the table gets a key index. none: the table merges on read.",
         show_default=False,
     ),
-    dry_run=typer.Option("--dry-run", help="Only tell what would be done."),
+    dry_run=typer.Option("--dry-run", help="Show what would be done, without doing it."),
 )
 def convert(done: ConversionResult, format: Format) -> None:
-    """Make a table with an index of keys of one that merges when it is read, or back.
+    """Convert a table between merge on read and a key index.
 
-    Its rows are the same before and after, and are written anew.
+    Rewrites all files. The rows stay the same.
 
     Example: keytide convert -w /data/lake shop.orders --upsert-mode full
     """
     write_table(done.to_arrow(), format)
     if done.dropped:
-        note(f"options that mean nothing any more: {', '.join(done.dropped)}")
+        note(f"options removed because they no longer apply: {', '.join(done.dropped)}")
 
 
 @command(purging.purge_files)
 def purge_files(done: PurgeResult, format: Format) -> None:
-    """Delete all rows and all history of a table: what stays is the definition.
+    """Delete all rows and the whole history of a table, and keep its definition.
 
-    Branches, tags, consumers, changelogs and snapshots go, and nothing brings them back.
+    Deletes branches, tags, consumers, changelogs and snapshots. This cannot be undone.
 
     Example: keytide purge-files -w /data/lake shop.orders --dry-run
     """
@@ -287,10 +306,10 @@ def purge_files(done: PurgeResult, format: Format) -> None:
 
 @command(publishing.publish)
 def publish(done: Publications, format: Format) -> None:
-    """Publish the newest snapshot for readers of other formats, as the option 'publish' says.
+    """Publish the latest snapshot in the formats that the option 'publish' names.
 
-    Each commit does so by itself. Rows that still have to be merged stand against it: compact
-    --full merges them.
+    Every commit publishes automatically. Snapshots with rows that must still be merged cannot be
+    published; run keytide compact --full first.
 
     Example: keytide publish -w /data/lake shop.orders
     """
@@ -304,9 +323,9 @@ def rewrite_file_index(
     spark: SparkMaster = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Give a table's files the bloom filters that its options ask for and that they lack.
+    """Create missing bloom filters for the existing files of a table.
 
-    For after a change of 'file-index.bloom-filter.columns'. No data file is written.
+    Use it after you changed 'file-index.bloom-filter.columns'. Writes no data files.
 
     Example: keytide rewrite-file-index -w /data/lake shop.orders
     """
@@ -315,4 +334,4 @@ def rewrite_file_index(
         done = index_files(stored, partition or (), runner=runner)
     write_table(done.to_arrow(), format)
     if not done.indexed:
-        note("no file lacks a filter")
+        note("no file lacks a bloom filter")

@@ -20,7 +20,9 @@ __all__ = ["command"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OPTIONS = {"dry_run": typer.Option("--dry-run", help="Only tell what would go.")}
+_OPTIONS = {
+    "dry_run": typer.Option("--dry-run", help="Show what would be deleted, without doing it.")
+}
 """What is said of a parameter, whatever the verb."""
 
 

@@ -24,14 +24,16 @@ def verify(
     warehouse: Warehouse = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Read no data: metadata, and whether each file is there."),
+        typer.Option(
+            "--quick", help="Check only metadata and that each file exists; read no data."
+        ),
     ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Check everything that is stored of a table; the exit code is 1 where something is wrong.
+    """Check everything that is stored for a table.
 
-    Each finding names a file, what is wrong with it, what was expected and the way out. Nothing is
-    changed.
+    Each finding names a file, the problem, what was expected and how to fix it. Changes nothing.
+    The exit code is 1 if there are findings.
 
     Example: keytide verify -w /data/lake shop.orders
     """
@@ -52,14 +54,17 @@ def doctor(
     warehouse: Warehouse = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Say how well a table is, sign by sign, and what to do where it is not.
+    """Check the health of a table and recommend maintenance.
 
-    Small files, sorted runs, skew between buckets, tombstones, snapshots, consumers, orphan files,
-    branches and manifests; no data is read. keytide verify tells whether what is stored is true.
+    Checks for small files, sorted runs, skewed buckets, tombstones, snapshots, consumers, orphan
+    files, branches and manifests. Reads no data. To check that the stored files are valid, use
+    keytide verify.
 
     Example: keytide doctor -w /data/lake shop.orders
     """
     diagnosis = open_named_table(table, warehouse).doctor()
     write_table(rows_of(Sign, diagnosis.signs), format)
     ill = sum(sign.action is not None for sign in diagnosis.signs)
-    note(f"table {diagnosis.table}: {counted(ill, 'thing')} to do" if ill else "all is well")
+    note(
+        f"table {diagnosis.table}: {counted(ill, 'recommendation')}" if ill else "no problems found"
+    )
