@@ -68,7 +68,9 @@ def create(
     ] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Create the branch without rows.")] = False,
 ) -> None:  # fmt: skip
-    """Create a branch from the latest snapshot, or from the given one. No data is copied.
+    """Create a branch of a table.
+
+    It starts with the latest snapshot, or with the given one. No data is copied.
 
     Example: keytide branch create -w /data/lake shop.orders trial --tag checked
     """

@@ -14,9 +14,7 @@ from keytide.table.history.consumers import NamedConsumer
 
 __all__ = ["consumer"]
 
-consumer = group(
-    "consumer", "Manage consumers: stored positions of readers, which keep snapshots from expiring."
-)
+consumer = group("consumer", "Manage consumers: stored positions of readers.")
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the consumer.", show_default=False)

@@ -36,10 +36,11 @@ def upsert_estimate(
     ] = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Estimate the size of the key index of a table with 'upsert.mode'.
+    """Estimate the size of a key index.
 
-    The index is stored next to the data files and memory-mapped. A write or a lookup reads only the
-    parts that it needs. The index contains hashes of keys, so the size of the keys does not matter.
+    Tables with 'upsert.mode' have a key index. The index is stored next to the data files and
+    memory-mapped. A write or a lookup reads only the parts that it needs. The index contains hashes
+    of keys, so the size of the keys does not matter.
 
     Example: keytide upsert-estimate 100000000 --buckets 8 --key-bytes 16
     """

@@ -181,10 +181,11 @@ def ingest(
     merge_schema: MergeSchema = False,
     spark: SparkMaster = None,
 ) -> None:
-    """Load change data into a table: Debezium, Maxwell, Canal, AWS DMS or plain JSON rows.
+    """Load change data into a table.
 
-    The table is created if it does not exist. Each batch is reported on standard error, and a
-    summary on standard output.
+    Reads messages of Debezium, Maxwell, Canal and AWS DMS, or plain JSON rows. The table is created
+    if it does not exist. Each batch is reported on standard error, and a summary on standard
+    output.
 
     Kafka topics are read by this process (pip install 'keytide[kafka]'). Each batch is one commit
     that also stores the offsets it reached, and the next run continues there. Every message is
@@ -273,10 +274,10 @@ def lag(
     limit: Limit = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show how far a table is behind its Kafka topics, per partition.
+    """Show how far a table is behind its Kafka topics.
 
-    Reads offsets from the brokers but no messages. Requires pip install 'keytide[kafka]'. The
-    column lost counts offsets that expired before they were read.
+    Shows one line per partition. Reads offsets from the brokers but no messages. Requires pip
+    install 'keytide[kafka]'. The column lost counts offsets that expired before they were read.
 
     Example: keytide lag -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
     """

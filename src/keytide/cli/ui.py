@@ -38,10 +38,11 @@ def ui(
         bool, typer.Option("--open", help="Open the page in a browser.")
     ] = False,
 ) -> None:
-    """Open a web page that shows a warehouse: tables, snapshots, files, changes and SQL.
+    """Show a warehouse in the browser.
 
-    Prints the address of the page, which contains a secret token, and runs until Ctrl-C. The page
-    is read-only unless you set --allow-changes.
+    The page shows tables, snapshots, files, changes and SQL. Prints the address of the page, which
+    contains a secret token, and runs until Ctrl-C. The page is read-only unless you set
+    --allow-changes.
 
     Example: keytide ui -w /data/lake --open
     """

@@ -79,10 +79,10 @@ def compact(
     spark: SparkMaster = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Compact a table: merge its files into fewer and larger ones with the same rows.
+    """Merge the files of a table into fewer, larger ones.
 
-    Writes compact automatically unless the table is write-only. Readers and writers can continue in
-    the meantime.
+    The rows stay the same. Writes compact automatically unless the table is write-only. Readers and
+    writers can continue in the meantime.
 
     Example: keytide compact -w /data/lake shop.orders --full
     """
@@ -156,10 +156,11 @@ def rollback(
     ),
 )
 def expire(done: ExpiryResult, format: Format) -> None:
-    """Expire old snapshots and delete the files that only they use.
+    """Expire old snapshots and delete unused files.
 
-    Options that you do not set are taken from the table, as automatic expiry after commits does.
-    Tags and branches keep their snapshots, and consumers keep those they have not read yet.
+    Deletes the files that only expired snapshots use. Options that you do not set are taken from
+    the table, as automatic expiry after commits does. Tags and branches keep their snapshots, and
+    consumers keep those they have not read yet.
 
     Example: keytide expire -w /data/lake shop.orders --older-than 2026-01-31 --dry-run
     """
@@ -227,9 +228,10 @@ def restore(
     ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:  # fmt: skip
-    """Restore partitions, or a whole table, to an earlier state, in a new commit.
+    """Restore an earlier state in a new commit.
 
-    Writes no data files. Nothing is lost: the replaced rows remain readable in earlier snapshots.
+    Restores single partitions or the whole table. Writes no data files. Nothing is lost: the
+    replaced rows remain readable in earlier snapshots.
 
     Example: keytide restore -w /data/lake shop.orders --partition dt=2026-01-31 --snapshot-id 7
     """
@@ -295,9 +297,10 @@ def convert(done: ConversionResult, format: Format) -> None:
 
 @command(purging.purge_files)
 def purge_files(done: PurgeResult, format: Format) -> None:
-    """Delete all rows and the whole history of a table, and keep its definition.
+    """Delete all rows and the history of a table.
 
-    Deletes branches, tags, consumers, changelogs and snapshots. This cannot be undone.
+    Keeps the definition. Deletes branches, tags, consumers, changelogs and snapshots. This cannot
+    be undone.
 
     Example: keytide purge-files -w /data/lake shop.orders --dry-run
     """
@@ -306,10 +309,11 @@ def purge_files(done: PurgeResult, format: Format) -> None:
 
 @command(publishing.publish)
 def publish(done: Publications, format: Format) -> None:
-    """Publish the latest snapshot in the formats that the option 'publish' names.
+    """Publish a table as Delta Lake or Apache Iceberg.
 
-    Every commit publishes automatically. Snapshots with rows that must still be merged cannot be
-    published; run keytide compact --full first.
+    Publishes the latest snapshot in the formats that the option 'publish' names. Every commit
+    publishes automatically. Snapshots with rows that must still be merged cannot be published; run
+    keytide compact --full first.
 
     Example: keytide publish -w /data/lake shop.orders
     """
@@ -323,7 +327,7 @@ def rewrite_file_index(
     spark: SparkMaster = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
-    """Create missing bloom filters for the existing files of a table.
+    """Create missing bloom filters of a table's files.
 
     Use it after you changed 'file-index.bloom-filter.columns'. Writes no data files.
 
