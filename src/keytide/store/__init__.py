@@ -1,4 +1,4 @@
-"""Where the bytes of a warehouse live: a local directory or an object store."""
+"""Storage for the files of a warehouse: a local directory or an object store."""
 
 from keytide.store.base import ObjectInfo, Store, created
 from keytide.store.cache_folder import CacheFolder

@@ -1,16 +1,16 @@
-"""A store keeps the files of a warehouse under '/'-separated paths, relative to its root.
+"""The interface of stores. A store keeps files under '/'-separated paths, relative to its root.
 
-Stores have few abilities, chosen so that a commit needs nothing else:
+Stores have few operations, and a commit needs no others:
 
-- files appear whole or under a name that nobody reads yet, and are durable on return;
-- `create` gives a name to exactly one of many racing callers: that is the commit;
-- everything else (`put`, `open_output`) writes names that no other writer uses.
+- A file becomes visible as a whole, or under a name that nobody reads yet. It is durable on return.
+- `create` gives a name to exactly one of several racing callers. This is the commit.
+- All other writes (`put`, `open_output`) use names that no other writer uses.
 
-Directories are only what paths have in common: writing makes them, and a directory without
-files need not be there at all.
+Directories are only common prefixes of paths. Writing a file creates them, and a directory without
+files may not exist.
 
-A store is a small picklable value. Opened files, connections and credentials that come from the
-environment do not travel with it.
+A store is a small value that can be pickled. Open files, connections and credentials from the
+environment are not pickled.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ class ObjectInfo:
 class Store(ABC):
     """Files under one root.
 
-    Every method raises `DataError` when the storage fails or a file that must exist is missing
-    (then caused by `FileNotFoundError`), and `InvalidError` for a path that leaves the root.
-    Safe to use from many threads; a pickled copy works in another process, except for the
-    in-memory store, whose files stay in their process.
+    Every method raises `DataError` when the storage fails or when a required file is missing (then
+    caused by `FileNotFoundError`), and `InvalidError` for a path outside the root. Safe to use from
+    several threads. A pickled copy works in another process, except for the in-memory store, whose
+    files stay in their process.
     """
 
     @property
     @abstractmethod
     def uri(self) -> str:
-        """The root, as people and `open_store` write it. Holds no credentials."""
+        """The root, in the form that people and `open_store` use. Contains no credentials."""
 
     @property
     def identity(self) -> Hashable:
-        """What tells the store from any other: equal for stores that have the same files.
+        """Identifies the files of a store: equal for stores that have the same files.
 
-        For keys in memory alone: credentials may be among it.
+        It is only used for in-memory keys, because it can contain credentials.
         """
         return self.uri
 
@@ -81,14 +81,15 @@ class Store(ABC):
         """The whole file."""
 
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
-        """What some calls give, in their order; they run side by side where a request is slow.
+        """Run several calls, and return their results in order.
 
-        Raises what the first of them raises, once those that have begun have ended.
+        They run in parallel if requests to the store are slow. Raises the error of the first call
+        that fails, once all started calls have ended.
         """
         return [call() for call in calls]
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """A call that may be under way when this returns, where a request is slow, or is done."""
+        """Run a call. If requests to the store are slow, it can still be running on return."""
         future: Future[T] = Future()
         try:
             future.set_result(call())
@@ -97,19 +98,21 @@ class Store(ABC):
         return future
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """The store as one whose new files may be under way, and what waits until none is.
+        """A view of the store that uploads in the background, and a function that waits for
+        uploads.
 
-        Other than `put`, `put_all` and `open_output` may return before a file is durable, or is
-        known to have failed: the call that waits raises that. Does not pickle.
+        Unlike in other stores, `put`, `put_all` and `open_output` can return before a file is
+        durable or before an error is known. The waiting function raises that error. Cannot be
+        pickled.
         """
         return self, lambda: None
 
     def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """The whole files, in the order of `paths`; side by side where a request is slow."""
+        """The whole files, in the order of `paths`. Read in parallel if requests are slow."""
         return self.together([partial(self.read, path) for path in paths])
 
     def read_present(self, paths: Sequence[str]) -> builtins.list[bytes | None]:
-        """As `read_all`, with None in the place of a file that is not there."""
+        """Like `read_all`, with None for a file that does not exist."""
         return self.together([partial(_read_if_there, self, path) for path in paths])
 
     @abstractmethod
@@ -117,53 +120,55 @@ class Store(ABC):
         """A seekable file for Parquet readers; close it after use."""
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        """Bytes of a file, from the begin to the end of each range; fewer where the file ends.
+        """The bytes of a file from the start to the end of each range, fewer at the end of the
+        file.
 
-        Side by side where a request is slow.
+        Read in parallel if requests are slow.
         """
         with disk_errors("read", self.uri_of(path)), self.open_input(path) as file:
             return [_range(file, begin, end) for begin, end in ranges]
 
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A new file, durable after a clean exit, gone after an exception.
+        """A new file, durable after a clean exit, and removed after an exception.
 
-        REQUIRES: nobody else uses the name. Readers may see the file half written (local disk)
-        or not at all (object stores) until the exit. Writers may close the file themselves.
+        REQUIRES: nobody else uses the name. Before the exit, readers may see a part of the file
+        (local disk) or no file (object stores). Writers may close the file themselves.
         """
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Write a whole file, durable on return. Replaces a file of that name in one step."""
+        """Write a whole file, durable on return. Replaces an existing file atomically."""
 
     def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Write several whole files, all durable on return; cheaper than one `put` for each.
+        """Write several whole files, all durable on return. Cheaper than one `put` for each.
 
-        After an error any of them may be there or not.
+        After an error, each of them may or may not exist.
         """
         for path, data in files.items():
             self.put(path, data)
 
     @abstractmethod
     def copy(self, path: str, to: str) -> None:
-        """Give a file one more name, durable on return; what becomes of one leaves the other alone.
+        """Give a file a second name, durable on return. Deleting one of them does not affect the
+        other.
 
         The content does not pass through this process. REQUIRES: nobody uses the new name.
         """
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
-        """Write a whole file if the name is free: True for exactly one of many racing callers.
+        """Write a whole file if the name is free. True for exactly one of several racing callers.
 
-        The file is never visible half written, and durable when the result is True. False: the
-        name is taken. After a `DataError` the outcome is unknown: read the name back.
+        The file is never visible in part, and is durable when the result is True. False means that
+        the name is taken. After a `DataError` the outcome is unknown: read the file to find out.
         """
 
     @abstractmethod
     def hint(self, path: str, data: bytes) -> None:
-        """Replace a file that readers can do without. A failing storage is ignored.
+        """Replace a file that readers do not depend on. Errors of the storage are ignored.
 
-        Where the directory above its own is not there, nor does anybody need it.
+        Nothing is written if the parent of the file's directory does not exist.
         """
 
     @abstractmethod
@@ -176,9 +181,9 @@ class Store(ABC):
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All files below the directory `prefix`, at any depth, in no promised order.
+        """All files below the directory `prefix`, at any depth, in no particular order.
 
-        Files that come or go meanwhile may or may not be included.
+        Files that are created or deleted meanwhile may or may not be included.
         """
 
     @abstractmethod
@@ -187,12 +192,12 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files. A file that is already gone is no error."""
+        """Remove files. A file that does not exist is no error."""
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove files that nobody names, as far as that can be done.
+        """Remove files that nothing refers to, on a best-effort basis.
 
-        What is left over harms nobody; orphan cleaning finds it.
+        Remaining files do no harm, and orphan cleaning finds them.
         """
         try:
             self.delete(paths)
@@ -201,15 +206,16 @@ class Store(ABC):
 
     @abstractmethod
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is below it. No error when it is already gone."""
+        """Remove a directory and everything below it. No error if it does not exist."""
 
     def delete_empty(self, directory: str) -> None:  # noqa: B027  # most stores know no directories
-        """Remove a directory, and those below it, as far as there are no files in them."""
+        """Remove a directory and those below it, except directories that contain files."""
 
     def rename_tree(self, directory: str, to: str) -> bool:
-        """Give a directory another name, in one step for all that is below it; durable on return.
+        """Rename a directory atomically with everything below it, durable on return.
 
-        False: something has the name. Raises `UnsupportedError` for a store that has no such step.
+        False if the new name is taken. Raises `UnsupportedError` for a store that cannot rename
+        atomically.
         """
         raise UnsupportedError(
             f"Cannot rename {self.uri_of(directory)}: an object store knows no folders and renames "
@@ -219,25 +225,26 @@ class Store(ABC):
 
     @abstractmethod
     def local_path(self, path: str) -> Path | None:
-        """The file on local disk, for readers that map files themselves; else None."""
+        """The file on local disk, for readers that map it into memory, otherwise None."""
 
     def polars_options(self) -> Mapping[str, str] | None:
-        """Storage options with which Polars reads `uri_of` a file by itself.
+        """Storage options with which Polars reads `uri_of` a file directly.
 
-        Credentials may be among them. None: it cannot, and the bytes must come through here.
+        They can contain credentials. None means that Polars cannot, and must get the bytes from
+        this store.
         """
         return None
 
     def uncached(self) -> Store:
-        """The store itself, for whoever wants to know what is stored: no copies near the reader."""
+        """The store without local copies, to find out what is really stored."""
         return self
 
     def forget(self, paths: Iterable[str]) -> None:  # noqa: B027  # most stores have none
-        """Remove copies near the reader, if any, so that the next read of these files is anew."""
+        """Remove local copies of files, if any, so that the next read fetches them again."""
 
     @abstractmethod
     def sub(self, prefix: str) -> Store:
-        """The same store, rooted at the directory `prefix`."""
+        """The same store with the directory `prefix` as its root."""
 
     def uri_of(self, path: str) -> str:
         """The full name of a file, for messages and for other engines."""
@@ -260,10 +267,10 @@ def _read_if_there(store: Store, path: str) -> bytes | None:
 
 
 def created(store: Store, path: str, data: bytes) -> bool:
-    """As `Store.create`, and after an error the name is read back to learn the outcome.
+    """Like `Store.create`, but after an error, read the file to find out the outcome.
 
-    Then True where it holds these bytes: whoever wrote them said the same. Raises the `DataError`
-    of the creation where it holds others or none.
+    Returns True if it contains these bytes, whoever wrote them. Otherwise raises the `DataError` of
+    the creation.
     """
     try:
         return store.create(path, data)
@@ -274,7 +281,7 @@ def created(store: Store, path: str, data: bytes) -> bool:
 
 
 def check_path(path: str) -> str:
-    """Return `path` when it names something inside a store, else raise `InvalidError`."""
+    """Return `path` if it names something inside a store, otherwise raise `InvalidError`."""
     if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidError(
             f"{path!r} is not a path inside a store; give names separated by single '/', "
@@ -284,7 +291,7 @@ def check_path(path: str) -> str:
 
 
 def storage_error(action: str, uri: str, cause: OSError) -> DataError:
-    """The error to raise, from `cause`, when `action` on `uri` failed."""
+    """The error for an `action` on `uri` that failed because of `cause`."""
     if isinstance(cause, FileNotFoundError):
         return DataError(
             f"Cannot {action} {uri}: it does not exist. Check the path; if a table's metadata "
@@ -308,10 +315,10 @@ def disk_errors(action: str, uri: str) -> Iterator[None]:
 
 @contextmanager
 def buffered(write: Callable[[memoryview], object]) -> Iterator[BinaryIO]:
-    """A file whose content goes to `write` in large pieces, the last one at a clean exit.
+    """A file that passes its content to `write` in large pieces, the last one at a clean exit.
 
-    A piece is valid only during the call. What `write` raises is raised by the `with` statement,
-    even where the code that uses the file wraps or swallows it, as Parquet writers do.
+    A piece is valid only during the call. The `with` statement raises what `write` raises, even if
+    the code that uses the file wraps or hides the error, as Parquet writers do.
     """
     sink = _Sink(write)
     file = io.BufferedWriter(sink, _BUFFER_BYTES)
@@ -322,14 +329,15 @@ def buffered(write: Callable[[memoryview], object]) -> Iterator[BinaryIO]:
         if sink.failure is None:
             raise
     finally:
-        # After an exception the rest of the buffer must not follow, not even at collection.
+        # After an exception the rest of the buffer must not be written, not even by garbage
+        # collection.
         sink.close()
     if sink.failure is not None:
         raise sink.failure
 
 
 class _Sink(io.RawIOBase):
-    """The raw end of `buffered`."""
+    """The raw file below `buffered`."""
 
     def __init__(self, write: Callable[[memoryview], object]) -> None:
         self.failure: BaseException | None = None
@@ -353,7 +361,7 @@ class _Sink(io.RawIOBase):
             raise
 
 
-# Parquet's writer hands over many small pieces; a disk or a request should see few large ones.
+# Parquet's writer passes many small pieces, but a disk or a request should get few large ones.
 _BUFFER_BYTES = 1 << 18
 
 _PERMISSION = "Give this user the right to read and write there"

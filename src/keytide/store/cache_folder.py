@@ -1,20 +1,21 @@
-"""A folder on local disk with copies of bytes that never change, for all processes of one account.
+"""A cache folder on local disk for immutable bytes, shared by all processes of one account.
 
 ::
 
-    keytide-1/lock             the bytes of all entries together, held while entries come and go
-    keytide-1/<aa>/<key>       an entry: the bytes, and nothing else, so that readers can map it
-    keytide-1/<aa>/<key>.sum   their number and CRC-32; no entry is served without
-    keytide-1/new/<key>.<uuid> an entry that is being written, by the process that has it locked
+    keytide-1/lock             total size of the entries; locked while entries are added or removed
+    keytide-1/<aa>/<key>       an entry: only the bytes, so that readers can map it
+    keytide-1/<aa>/<key>.sum   its size and CRC-32; an entry without this file is not used
+    keytide-1/new/<key>.<uuid> an entry being written, locked by the process that writes it
 
-An entry appears by a rename, behind its sum: whoever dies before leaves nothing that is served, and
-what it leaves is known by its lock, which is free. Nothing is synced, for after a loss of power
-the sums tell. The time of last access of an entry says when it was used last, and the time of its
-sum when its path was given away last: such an entry stays for some minutes, because its reader has
-yet to open it.
+An entry appears by a rename, after its sum. A process that dies before the rename leaves nothing
+that is used, and its leftovers are recognized by their free lock. Nothing is synced, because after
+a power loss the sums detect damage. The access time of an entry is the time of its last use. The
+modification time of its sum is the time when its path was last returned to a reader. Such an entry
+stays for some minutes, because the reader has not opened it yet.
 
-Nothing here raises for the disk: a read must not fail for want of a cache. After trouble the folder
-is left alone for a minute, and the first time in a process a `KeytideWarning` says what it was.
+No function raises an error for a disk problem, because a read must not fail because of the cache.
+After a problem the folder is not used for a minute. The first problem in a process causes a
+`KeytideWarning`.
 """
 
 from __future__ import annotations
@@ -36,43 +37,43 @@ from keytide.callers import warn_caller
 __all__ = ["CacheFolder", "Piece"]
 
 Piece = bytes | memoryview
-"""Bytes to keep."""
+"""Bytes to store."""
 
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """Entries below the folder `root` that take `bytes_max` of the disk at most.
+    """Entries below the folder `root`, with a limit of `bytes_max` on disk.
 
-    Only what lies in its own folder there is ever touched, and only where that belongs to this
-    account and nobody else may write to it. Keys are texts of hexadecimal digits. Safe to use from
-    many threads and processes.
+    Only files in a subfolder of its own are touched, and only if the subfolder belongs to this
+    account and nobody else can write to it. Keys are strings of hexadecimal digits. Safe to use
+    from several threads and processes.
     """
 
     root: str
     bytes_max: int
 
     def takes(self, size: int) -> bool:
-        """Whether it is worth a try to keep so many bytes."""
+        """Whether storing this many bytes makes sense."""
         return _cost(size) <= self.bytes_max and not _HEALTH.rests(self.root)
 
     def load(self, key: str) -> bytes | None:
-        """The bytes of an entry, checked; None where there is no such entry."""
+        """The bytes of an entry, checked. None if there is no such entry."""
         found = self._found(key)
         if found is None:
             return None
         try:
             with open(self._path(key), "rb", buffering=0) as file:
                 data: bytes = file.readall()
-        except OSError:  # it has just made room for another one
+        except OSError:  # it was evicted just now
             return None
         if found.is_checked and len(data) == found.size:
             return data
         return data if self._checks(key, found, len(data), zlib.crc32(data)) else None
 
     def path(self, key: str) -> str | None:
-        """Where the bytes of an entry lie, checked; None where there is no such entry.
+        """The file of an entry, checked. None if there is no such entry.
 
-        They may make room for others at any time; see `path_to_map`.
+        The entry can be evicted at any time, see `path_to_map`.
         """
         found = self._found(key)
         if found is None or found.is_checked:
@@ -84,18 +85,18 @@ class CacheFolder:
         return self._path(key) if self._checks(key, found, size, checksum) else None
 
     def path_to_map(self, key: str) -> str | None:
-        """The same, of an entry that stays for some minutes: its reader will open it."""
+        """The file of an entry that stays for some minutes, so that the reader can open it."""
         path = self.path(key)
         if path is None:
             return None
         try:
             os.utime(_sum_of(path))  # see `_remove_unmapped`
         except OSError:
-            return None  # it has just made room, or could do so unseen
+            return None  # it was evicted just now, or could be, unnoticed
         return path
 
     def keep(self, key: str, data: Piece) -> None:
-        """Make an entry, as far as that can be done; the one that there is, if any, stays."""
+        """Add an entry, on a best-effort basis. An existing entry is kept."""
         cost = _cost(len(data))
         if not self.takes(len(data)):
             return
@@ -116,7 +117,7 @@ class CacheFolder:
 
     def _drop(self, path: str) -> None:
         with self._locked() as total:
-            # Without the lock the count of bytes stays too high until entries are counted again.
+            # Without the lock, the total size stays too high until entries are counted again.
             freed = _remove(path)
             if total is not None and freed:
                 total.add(-freed)
@@ -133,13 +134,13 @@ class CacheFolder:
             except FileNotFoundError:
                 return None
             version = _version(found)
-            with suppress(OSError):  # where nothing can be written, nothing makes room either
+            with suppress(OSError):  # in a read-only folder nothing is evicted either
                 os.utime(path, ns=(time.time_ns(), found.st_mtime_ns))
             return _Found(version, found.st_size, _CHECKED.has(path, version))
         return None
 
     def _checks(self, key: str, found: _Found, size: int, checksum: int) -> bool:
-        """Whether an entry is what was kept; else it is thrown away."""
+        """Whether an entry has its original content. If not, it is deleted."""
         path = self._path(key)
         if _noted(path) == (size, checksum):
             _CHECKED.note(path, found.version)
@@ -148,7 +149,7 @@ class CacheFolder:
         return False
 
     def _is_ours(self) -> bool:
-        """Whether there is a folder; raises OSError for one that others may have filled."""
+        """Whether the folder exists. Raises OSError if others may have written to it."""
         try:
             found = os.lstat(self._folder)
         except FileNotFoundError:
@@ -172,9 +173,9 @@ class CacheFolder:
                 os.mkdir(folder, _FOLDER_MODE)
 
     def _reserve(self, key: str, cost: int) -> _Temporary | None:
-        """An empty file that stands for the bytes to come; None where there is no place for them.
+        """An empty file that reserves space for the bytes, None if there is no space.
 
-        It has their length at once, so that whoever counts meanwhile counts all of them.
+        It has its final length from the start, so that a concurrent count includes all of it.
         """
         with self._locked() as total:
             if total is None or os.path.exists(self._path(key)):
@@ -205,8 +206,8 @@ class CacheFolder:
                     self._give_up(temporary.path, cost)
 
     def _give_up(self, path: str, cost: int) -> None:
-        # Under the lock: whoever counted between the two would not see the file, and its bytes
-        # would be taken off once more.
+        # This needs the lock. A count between the two steps would miss the file, and its size would
+        # be subtracted twice.
         with self._locked() as total:
             with suppress(OSError):
                 os.unlink(path)
@@ -216,7 +217,10 @@ class CacheFolder:
     # -- room -----------------------------------------------------------------------------------
 
     def _make_room(self, cost: int) -> int:
-        """Remove what was used longest ago, and what dead writers left; gives what is left."""
+        """Evict the least recently used entries and leftovers of dead writers.
+
+        Returns the total left.
+        """
         entries, total = [], 0
         for folder in os.scandir(self._folder):
             if folder.is_dir(follow_symlinks=False):
@@ -226,7 +230,8 @@ class CacheFolder:
                     entries += [] if is_new else [entry]
         if total + cost <= self.bytes_max:
             return total
-        # Counting takes long where entries are many: so it is done for a tenth of them at a time.
+        # Counting takes long when there are many entries, so each eviction frees a tenth of the
+        # space.
         goal = min(self.bytes_max - cost, self.bytes_max * 9 // 10)
         recently_s = time.time() - _MAPPED_S
         for entry in sorted(entries, key=lambda each: each.used_ns):
@@ -238,7 +243,7 @@ class CacheFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[_Total | None]:
-        """The count of bytes, for this process alone; None where others hold it for too long."""
+        """Lock the total size for this process. None if others hold the lock for too long."""
         with open(os.open(self._lock, os.O_RDWR | os.O_CREAT, _FILE_MODE), "r+b", 0) as file:
             if not _lock(file.fileno()):
                 yield None
@@ -264,7 +269,7 @@ class CacheFolder:
 
     @property
     def _folder(self) -> str:
-        # A folder of its own: people may give one in which they keep other things.
+        # A subfolder of its own, because users can name a folder that contains other files.
         return os.path.join(self.root, "keytide-1")
 
     @property
@@ -281,7 +286,7 @@ class CacheFolder:
 
 @dataclass(frozen=True)
 class _Found:
-    """An entry as it was found, and whether this process has checked it as it is."""
+    """An entry as it was found, and whether this process has already checked it."""
 
     version: tuple[int, int, int]
     size: int
@@ -290,7 +295,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What an entry takes of the disk, when it was used last and its path was given away last."""
+    """The disk space of an entry, its last use, and when its path was last returned."""
 
     path: str
     cost: int
@@ -299,7 +304,7 @@ class _Entry:
 
 
 class _Temporary:
-    """A file that is being written, locked for as long as its writer lives."""
+    """A file being written, locked as long as its writer lives."""
 
     def __init__(self, path: str, cost: int) -> None:
         self.path = path
@@ -327,7 +332,7 @@ class _Temporary:
 
 
 class _Total:
-    """How many bytes all entries take, as the lock file says; None where nobody knows."""
+    """The total size of all entries in the lock file. None if it is unknown."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -344,7 +349,7 @@ class _Total:
 
 
 class _Checked:
-    """Which entries this process has found to be what was kept, as they are now."""
+    """The entries that this process has checked, and that have not changed since."""
 
     def __init__(self) -> None:
         self._versions: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
@@ -362,7 +367,7 @@ class _Checked:
 
 
 class _Health:
-    """Which folders had trouble, so that this process leaves them alone for a while."""
+    """Folders that had problems, which this process does not use for a while."""
 
     def __init__(self) -> None:
         self._rest_until: dict[str, float] = {}
@@ -383,7 +388,7 @@ class _Health:
 
 
 def _cost(size: int) -> int:
-    """What an entry takes of a disk that gives out whole blocks, its sum included."""
+    """The disk space of an entry and its sum, in whole blocks."""
     return -(-size // _DISK_BLOCK_BYTES) * _DISK_BLOCK_BYTES + _DISK_BLOCK_BYTES
 
 
@@ -399,11 +404,11 @@ def _write_sum(path: str, size: int, checksum: int) -> None:
     name = _sum_of(path)
     with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "wb", 0) as file:
         file.write(b"%d %08x" % (size, checksum))
-    os.utime(name, (0, 0))  # its path was never given away
+    os.utime(name, (0, 0))  # its path was never returned
 
 
 def _noted(path: str) -> tuple[int, int] | None:
-    """The size and the checksum that an entry has to have."""
+    """The expected size and checksum of an entry."""
     try:
         with open(_sum_of(path), "rb", buffering=0) as file:
             size, _, checksum = file.read(64).partition(b" ")
@@ -422,7 +427,7 @@ def _summed(path: str) -> tuple[int, int]:
 
 
 def _entries(folder: str) -> Iterator[_Entry]:
-    """The entries of one folder. What belongs to none is removed: somebody died over it."""
+    """The entries of one folder. Files without an entry are removed: their writer died."""
     names = {each.name for each in os.scandir(folder)}
     for name in names:
         path = os.path.join(folder, name)
@@ -436,7 +441,7 @@ def _entries(folder: str) -> Iterator[_Entry]:
 
 
 def _left_over(folder: str) -> Iterator[_Entry]:
-    """The files that are being written; those whose writers died are removed."""
+    """The files being written. Those whose writers died are removed."""
     for each in os.scandir(folder):
         with suppress(FileNotFoundError), open(each.path, "rb") as file:
             try:
@@ -447,7 +452,7 @@ def _left_over(folder: str) -> Iterator[_Entry]:
 
 
 def _remove(path: str) -> int:
-    """Remove an entry, the bytes first; gives what it took of the disk."""
+    """Remove an entry, bytes first. Returns the freed disk space."""
     try:
         freed = _cost(os.stat(path).st_size)
         os.unlink(path)
@@ -459,10 +464,10 @@ def _remove(path: str) -> int:
 
 
 def _remove_unmapped(path: str, recently_s: float) -> int:
-    """The same, unless the path was given away at this very moment.
+    """Remove an entry unless its path was returned to a reader very recently.
 
-    Whoever gives it away touches the sum: either that is seen here, or the sum is not there any
-    more, and no path is given away.
+    Returning a path also touches the sum. Either this function sees that, or the sum no longer
+    exists and no path is returned.
     """
     name = _sum_of(path)
     aside = f"{name}.old"
@@ -479,7 +484,7 @@ def _remove_unmapped(path: str, recently_s: float) -> int:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock an open file; False where others hold it for longer than a read should wait."""
+    """Lock an open file. False if others hold the lock for longer than a read should wait."""
     deadline = time.monotonic() + _LOCK_S
     while not _is_locked_now(descriptor):
         if time.monotonic() > deadline:
@@ -504,11 +509,11 @@ _SUMMED_BYTES = 1 << 20
 _LOCK_S = 1.0
 _LOCK_AGAIN_S = 0.002
 _TROUBLE_S = 60.0
-# When all that there is has been mapped just now, counting again at once would find the same.
+# If all entries were mapped recently, counting again immediately would give the same result.
 _FULL_S = 10.0
-# From the moment when a reader learns a path up to its opening the file: a plan lies in between.
+# Time from when a reader gets a path until it opens the file, which includes planning.
 _MAPPED_S = 300.0
-# A long-lived process must not remember every file that it ever read.
+# A long-running process must not remember every file that it ever read.
 _CHECKED_MAX = 100_000
 _CHECKED = _Checked()
 _HEALTH = _Health()

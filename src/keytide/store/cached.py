@@ -1,15 +1,15 @@
-"""A store whose files that never change are kept near the reader, once they have been read.
+"""A store that keeps local copies of immutable files that were read.
 
-What is kept:
+What is copied:
 
-- a file that is read as a whole, or opened and no larger than `WHOLE_BYTES_MAX`: as it is, and from
-  then on it is a file on local disk, which readers map;
-- of a larger one that is opened, the blocks that reads touch, of `BLOCK_BYTES` each: whoever wants
-  a few columns of it waits for no more than these.
+- A file that is read as a whole, or opened and not larger than `WHOLE_BYTES_MAX`. From then on it
+  is a file on local disk, which readers map.
+- The blocks of `BLOCK_BYTES` that were read from a larger file. A reader that needs a few columns
+  waits only for these.
 
-Everything else (names that are written twice, listings, sizes, whether a file is there, writes) is
-the store's own answer. Writes do not fill the cache: most of what is written is merged away before
-it is read.
+Everything else (files that can be overwritten, listings, sizes, existence checks, writes) goes to
+the store. Writes do not fill the cache, because most written files are compacted away before they
+are read.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ __all__ = ["BLOCK_BYTES", "WHOLE_BYTES_MAX", "CachedStore"]
 T = TypeVar("T")
 
 WHOLE_BYTES_MAX = 64 << 20
-"""Up to here a file that is opened is fetched whole: about what comes in a second."""
+"""A file up to this size is fetched as a whole when it is opened. This takes about a second."""
 
 BLOCK_BYTES = 1 << 20
-"""Of larger ones, what is fetched at least. A request takes about as long as so many bytes."""
+"""The smallest part fetched of a larger file.
+
+A request takes about as long as transferring this.
+"""
 
 
 @dataclass(frozen=True)
 class CachedStore(Store):
-    """The store `beneath`, with a copy on local disk of what was read of it.
+    """The store `beneath`, with local copies of what was read.
 
-    `never_changes` says of the full name of a file whether it has the same bytes for ever, by
-    whomever and whenever it is asked; it travels with a pickle. Copies are found by a hash of the
-    full name, which holds no credentials, and neither does the folder. What the store has lost or
-    deleted may still be read here: whoever wants to know what is stored asks `uncached`.
+    `never_changes` says whether the file with a given full name is immutable, for all readers and
+    forever. It is pickled with the store. The name of a copy is a hash of the full name, so the
+    folder contains no credentials. A copy can outlive a file that was lost or deleted in the store.
+    Use `uncached` to find out what is really stored.
     """
 
     beneath: Store
@@ -58,12 +61,12 @@ class CachedStore(Store):
 
     @property
     def uri(self) -> str:
-        """The store's beneath."""
+        """The address of the store beneath."""
         return self.beneath.uri
 
     @property
     def identity(self) -> Hashable:
-        """The store's beneath: it has the same files."""
+        """The identity of the store beneath, which has the same files."""
         return self.beneath.identity
 
     def uri_of(self, path: str) -> str:
@@ -82,7 +85,7 @@ class CachedStore(Store):
         return data
 
     def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """The whole files, in the order of `paths`; what is not here is fetched side by side."""
+        """The whole files, in the order of `paths`. Missing copies are fetched in parallel."""
         names = [self._name(path) for path in paths]
         found = [None if name is None else self.cache.load(_key(name)) for name in names]
         lacking = [number for number, data in enumerate(found) if data is None]
@@ -94,29 +97,30 @@ class CachedStore(Store):
         return [data for data in found if data is not None]
 
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
-        """What some calls give, side by side where the store does so."""
+        """Run several calls, in parallel if the store beneath does so."""
         return self.beneath.together(calls)
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """A call that may be under way where the store does so."""
+        """Run a call, which can still be running on return if the store beneath does so."""
         return self.beneath.begin(call)
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """The store as one whose new files may be under way, and what waits for them."""
+        """A view of the store that uploads in the background, and a function that waits for
+        uploads."""
         beneath, settle = self.beneath.uploading()
         return replace(self, beneath=beneath), settle
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """A seekable file: on local disk once it was read, else in memory or fetched by blocks."""
+        """A seekable file: the copy on local disk, or otherwise in memory or fetched in blocks."""
         name = self._name(path)
         if name is None:
             return self.beneath.open_input(path)
-        # One thread fetches, and the others find what it has kept.
+        # One thread fetches, and the others find the copy.
         with _FETCHING[hash(name) % len(_FETCHING)]:
             return self._opened(name) or self._fetched(name, path)
 
     def local_path(self, path: str) -> Path | None:
-        """The copy on local disk if there is one, for whoever maps it within some minutes."""
+        """The copy on local disk if there is one. The caller must map it within some minutes."""
         name = self._name(path)
         if name is None:
             return self.beneath.local_path(path)
@@ -140,7 +144,7 @@ class CachedStore(Store):
         return self.beneath.list_names(directory)
 
     def polars_options(self) -> Mapping[str, str] | None:
-        """Storage options with which Polars reads `uri_of` a file by itself, past the cache."""
+        """Storage options with which Polars reads `uri_of` a file directly, without the cache."""
         return self.beneath.polars_options()
 
     def sub(self, prefix: str) -> CachedStore:
@@ -165,7 +169,7 @@ class CachedStore(Store):
         self.forget(files)
 
     def copy(self, path: str, to: str) -> None:
-        """Give a file of the store one more name."""
+        """Give a file of the store a second name."""
         self.beneath.copy(path, to)
         self.forget([to])
 
@@ -174,7 +178,7 @@ class CachedStore(Store):
         return self.beneath.create(path, data)
 
     def hint(self, path: str, data: bytes) -> None:
-        """Replace a file of the store that readers can do without."""
+        """Replace a file of the store that readers do not depend on."""
         self.beneath.hint(path, data)
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -184,17 +188,17 @@ class CachedStore(Store):
         self.forget(gone)
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove files that nobody names from the store, as far as that can be done."""
+        """Remove files that nothing refers to from the store, on a best-effort basis."""
         gone = [*paths]
         self.beneath.discard(gone)
         self.forget(gone)
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory from the store; copies of its files go as they grow old."""
+        """Remove a directory from the store. Copies of its files are evicted later."""
         self.beneath.delete_tree(directory)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Remove the copies of files, so that the next read fetches them anew."""
+        """Remove local copies, so that the next read fetches the files again."""
         for name in map(self._name, paths):
             if name is None:
                 continue
@@ -206,16 +210,16 @@ class CachedStore(Store):
     # -- helpers --------------------------------------------------------------------------------
 
     def _name(self, path: str) -> str | None:
-        """The full name of a file that never changes, else None."""
+        """The full name of an immutable file, otherwise None."""
         refuse_forked_child()
         name = self.beneath.uri_of(path)
         return name if self.never_changes(name) else None
 
     def _opened(self, name: str) -> pa.NativeFile | None:
-        """What was kept of a file, all of it or blocks, as a file."""
+        """The copy of a file, complete or as blocks, as an open file."""
         local = self.cache.path(_key(name))
         if local is not None:
-            with suppress(OSError):  # it has just made room for another one
+            with suppress(OSError):  # it was evicted just now
                 return pa.OSFile(local, "rb")
         return None
 
@@ -244,10 +248,10 @@ def _by_blocks(
 
 
 class _BlockReader(SeekableReader):
-    """A seekable view of a large file, whose blocks come from the cache or else from the store.
+    """A seekable view of a large file, whose blocks come from the cache or from the store.
 
-    Blocks that lack side by side are one request. `far` is the store's own file, where it has been
-    opened; else it is opened by the first read that lacks something.
+    Adjacent missing blocks are fetched in one request. `far` is the store's file if it is already
+    open. Otherwise the first missing block opens it.
     """
 
     def __init__(
@@ -259,7 +263,7 @@ class _BlockReader(SeekableReader):
         self._name = name
         self._far = far
         self._last = (-1, b"")
-        """The block that was read last: readers of footers go on with its neighbours."""
+        """The last block that was read, because readers of footers continue with adjacent bytes."""
 
     def bytes_at(self, position: int, length: int) -> bytes:
         first, last = position // BLOCK_BYTES, (position + length - 1) // BLOCK_BYTES
@@ -291,7 +295,7 @@ class _BlockReader(SeekableReader):
         return self._store.cache.load(_block_key(self._name, number))
 
     def _fetch(self, first: int, end: int) -> builtins.list[bytes]:
-        """The blocks from `first` up to `end`, by one request."""
+        """The blocks from `first` up to `end`, in one request."""
         if self._far is None:
             self._far = self._store.beneath.open_input(self._path)
         self._far.seek(first * BLOCK_BYTES)
@@ -311,7 +315,7 @@ def _key(name: str) -> str:
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# No path has a NUL character in it.
+# A path cannot contain a NUL character.
 def _size_key(name: str) -> str:
     return _key(f"{name}\0size")
 

@@ -1,8 +1,8 @@
-"""A name in an object store that goes to one of many: what the answers to a conditional put mean.
+"""Creation of an object by exactly one of several writers, using conditional puts.
 
-An answer may be lost although the put was carried out, and the next try then finds the name taken
-by its own object. So a try that failed leaves a doubt, which the content of the object settles.
-Whoever has to know apart writers of the same content writes something of its own into it.
+The response to a successful put can be lost. The next attempt then finds that the name is taken, by
+its own object. Therefore a failed attempt leaves the outcome open until the content of the object
+is read. Writers that must be distinguished from each other must write different content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from obstore.exceptions import (
 
 __all__ = ["claim", "honours_claims"]
 
-# Answers that another try would only bring again.
+# Errors that another attempt would only repeat.
 _DEFINITE = (
     InvalidPathError,
     NotFoundError,
@@ -41,11 +41,12 @@ def claim(
     pauses: Iterator[float],
     wait: Callable[[float], None],
 ) -> bool:
-    """Whether the name is this caller's: `put` writes `data` where there is nothing, or raises.
+    """Whether this caller got the name. `put` writes `data` if there is no object, otherwise
+    raises.
 
-    `read` gives what is there. A put that failed is made again after each of `pauses`, in seconds,
-    and the last one raises. One that is refused although nothing is there met another that was
-    under way, or an object that has gone since: it is made again likewise.
+    `read` returns the existing object. A failed put is repeated after each of `pauses`, in seconds,
+    and the last failure is raised. If a put is refused although there is no object, it met another
+    put in progress, or an object that was deleted since. It is also repeated.
     """
     is_in_doubt = False
     while True:
@@ -69,9 +70,9 @@ def claim(
 
 
 def honours_claims(put: Callable[[], object]) -> bool:
-    """Whether a service refuses a second object of a name, which `put` writes; see `claim`.
+    """Whether a service refuses a second object with the same name, which `put` writes.
 
-    Some that speak the protocol of S3 take the condition for nothing, or do not know it.
+    Some services with the S3 protocol ignore the condition or do not know it. See `claim`.
     """
     try:
         put()

@@ -1,10 +1,10 @@
-"""A store that fails on demand: the one seam through which tests inject faults.
+"""A store that fails on demand, through which tests inject faults.
 
 ::
 
     store = FaultyStore(inner, [Fault("create", "*/snapshot-2", action="lost-response")])
 
-A run without faults fills `log`; its length says how many places there are to crash at.
+A run without faults fills `log`. Its length is the number of places where a crash is possible.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process died here. No `except Exception` handles it."""
+    """A simulated death of the process. `except Exception` does not catch it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault to inject.
 
-    It strikes the `nth` operation, counted from 1, whose path matches the glob `match` ('*' also
-    crosses '/'), and the `times - 1` ones after it. Operation `write` stands for all that change
-    the store: create, put, output, hint, delete.
+    It affects the `nth` operation (counted from 1) whose path matches the glob `match` ('*' also
+    matches '/'), and the `times - 1` operations after it. The operation `write` means all
+    operations that change the store: create, put, output, hint, delete.
 
-    - `fail`: nothing is done; `DataError`.
-    - `lost-response`: it is done, then `DataError`.
-    - `torn`: half of the data is written, then `DataError`. A torn create leaves its half under
-      a temporary name, since no store shows a half-written create.
-    - `disk-full`: `DataError` caused by `OSError(ENOSPC)`; for an output, out of its `write`.
-    - `interrupt`: nothing is done; `KeyboardInterrupt`, as after Ctrl-C.
-    - `crash`: `Crash`, now and at every later operation, for a dead process does not tidy up.
+    - `fail`: nothing is done, then `DataError`.
+    - `lost-response`: the operation is done, then `DataError`.
+    - `torn`: half of the data is written, then `DataError`. A torn create leaves its half under a
+      temporary name, because no store shows a partial create.
+    - `disk-full`: `DataError` caused by `OSError(ENOSPC)`. For an output, its `write` raises it.
+    - `interrupt`: nothing is done, then `KeyboardInterrupt`, as after Ctrl-C.
+    - `crash`: `Crash`, now and at every later operation, because a dead process does not clean up.
       An output leaves half of its data behind.
 
-    A hint stays silent about all but `interrupt` and `crash`.
+    A hint ignores all of them except `interrupt` and `crash`.
     """
 
     operation: Operation
@@ -73,17 +73,17 @@ class Fault:
             )
 
     def matches(self, operation: str, path: str) -> bool:
-        """Whether the fault counts this operation."""
+        """Whether the fault applies to this operation."""
         operations = _WRITES if self.operation == "write" else (self.operation,)
         return operation in operations and fnmatchcase(path, self.match)
 
 
 class FaultyStore(Store):
-    """Passes everything on to `inner`, except where a fault strikes.
+    """Passes all operations on to `inner`, and injects faults.
 
-    Stores made by `sub` share faults, counters and log, and paths stay relative to the first
-    root. There are no local paths, so that nothing goes around the seam. Stays in its process:
-    it does not pickle.
+    Stores created by `sub` share faults, counters and log, and their paths in them stay relative to
+    the first root. There are no local paths, so that nothing bypasses the faults. Cannot be
+    pickled, so it stays in its process.
     """
 
     def __init__(self, inner: Store, faults: Sequence[Fault] = ()) -> None:
@@ -93,12 +93,12 @@ class FaultyStore(Store):
 
     @property
     def log(self) -> builtins.list[tuple[str, str]]:
-        """All operations tried so far as (operation, path), the failed ones included."""
+        """All operations so far as (operation, path), including failed ones."""
         return self._script.log
 
     @property
     def uri(self) -> str:
-        """The inner store's."""
+        """The address of the inner store."""
         return self.inner.uri
 
     def read(self, path: str) -> bytes:
@@ -106,12 +106,12 @@ class FaultyStore(Store):
         return self._perform("read", path, lambda: self.inner.read(path))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """A seekable file; faults strike at the opening."""
+        """A seekable file. Faults are injected when it is opened."""
         return self._perform("input", path, lambda: self.inner.open_input(path))
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """A new file; torn outputs and crashes leave half of it behind."""
+        """A new file. Torn outputs and crashes leave half of it behind."""
         action = self._script.next_action("output", self._prefix + path)
         if action is None:
             with self.inner.open_output(path) as file:
@@ -131,7 +131,7 @@ class FaultyStore(Store):
         self._perform("put", path, lambda: self.inner.put(path, data), tear)
 
     def copy(self, path: str, to: str) -> None:
-        """Give a file one more name; counted as a `put` of that name."""
+        """Give a file a second name. Counts as a `put` of that name."""
         self._perform("put", to, lambda: self.inner.copy(path, to))
 
     def create(self, path: str, data: bytes) -> bool:
@@ -141,7 +141,7 @@ class FaultyStore(Store):
         return self._perform("create", path, lambda: self.inner.create(path, data), tear)
 
     def hint(self, path: str, data: bytes) -> None:
-        """Replace a file that readers can do without."""
+        """Replace a file that readers do not depend on."""
         tear = self._tearing(path, data)
         with suppress(DataError):
             self._perform("hint", path, lambda: self.inner.hint(path, data), tear)
@@ -155,7 +155,7 @@ class FaultyStore(Store):
         return self._perform("size", path, lambda: self.inner.size(path))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All files below `prefix`; faults strike before the first one."""
+        """All files below `prefix`. Faults are injected before the first one."""
         return self._perform("list", prefix, lambda: self.inner.list(prefix))
 
     def list_names(self, directory: str = "") -> builtins.list[str]:
@@ -163,19 +163,19 @@ class FaultyStore(Store):
         return self._perform("list", directory, lambda: self.inner.list_names(directory))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files one by one, each of them an operation."""
+        """Remove files one by one. Each of them is one operation."""
         for path in paths:
             self._perform("delete", path, partial(self.inner.delete, [path]))
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is below it, as one operation."""
+        """Remove a directory and everything below it, as one operation."""
         self._perform("delete", directory, lambda: self.inner.delete_tree(directory))
 
     def local_path(self, path: str) -> None:
-        """None, so that all bytes pass the seam."""
+        """None, so that no read bypasses the faults."""
 
     def uncached(self) -> FaultyStore:
-        """The same faults and log, around the inner store itself."""
+        """The same faults and log, on the inner store without its cache."""
         inner = self.inner.uncached()
         if inner is self.inner:
             return self
@@ -184,7 +184,7 @@ class FaultyStore(Store):
         return other
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Remove copies near the reader; no operation of the store."""
+        """Remove local copies. This is not an operation of the store."""
         self.inner.forget(paths)
 
     def sub(self, prefix: str) -> FaultyStore:
@@ -234,7 +234,7 @@ class FaultyStore(Store):
 
 
 class _Script:
-    """What strikes when, shared by a store and its `sub` stores."""
+    """The faults and counters that a store shares with its `sub` stores."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         self.log: list[tuple[str, str]] = []
@@ -257,7 +257,7 @@ class _Script:
             return "crash" if self._crashed else next(iter(actions), None)
 
     def _strikes(self, number: int, fault: Fault) -> bool:
-        # Counted in all runs that share the script, whichever store of them is asked.
+        # Counted for all stores that share this object.
         self._seen[number] += 1
         return fault.nth <= self._seen[number] < fault.nth + fault.times
 

@@ -1,11 +1,11 @@
 """Files in a local directory.
 
-Durability follows one order: the file's bytes, then its name, then the directory that holds the
-name. Each is synced once.
+For durability, the order is always: the file's bytes, its name, then the directory that contains
+the name. Each is synced once.
 
-A `create` links a finished temporary file to its final name, which fails when the name exists:
-that holds between threads and between processes. Temporary files are called `.name.uuid.tmp`; a
-crash can leave one behind, and no reader takes it for anything else.
+A `create` links a complete temporary file to its final name, which fails if the name exists. This
+works between threads and between processes. Temporary files are named `.name.uuid.tmp`. A crash can
+leave one behind, and readers ignore them.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ __all__ = ["LocalStore"]
 
 T = TypeVar("T")
 
-# What `put_all` holds open at a time: a process may have 1024 files by default on most systems.
+# Maximum number of files that `put_all` keeps open. On most systems a process can open 1024 files.
 _OPEN_FILES_MAX = 256
-# A sync is waiting, not work, so this has nothing to do with the number of cores.
+# Syncing is waiting and not computing, so this is independent of the number of cores.
 _SYNC_THREADS = 8
-# Below this, starting threads takes longer than waiting for one sync after the other.
+# For fewer syncs, starting threads takes longer than syncing one after the other.
 _SIDE_BY_SIDE_MIN = 8
 
 
-@lru_cache(maxsize=1 << 12)  # a look-up asks for a dozen, and to take one apart takes 10 us
+@lru_cache(maxsize=1 << 12)  # a lookup needs a dozen of them, and parsing one takes 10 us
 def _path(full: str) -> Path:
     return Path(full)
 
 
 @dataclass(frozen=True)
 class LocalStore(Store):
-    """A directory, given as an absolute path. It is made by the first write."""
+    """A directory, given as an absolute path. The first write creates it."""
 
     root: str
 
@@ -66,7 +66,7 @@ class LocalStore(Store):
             return file.readall()
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """The same directory; `put_all` returns while the disk is still at work."""
+        """The same directory, but `put_all` returns before the disk has finished."""
         uploads = Uploads()
         return _UploadingStore(self.root, uploads), uploads.settle
 
@@ -111,7 +111,10 @@ class LocalStore(Store):
         _side_by_side(_sync_directory, {os.path.dirname(full) for full, _ in by_name})
 
     def copy(self, path: str, to: str) -> None:
-        """Give a file one more name, as a hard link: files are never changed in place."""
+        """Give a file a second name as a hard link.
+
+        This is safe because files never change in place.
+        """
         old, new = self._full(path), self._full(to)
         with disk_errors("copy", old):
             os.link(old, new)
@@ -130,9 +133,9 @@ class LocalStore(Store):
         return created
 
     def hint(self, path: str, data: bytes) -> None:
-        """Replace a file without waiting for the disk; a failing disk is ignored."""
-        # Not synced: whoever finds an old hint, or none, lists the folder instead.
-        # Nor is the folder above its own made: where that has got another name, nobody looks here.
+        """Replace a file without syncing it. Disk errors are ignored."""
+        # Not synced, because a reader that finds an old hint, or none, lists the directory. The
+        # parent directory is not created either: if it was renamed, nobody reads here.
         full = self._full(path)
         if not os.path.isdir(os.path.dirname(os.path.dirname(full))):
             return
@@ -151,7 +154,7 @@ class LocalStore(Store):
             return os.stat(full).st_size
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All files below `prefix`, temporary files of unfinished writes included."""
+        """All files below `prefix`, including temporary files of unfinished writes."""
         directories = [prefix.strip("/")]
         while directories:
             directory = directories.pop()
@@ -168,27 +171,27 @@ class LocalStore(Store):
         return sorted(entry.name for entry in self._entries(directory.strip("/")))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files. A file that is already gone is no error."""
+        """Remove files. A file that does not exist is no error."""
         for path in paths:
             full = self._full(path)
             with disk_errors("delete", full), suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(full)
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is below it."""
+        """Remove a directory and everything below it."""
         full = self._full(directory)
         with disk_errors("delete", full), suppress(FileNotFoundError):
             shutil.rmtree(full)
 
     def delete_empty(self, directory: str) -> None:
-        """Remove a directory and those below it; those stay that have files in them."""
+        """Remove a directory and those below it, except directories that contain files."""
         full = self._full(directory)
         for each, _, _ in os.walk(full, topdown=False):
-            with suppress(OSError):  # it is not empty, or gone
+            with suppress(OSError):  # not empty, or already removed
                 os.rmdir(each)
 
     def rename_tree(self, directory: str, to: str) -> bool:
-        """Give a directory another name in one step, durable on return; False where it is taken."""
+        """Rename a directory atomically, durable on return. False if the new name is taken."""
         old, new = self._full(directory), self._full(to)
         with disk_errors("rename", old):
             _side_by_side(_sync_directory, _make_directories([os.path.dirname(new)]))
@@ -227,16 +230,16 @@ class LocalStore(Store):
 
 @dataclass(frozen=True)
 class _UploadingStore(LocalStore):
-    """A directory whose files are written side by side with what comes after."""
+    """A directory whose files are written in the background."""
 
     uploads: Uploads = field(default_factory=Uploads, repr=False, compare=False)
 
     def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Begin to write several whole files."""
+        """Start writing several whole files."""
         self.uploads.begin(partial(LocalStore(self.root).put_all, files))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove files, once none of them is still under way."""
+        """Remove files, once no write is in progress."""
         self.uploads.wait()
         super().delete(paths)
 
@@ -247,7 +250,7 @@ def _info(path: str, status: os.stat_result) -> ObjectInfo:
 
 @contextmanager
 def _temporary(full: str) -> Iterator[FileIO]:
-    """A new file beside `full`, removed at the exit unless it was renamed."""
+    """A new file in the same directory as `full`, removed at the exit unless it was renamed."""
     directory, name = os.path.split(full)
     file = _create_file(os.path.join(directory, f".{name}.{uuid4().hex}.tmp"))
     try:
@@ -262,15 +265,16 @@ def _create_file(full: str) -> FileIO:
     try:
         return FileIO(full, "xb")
     except FileNotFoundError:
-        # Folders are made when the first file misses them: looking each time would cost every
-        # write.
+        # Directories are created when the first file needs them. A check for each write would cost
+        # more.
         _side_by_side(_sync_directory, _make_directories([os.path.dirname(full)]))
         return FileIO(full, "xb")
 
 
 def _put_together(files: Sequence[tuple[str, bytes]]) -> None:
-    """Write files whose names are durable as soon as their directories are synced."""
-    # Names above come first: a file is not durable in a folder whose own name could be lost.
+    """Write files whose names become durable when their directories are synced."""
+    # Parent names are synced first, because a file is not durable if its directory's name can be
+    # lost.
     directories = {os.path.dirname(full) for full, _ in files}
     _side_by_side(_sync_directory, _make_directories(directories))
     with ExitStack() as temporaries:
@@ -281,17 +285,17 @@ def _put_together(files: Sequence[tuple[str, bytes]]) -> None:
                 _write(file, data)
             written.append((file, full))
         _side_by_side(_sync_file, written)
-        # Renamed only when all bytes are on disk: no name may stand for bytes that a crash could
-        # take.
+        # Renamed only when all bytes are on disk, because no name may refer to bytes that a crash
+        # could lose.
         for file, full in written:
             with disk_errors("write", full):
                 os.replace(file.name, full)
 
 
 def _make_directories(directories: Iterable[str]) -> Collection[str]:
-    """Make directories and the missing ones above them; returns those whose names changed.
+    """Create directories and their parents. Returns the directories that must be synced.
 
-    To be synced, that is. When another writer made one first, its name may not be durable yet.
+    If another writer created one first, its name may not be durable yet.
     """
     changed: dict[str, None] = {}
     for directory in directories:
@@ -307,7 +311,7 @@ def _make_directories(directories: Iterable[str]) -> Collection[str]:
 
 
 def _side_by_side(sync: Callable[[T], None], items: Collection[T]) -> None:
-    """Sync many things: a disk writes what waits for it in one go, so waiting together is fast."""
+    """Sync many items in parallel, because a disk handles waiting syncs together."""
     if len(items) < _SIDE_BY_SIDE_MIN:
         for item in items:
             sync(item)
@@ -322,18 +326,18 @@ def _sync_file(written: tuple[FileIO, str]) -> None:
 
 
 def _write(file: FileIO, data: bytes | memoryview) -> None:
-    # A raw file may take only a part; it is raw so that closing it has nothing left to write.
+    # A raw file may accept only a part. It is raw so that closing it has nothing left to write.
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def _link(temporary: str, full: str) -> bool:
-    """Give the finished file its final name; False when the name is taken."""
+    """Give the complete file its final name. False if the name is taken."""
     try:
         os.link(temporary, full)
     except FileExistsError:
-        # A network file system may carry out the link, lose the answer and try again.
+        # A network file system can do the link, lose the response and try again.
         return os.path.samefile(temporary, full)
     except OSError as error:
         if error.errno not in _NO_LINKS:

@@ -1,9 +1,9 @@
 """Files in an object store (S3, Google Cloud Storage, Azure), or in memory for tests.
 
-The requests are obstore's work. An object appears whole when its upload ends, so every write is
-atomic, and `create` is a conditional put. Options and environment variables are obstore's own:
-`endpoint`, `region`, `access_key_id`, `account_name` and so on; client options such as `timeout`
-and `allow_http` may stand among them, and `max_retries` and `retry_timeout`.
+obstore sends the requests. An object becomes visible as a whole when its upload ends, so every
+write is atomic, and `create` is a conditional put. Options and environment variables are those of
+obstore: `endpoint`, `region`, `access_key_id`, `account_name` and so on. They can include client
+options such as `timeout` and `allow_http`, and `max_retries` and `retry_timeout`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 
 class Lender(Protocol):
-    """Lends credentials of S3 for a while. Can be hashed and pickles."""
+    """A provider of temporary S3 credentials. Hashable, and can be pickled."""
 
     def __call__(self) -> S3Credential:
-        """Those of now, and until when they hold; asked for again a few minutes before that."""
+        """The current credentials and when they expire. Called again a few minutes before that."""
         ...
 
     def __hash__(self) -> int: ...
@@ -59,9 +59,9 @@ class Lender(Protocol):
 class ObjectStore(Store):
     """The objects below `prefix` in `bucket`, a URL such as `s3://sales`.
 
-    The options, credentials included, travel with a pickle and are in no message. Objects in
-    `memory://name` last as long as the process and are shared by all stores of that name. In S3 a
-    `lender` may give the credentials instead.
+    The options, including credentials, are pickled with the store and never appear in messages.
+    Objects in `memory://name` exist as long as the process, and all stores of that name share them.
+    For S3, a `lender` can provide the credentials instead.
     """
 
     bucket: str
@@ -76,7 +76,10 @@ class ObjectStore(Store):
 
     @property
     def identity(self) -> Hashable:
-        """Bucket, prefix and options: an endpoint may have a bucket of the same name."""
+        """Bucket, prefix and options.
+
+        The options matter because another endpoint can have the same bucket name.
+        """
         return self.bucket, self.prefix, self.options, self.lender
 
     def read(self, path: str) -> bytes:
@@ -85,15 +88,15 @@ class ObjectStore(Store):
             return self._whole(path)
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """A call that is under way in a thread of its own."""
+        """Run a call in a thread of its own."""
         return begin(call)
 
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
-        """What some calls give, which run side by side."""
+        """Run several calls in parallel."""
         return side_by_side(calls, _PARALLEL_REQUESTS)
 
     def open_input(self, path: str) -> pa.NativeFile:
-        """A seekable file: in memory when small, else one ranged request for each read."""
+        """A seekable file: in memory if small, otherwise one ranged request for each read."""
         with self._errors("read", path):
             size_bytes, whole = self._persistently(partial(self._small, path))
             if whole is not None:
@@ -101,14 +104,14 @@ class ObjectStore(Store):
         return pa.PythonFile(_RangeReader(self, path, size_bytes), mode="r")
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start` on; fewer where the object ends."""
+        """`length` bytes from `start`, fewer at the end of the object."""
         with self._errors("read", path):
             key = self._key(path)
             get = partial(obstore.get_range, self._handle, key, start=start, length=length)
             return bytes(self._persistently(get))
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        """Bytes of an object, fetched side by side; ranges that lie close come as one."""
+        """Byte ranges of an object, fetched in parallel. Nearby ranges are fetched together."""
         if not ranges:
             return []
         with self._errors("read", path):
@@ -119,7 +122,10 @@ class ObjectStore(Store):
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """A new object, visible and durable after a clean exit; sent in parts when large."""
+        """A new object, visible and durable after a clean exit.
+
+        Large ones are uploaded in parts.
+        """
         with self._errors("write", path):
             writer = obstore.open_writer(self._handle, self._key(path), buffer_size=_PART_BYTES)
 
@@ -136,11 +142,11 @@ class ObjectStore(Store):
             obstore.put(self._handle, self._key(path), data)
 
     def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Write several whole objects side by side, durable on return."""
+        """Write several whole objects in parallel, durable on return."""
         self.together([partial(self.put, *item) for item in files.items()])
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """The same objects, written side by side with what comes after."""
+        """The same objects, written in the background."""
         uploads = Uploads()
         store = _UploadingStore(self.bucket, self.prefix, self.options, self.lender, uploads)
         return store, uploads.settle
@@ -153,9 +159,9 @@ class ObjectStore(Store):
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole object if the name is free, by a conditional put.
 
-        Where the answer of a try is lost, the next one tells whether the object is this one's, by
-        its content: of racers that write the same several may be told that it is theirs. Raises
-        `SetupError` for a service that speaks the protocol of S3 and ignores the condition.
+        If the response to an attempt is lost, the next attempt compares the content to find out
+        whose object it is. So if several racing writers write the same content, each of them can
+        get True. Raises `SetupError` for a service with the S3 protocol that ignores the condition.
         """
         self._check_conditions(path)
         retries = Retries.of(dict(self.options))
@@ -164,7 +170,7 @@ class ObjectStore(Store):
             return claim(put, partial(self._found, path), data, retries.pauses(), time.sleep)
 
     def _putting_anew(self, key: str, data: bytes) -> Callable[[], object]:
-        # Tried once, because only `claim` knows what the answer to a second try means.
+        # One attempt only, because only `claim` can interpret the response to a second one.
         once = _handle(self.bucket, self.options, 0, self.lender)
         return lambda: obstore.put(once, key, data, mode="create")
 
@@ -174,10 +180,10 @@ class ObjectStore(Store):
         return None
 
     def _check_conditions(self, path: str) -> None:
-        """Refuse a service that would let two writers make the same object.
+        """Refuse a service that would let two writers create the same object.
 
-        Once a process, and not where the service is known to do better: beside `path` an object
-        with a name of its own is made twice, and deleted.
+        Checked once per process, unless the service is known to be correct: a test object next to
+        `path` is created twice, and deleted.
         """
         known = (self.bucket, self.options)
         if known in _CHECKED or not _is_compatible(self.bucket, dict(self.options)):
@@ -201,7 +207,7 @@ class ObjectStore(Store):
         _CHECKED.add(known)
 
     def hint(self, path: str, data: bytes) -> None:
-        """Replace an object; a failing storage is ignored."""
+        """Replace an object. Errors of the storage are ignored."""
         with suppress(DataError):
             self.put(path, data)
 
@@ -235,7 +241,7 @@ class ObjectStore(Store):
                 time.sleep(pause)
 
     def _metas(self, prefix: str, after: str | None) -> Iterator[obstore.ObjectMeta]:
-        """What the service tells of the objects below `prefix`, those that come after a key."""
+        """The service's metadata of the objects below `prefix` whose keys come after `after`."""
         directory = self._directory(prefix)
         for batch in obstore.list(self._handle, directory, offset=after, chunk_size=1000):
             yield from batch
@@ -249,7 +255,7 @@ class ObjectStore(Store):
             return sorted(key.rpartition("/")[2] for key in keys)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove objects. One that is already gone is no error."""
+        """Remove objects. An object that does not exist is no error."""
         keys = [self._key(path) for path in paths]
         if not keys:
             return
@@ -257,7 +263,7 @@ class ObjectStore(Store):
             try:
                 obstore.delete(self._handle, keys)
             except FileNotFoundError:
-                # Some services refuse to delete what is gone, and with it the rest.
+                # Some services refuse the whole request if one object does not exist.
                 for key in keys:
                     with suppress(FileNotFoundError):
                         obstore.delete(self._handle, key)
@@ -267,16 +273,19 @@ class ObjectStore(Store):
         self.delete([info.path for info in self.list(check_path(directory))])
 
     def local_path(self, path: str) -> None:
-        """None: an object is no local file."""
+        """None, because objects are not local files."""
 
     def polars_options(self) -> Mapping[str, str] | None:
-        """The options of the service, whose names Polars shares; None for objects in memory."""
+        """The options of the service, which Polars names in the same way.
+
+        None for objects in memory.
+        """
         if self.bucket.startswith(_MEMORY):
             return None
         return {k: v for k, v in self.options if k.lower() not in RETRY_OPTIONS}
 
     def sub(self, prefix: str) -> ObjectStore:
-        """The same bucket, rooted at `prefix`."""
+        """The same bucket with `prefix` as its root."""
         return ObjectStore(self.bucket, self._key(prefix), self.options, self.lender)
 
     @property
@@ -288,13 +297,13 @@ class ObjectStore(Store):
         return self._persistently(lambda: bytes(obstore.get(self._handle, key).bytes()))
 
     def _small(self, path: str) -> tuple[int, bytes | None]:
-        """The size of an object, and its content where one request for all of it is best."""
+        """The size of an object, and its content if one request for all of it is best."""
         found = obstore.get(self._handle, self._key(path))
         size_bytes: int = found.meta["size"]
         return size_bytes, bytes(found.bytes()) if size_bytes <= _WHOLE_READ_BYTES else None
 
     def _persistently(self, call: Callable[[], T]) -> T:
-        """What a call gives that reads; it is made anew where its answer is cut off."""
+        """Run a call that reads, and repeat it if its response is cut off."""
         pauses = Retries.of(dict(self.options)).pauses()
         while True:
             try:
@@ -342,7 +351,7 @@ class ObjectStore(Store):
 
     @contextmanager
     def _finishing(self, writer: obstore.WritableFile, path: str) -> Iterator[None]:
-        """Publish the upload at a clean exit and abort it after an exception."""
+        """Complete the upload at a clean exit, and abort it after an exception."""
         try:
             yield
         except BaseException as error:
@@ -358,17 +367,17 @@ class ObjectStore(Store):
 
 @dataclass(frozen=True)
 class _UploadingStore(ObjectStore):
-    """The same objects; those that it writes may be under way until `uploads` are settled."""
+    """The same objects. Its writes can be in progress until `uploads` are settled."""
 
     uploads: Uploads = field(default_factory=Uploads, repr=False, compare=False)
 
     def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Begin to write several whole objects."""
+        """Start writing several whole objects."""
         for path, data in files.items():
             self.uploads.begin(partial(self.put, path, data))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove objects, once none of them is still under way."""
+        """Remove objects, once no write is in progress."""
         self.uploads.wait()
         super().delete(paths)
 
@@ -394,11 +403,11 @@ def open_object_store(bucket: str, prefix: str, options: Mapping[str, str]) -> O
 class _RangeReader(SeekableReader):
     """A seekable view of a large object.
 
-    Each read that the last answer does not cover is one request. Short reads ask for more than
-    they need, because readers of footers go on with their neighbours.
+    Each read outside the last response is one request. Short reads fetch more than they need,
+    because readers of footers continue with adjacent bytes.
 
-    obstore's own reader fetches one buffer after the other, however much a read asks for, so that
-    a column chunk would take many requests in turn; and what it raises does not name the object.
+    obstore's own reader fetches one buffer after the other, however much a read needs, so a column
+    chunk would take many sequential requests. Also, its errors do not name the object.
     """
 
     def __init__(self, store: ObjectStore, path: str, size: int) -> None:
@@ -423,9 +432,9 @@ def _handle(
     retries: int | None = None,
     lender: Lender | None = None,
 ) -> Handle:
-    """The client of a bucket, with as many retries as the options say, or with so many."""
+    """The client of a bucket. The options give the number of retries, unless `retries` does."""
     refuse_forked_child()
-    # Two first callers must not make two in-memory stores.
+    # Two concurrent first callers must not create two in-memory stores.
     with _CONNECTING:
         if bucket.startswith(_MEMORY):
             return _memory(bucket)
@@ -460,7 +469,7 @@ def _connect(
             bucket, config=config, client_options=client or None, retry_config=retry_config
         )
     except BaseException as error:
-        # Odd values in the environment make obstore panic, which is no Exception.
+        # Some values in the environment make obstore panic, which is not an Exception.
         if type(error).__name__ != "PanicException":
             raise
         raise ValueError(
@@ -471,9 +480,9 @@ def _connect(
 
 
 def _pause_after(error: BaseError, pauses: Iterator[float]) -> float:
-    """How long to wait before an answer that was cut off is read anew; all else raises.
+    """How long to wait before repeating a request whose response was cut off. Raises other errors.
 
-    obstore makes a request anew that has no answer, and not one whose answer ends in its midst.
+    obstore repeats a request without a response, but not one whose response ends early.
     """
     pause = next(pauses, None) if _CUT_OFF in str(error) else None
     if pause is None:
@@ -488,7 +497,7 @@ def _endpoint(config: Mapping[str, str]) -> str:
 
 
 def _is_compatible(bucket: str, config: Mapping[str, str]) -> bool:
-    """Whether a service speaks the protocol of S3 and is not Amazon's."""
+    """Whether a service with the S3 protocol is not Amazon's."""
     if not bucket.startswith("s3"):
         return False
     host = urlsplit(_endpoint(config)).hostname or ""
@@ -496,13 +505,13 @@ def _is_compatible(bucket: str, config: Mapping[str, str]) -> bool:
 
 
 def _reason(error: Exception, options: tuple[tuple[str, str], ...]) -> str:
-    """What went wrong, on one line, without secrets."""
+    """The cause of an error on one line, without secrets."""
     text = _scrubbed(str(error).partition("\n\nDebug source")[0], options)
     return " ".join(text.split())[:400].rstrip(".")
 
 
 def _without_secrets(error: Exception, options: tuple[tuple[str, str], ...]) -> Exception:
-    """The error itself, or when its text tells a secret, one that does not."""
+    """The error itself or, if its message contains a secret, one without it."""
     text = _scrubbed(str(error), options)
     return error if text == str(error) else OSError(text)
 
@@ -517,21 +526,21 @@ def _scrubbed(text: str, options: tuple[tuple[str, str], ...]) -> str:
 
 
 _MEMORY = "memory://"
-# S3 takes no part of an upload below 5 MiB, except the last.
+# In S3, every part of an upload except the last one must have at least 5 MiB.
 _PART_BYTES = 8 << 20
-# A request takes about as long as the transfer of so many bytes: up to here, one for all is best.
+# A request takes about as long as transferring this many bytes, so smaller objects are read whole.
 _WHOLE_READ_BYTES = 8 << 20
-# A footer with the metadata of many column chunks fits.
+# Enough for a footer with the metadata of many column chunks.
 _READ_AHEAD_BYTES = 1 << 18
 _PARALLEL_REQUESTS = 32
 _CONNECTING = Lock()
 _CHECKED: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-"""The buckets, with their options, of which this process knows that conditions count there."""
+"""Buckets, with options, for which this process has verified that conditions are enforced."""
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _MAKING = ("write", "create")
 _CUT_OFF = "response body error"
 _CREDENTIALS_OF = ("AWS_", "AZURE_", "GOOGLE_")
-# Shorter texts keep nothing secret, and occur in other words.
+# Shorter strings are no real secrets, and occur in other words.
 _SECRET_LENGTH_MIN = 6
 _SECRET_OPTION = re.compile("key|secret|token|sas|password|credential", re.IGNORECASE)
 _ENDPOINT_VARIABLES = (
@@ -542,7 +551,7 @@ _ENDPOINT_VARIABLES = (
     "AZURE_ENDPOINT",
 )
 
-# obstore keeps these apart from the options of a service.
+# obstore keeps these separate from the options of a service.
 _CLIENT_OPTIONS = frozenset(
     {
         "allow_http",

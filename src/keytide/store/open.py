@@ -1,4 +1,4 @@
-"""From a path or URI to a store."""
+"""Opens the store for a path or URI."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["open_store", "store_of_file", "takes_options"]
 
 
 def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
-    """The store at `location`; nothing is read or written yet.
+    """The store at `location`. Nothing is read or written yet.
 
-    A plain path or `file:` URI is a local directory, which need not exist. `s3://`, `gs://`,
-    `az://` and `abfss://` are object stores, with obstore's `options` or environment variables.
-    `memory://name` lasts as long as the process.
+    A plain path or `file:` URI is a local directory, which may not exist yet. `s3://`, `gs://`,
+    `az://` and `abfss://` are object stores, configured by obstore's `options` or environment
+    variables. `memory://name` exists as long as the process.
 
     Raises `InvalidError` for an unknown scheme, an option that the store does not know, and for
-    credentials inside the URI, which would show up in messages.
+    credentials inside the URI, because these would appear in messages.
     """
     text = os.fspath(location)
     if text.startswith("file:"):
@@ -43,16 +43,16 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
 
 
 def takes_options(location: str) -> bool:
-    """Whether the store at a location can have options: an object store, and no local disk."""
+    """Whether the store at a location accepts options. Only object stores do."""
     return "://" in location and not location.startswith("file:")
 
 
 def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
-    """The store of the folder in which a file lies, and the file's name there.
+    """The store of the folder that contains a file, and the file's name in it.
 
-    `uri` is one that the table format stores, in which a percent sign is a percent sign. In the
-    bucket of the store `near` it has that store's options, and far away that store's cache. Raises
-    as `open_store`.
+    `uri` is in the form that the table format stores, in which a percent sign is not an escape. If
+    the file is in the bucket of the store `near`, it gets that store's options. In any object store
+    it gets that store's cache. Raises as `open_store`.
     """
     folder, _, name = uri.rpartition("/")
     if folder.startswith("file:"):

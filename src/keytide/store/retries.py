@@ -1,4 +1,4 @@
-"""How often, and for how long, a request to an object store that failed is made again."""
+"""How often, and for how long, a failed request to an object store is repeated."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ RETRY_OPTIONS = frozenset({MAX_RETRIES, RETRY_TIMEOUT})
 _WAIT_S_MIN = 0.1
 _WAIT_S_MAX = 15.0
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-# A second try is to be over some day, also where somebody means "for ever".
+# Retries must end some day, even if the option means "forever".
 _RETRIES_MAX = 1000
 _TIMEOUT_S_MAX = 24 * 3600
 
 
 @dataclass(frozen=True)
 class Retries:
-    """So many at most, and none that would begin after so long."""
+    """Limits on the number of retries, and on the time after which no retry starts."""
 
     count: int = 5
     within: timedelta = timedelta(seconds=60)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Retries:
-        """What the options of a store say. Raises `ValueError` for what is no number or time."""
+        """The limits that the options of a store set.
+
+        Raises `ValueError` for an invalid number or time.
+        """
         given = {key.lower(): value for key, value in options.items()}
         count = given.get(MAX_RETRIES, str(cls.count)).strip()
         if not count.isdecimal() or int(count) > _RETRIES_MAX:
@@ -42,7 +45,8 @@ class Retries:
         return cls(int(count), cls.within if timeout is None else _time(timeout))
 
     def pauses(self) -> Iterator[float]:
-        """Waits in seconds that double up to a limit, with jitter so that racers part."""
+        """Waiting times in seconds, which double up to a limit, with jitter to separate racing
+        writers."""
         left, longest = self.within.total_seconds(), 2 * _WAIT_S_MIN
         for _ in range(self.count):
             pause = random.uniform(longest / 2, longest)

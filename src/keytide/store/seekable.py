@@ -1,4 +1,4 @@
-"""Files that are read by positions, whatever brings the bytes."""
+"""Seekable files on top of any function that reads byte ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["SeekableReader"]
 
 
 class SeekableReader(io.RawIOBase):
-    """A file of `size` bytes for readers that seek. Not for several threads at once."""
+    """A file of `size` bytes for readers that seek. Not safe for several threads."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -19,7 +19,7 @@ class SeekableReader(io.RawIOBase):
 
     @abstractmethod
     def bytes_at(self, position: int, length: int) -> bytes:
-        """`length` bytes, at least one and none beyond the end; fewer where the file lacks them."""
+        """`length` bytes, at least one and none beyond the end. Fewer if the file is truncated."""
 
     def readable(self) -> bool:
         """True."""
@@ -30,17 +30,17 @@ class SeekableReader(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """The position of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Have the next read begin elsewhere; not before the file does."""
+        """Set the position of the next read. It cannot be negative."""
         origin = (0, self._position, self.size)[whence]
         self._position = max(0, origin + offset)
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Bytes from the position on, up to the end of the file."""
+        """Bytes from the position, up to the end of the file."""
         left = max(0, self.size - self._position)
         length = left if size is None or size < 0 else min(size, left)
         found = self.bytes_at(self._position, length) if length else b""
@@ -48,7 +48,7 @@ class SeekableReader(io.RawIOBase):
         return found
 
     def readinto(self, target: Any, /) -> int:
-        """The same into a buffer."""
+        """Read into a buffer."""
         data = self.read(len(target))
         target[: len(data)] = data
         return len(data)

@@ -1,4 +1,4 @@
-"""Writes that are under way while their maker goes on."""
+"""Writes in the background."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _UNDER_WAY_MAX = 16
 
 
 class Uploads:
-    """Writes in threads, at most so many at a time. Safe to share between threads."""
+    """Writes in threads, with a limit on how many run in parallel.
+
+    Safe to share between threads.
+    """
 
     def __init__(self) -> None:
         self._begun: list[Future[None]] = []
@@ -23,7 +26,7 @@ class Uploads:
         self._lock = Lock()
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Begin a write, once there is room for one more."""
+        """Start a write, once fewer than the maximum are running."""
         self._room.acquire()
         future = begin(write)
         future.add_done_callback(lambda _: self._room.release())
@@ -31,13 +34,13 @@ class Uploads:
             self._begun.append(future)
 
     def wait(self) -> None:
-        """Wait until no write is under way."""
+        """Wait until no write is running."""
         with self._lock:
             begun = list(self._begun)
         wait(begun)
 
     def settle(self) -> None:
-        """Wait for all writes. Raises what the first one that failed has raised, once."""
+        """Wait for all writes. Raises the error of the first one that failed, once."""
         with self._lock:
             begun, self._begun = self._begun, []
         wait(begun)
