@@ -2,9 +2,9 @@
 
     python scripts/reference_pages.py
 
-Commands are told by their own help, procedures and system tables by their signatures and columns,
-errors by their classes. What the source does not say in a reader's words stands in
-`reference_words.py`, and a name without such words is an error here.
+Commands are described by their own help, procedures and system tables by their signatures and
+columns, errors by their classes. Descriptions that the source lacks are in `reference_words.py`; a
+name without one is an error here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cli_page() -> str:
     ]
     parts = [
         CLI_HEAD.replace("{note}", _NOTE).replace("{options}", _options(group)),
-        "## Commands\n\n| Command | |\n|---|---|\n" + "\n".join(rows),
+        "## Commands\n\n| Command | Description |\n|---|---|\n" + "\n".join(rows),
         *(_command(name, command) for name, command in commands.items()),
     ]
     return "\n\n".join(parts) + "\n"
@@ -111,7 +111,7 @@ def _options(command: Any) -> str:
         for each in command.params
         if each.name not in ("help", "install_completion", "show_completion")
     ]
-    return "| | Value | |\n|---|---|---|\n" + "\n".join(rows) if rows else ""
+    return "| Name | Value | Description |\n|---|---|---|\n" + "\n".join(rows) if rows else ""
 
 
 def _names(parameter: Any) -> str:
@@ -128,15 +128,15 @@ def _value(parameter: Any, annotation: Any) -> str:
         return "flag"
     told = " or ".join(dict.fromkeys(_COMMAND_TYPES.get(each) or _choices(each) for each in types))
     if parameter.multiple or parameter.nargs == -1:
-        told += ", may be repeated"
+        told += ", can be repeated"
     default = getattr(parameter.default, "value", parameter.default)
     if isinstance(default, str | int | float) and not isinstance(default, bool):
-        told += f"; left out: `{default}`"
+        told += f"; default: `{default}`"
     variable = parameter.envvar
-    return f"{told}; or `{variable}` in the environment" if variable else told
+    return f"{told}; or environment variable `{variable}`" if variable else told
 
 
-_COMMAND_TYPES = {str: "text", int: "whole number", float: "number"}
+_COMMAND_TYPES = {str: "string", int: "integer", float: "number"}
 
 
 def _choices(type_: Any) -> str:
@@ -147,7 +147,7 @@ def _choices(type_: Any) -> str:
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:
-    """The types of what is typed: of `Annotated[list[str] | None, ...]` it is text."""
+    """The types of what is typed: of `Annotated[list[str] | None, ...]` it is string."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _plain_types(arguments[0])
@@ -179,17 +179,17 @@ def _procedure(name: str, meaning: str) -> str:
     call = ", ".join(
         f"{each.name}..." if each.kind is each.VAR_POSITIONAL else each.name for each in parameters
     )
-    table = "| Argument | Type | Left out |\n|---|---|---|\n" + "\n".join(rows)
+    table = "| Argument | Type | Default |\n|---|---|---|\n" + "\n".join(rows)
     return f"### `sys.{name}`\n\n{meaning}\n\n```text\nCALL sys.{name}({call})\n```\n\n{table}"
 
 
-_TYPES = {"str": "text", "int": "whole number", "bool": "boolean", "float": "number",
+_TYPES = {"str": "string", "int": "integer", "bool": "boolean", "float": "number",
           "datetime": "time", "date": "time", "Any": "value of the column"}  # fmt: skip
 
 
 def _type(parameter: inspect.Parameter) -> str:
     told = dict.fromkeys(_type_names(parameter.annotation))
-    if "time" in told:  # which is a text, a date, a timestamp or a number of milliseconds
+    if "time" in told:  # which is a string, a date, a timestamp or a number of milliseconds
         return "time"
     return " or ".join(told)
 
@@ -208,7 +208,7 @@ def _type_names(annotation: Any) -> Iterator[str]:
 
 def _default(parameter: inspect.Parameter) -> str:
     if parameter.kind is parameter.VAR_POSITIONAL:
-        return "any number"
+        return "any number of values"
     if parameter.default is parameter.empty:
         return "required"
     shown = parameter.default
@@ -234,14 +234,17 @@ def _system_table(name: str, schema: pa.Schema) -> str:
         return f"## `{name}`\n\n{meaning}"
     _same(columns, schema.names, f"SYSTEM_TABLE_ROWS[{name!r}]")
     rows = [f"| `{field.name}` | {field.type} | {columns[field.name]} |" for field in schema]
-    return f"## `{name}`\n\n{meaning}\n\n| Column | Type | |\n|---|---|---|\n" + "\n".join(rows)
+    return (
+        f"## `{name}`\n\n{meaning}\n\n| Column | Type | Description |\n|---|---|---|\n"
+        + "\n".join(rows)
+    )
 
 
 # -- errors ----------------------------------------------------------------------------------------
 
 
 def errors_page() -> str:
-    """Every class of errors with the way out."""
+    """Every class of errors and how to fix them."""
     classes = [getattr(errors, name) for name in errors.__all__]
     _same(ERRORS, errors.__all__, "ERRORS")
     ordered = sorted(classes, key=lambda each: [*ERRORS].index(each.__name__))

@@ -1,21 +1,21 @@
-"""Every error Keytide raises, grouped by what the caller can do about it.
+"""Every error that Keytide raises, grouped by what the caller can do about it.
 
 ::
 
     KeytideError
-    ├── InvalidError        (ValueError)           mend the argument, option, schema or row
-    │   └── OverflowingError                   a merge function's result is too large
+    ├── InvalidError        (ValueError)           correct the argument, option, schema or row
+    │   └── OverflowingError                   the result of a merge function is too large
     ├── NotFoundError       (KeyError)             name something that exists
     ├── AlreadyExistsError  (FileExistsError)      choose another name
-    ├── ConflictError       (RuntimeError)         redo the work on the newest snapshot
-    ├── DataError           (OSError)              a stored file is missing, torn or unwritable
-    ├── UnsupportedError    (NotImplementedError)  the table needs something this release lacks
-    ├── ConnectorError      (RuntimeError)         mend the connector: it breaks its contract
-    └── SetupError          (RuntimeError)         mend the environment: Java, a missing extra
+    ├── ConflictError       (RuntimeError)         run the same call again
+    ├── DataError           (OSError)              a file is missing, damaged or unwritable
+    ├── UnsupportedError    (NotImplementedError)  this release does not support a feature
+    ├── ConnectorError      (RuntimeError)         correct the connector
+    └── SetupError          (RuntimeError)         install Java or a missing extra
 
-Each class is also a subclass of the builtin exception that a caller would already catch. Messages
-are for people and may change: table, column, option or file, the value found, what was expected,
-the way out. Classes are for programs and stay.
+Each class is also a subclass of a builtin exception that a caller would expect. Messages name the
+table, column, option or file, the value found, what was expected and how to fix it. They are for
+people and can change; the classes are for programs and do not change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class KeytideError(Exception):
-    """The root of all errors that Keytide raises on purpose."""
+    """The base class of all errors that Keytide raises."""
 
     def __str__(self) -> str:
         # KeyError would show the repr of its argument; people should read the sentence.
@@ -44,40 +44,40 @@ class KeytideError(Exception):
 
 
 class InvalidError(KeytideError, ValueError):
-    """The input is wrong: an option, a schema, a predicate or rows. Nothing was written."""
+    """The input is invalid: an option, a schema, a condition or a row. Nothing was written."""
 
 
 class OverflowingError(InvalidError):
-    """The result of a merge function does not fit its column: the values were too large."""
+    """The result of a merge function does not fit its column because the values are too large."""
 
 
 class NotFoundError(KeytideError, KeyError):
-    """A table, column, snapshot or option of that name does not exist."""
+    """A table, column, snapshot or option with this name does not exist."""
 
 
 class AlreadyExistsError(KeytideError, FileExistsError):
-    """The name is taken."""
+    """The name already exists."""
 
 
 class ConflictError(KeytideError, RuntimeError):
-    """Another writer changed what this work was based on. Nothing was committed; redo it."""
+    """Another writer changed data that this operation depends on. Nothing was committed."""
 
 
 class DataError(KeytideError, OSError):
-    """A stored file is missing, torn, or cannot be written (a full disk, for example)."""
+    """A stored file is missing or damaged, or cannot be written, for example on a full disk."""
 
 
 class UnsupportedError(KeytideError, NotImplementedError):
-    """The table is sound, but uses a feature or format version that this release lacks."""
+    """The table is valid, but needs a feature or format version that this release lacks."""
 
 
 class ConnectorError(KeytideError, RuntimeError):
-    """A connector of row-level changes broke its contract; `keytide.dml.spi` says what that is."""
+    """A connector for row-level changes violates its contract, which `keytide.dml.spi` defines."""
 
 
 class SetupError(KeytideError, RuntimeError):
-    """The environment lacks something: a Java runtime, an optional dependency."""
+    """The environment lacks something, such as a Java runtime or an optional dependency."""
 
 
 class KeytideWarning(UserWarning):
-    """What was done is sound, but may not mean what was meant; the message says why."""
+    """The operation succeeded, but may not do what you intended; the message says why."""
