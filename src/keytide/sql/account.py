@@ -1,9 +1,9 @@
-"""Whether a parsed tree accounts for every word of its text.
+"""Checks that a parsed tree uses every token of its text.
 
-The parser of SQL takes parts of some texts that it does not keep: of `SET a = 1 SET b = 2` all but
-the last one, of `FROM u VALUES (1)` the table. So each word of a text is looked for in its tree,
-and one that is missing is tried: a text that differs in this word alone and has the same tree shows
-that the word was not read. The trial is what refuses a text; the search only saves trials.
+sqlglot's parser drops parts of some texts: from `SET a = 1 SET b = 2` all but the last one, from
+`FROM u VALUES (1)` the table. So each word of a text is looked up in the tree, and a missing word
+is tested: if changing this word alone gives the same tree, the parser did not use the word. Only
+the test refuses a text. The lookup just saves tests.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _Parse = Callable[[Sequence[Token]], "exp.Expr | None"]
 
 
 def unread(tokens: Sequence[Token], tree: exp.Expr, parse: _Parse) -> tuple[int, str] | None:
-    """The place of the first word that the tree does not depend on, and what is wrong with it.
+    """The position of the first word that the tree does not depend on, and what is wrong with it.
 
-    `parse` makes a tree of tokens, or None of what does not parse.
+    `parse` creates a tree from tokens, or None if they do not parse.
     """
     tried: Counter[tuple[TokenType, ...]] = Counter()
     for index in _doubtful(tokens, tree):
@@ -35,11 +35,11 @@ def unread(tokens: Sequence[Token], tree: exp.Expr, parse: _Parse) -> tuple[int,
 
 
 _TRIALS = 8
-"""How many words with the same kinds of neighbours are tried, so that long texts stay cheap."""
+"""How many words with the same kinds of neighbors are tested, to keep long texts cheap."""
 
 
 def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
-    """The words of which the tree has fewer than the text, and signs that lead to nothing."""
+    """Words that occur less often in the tree than in the text, and symbols without effect."""
     words = [_TYPES.get(token.token_type) or token.text.upper() for token in tokens]
     missing = Counter(words)
     missing.subtract(_said(tree))
@@ -60,7 +60,7 @@ def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
 
 
 def _is_length(tokens: Sequence[Token], index: int) -> bool:
-    """Whether it is that of a text's type, which no engine heeds in a CAST."""
+    """Whether it is the length of a string type, which no engine applies in a CAST."""
     if index < 2 or tokens[index - 1].token_type is not TokenType.L_PAREN:
         return False
     return tokens[index - 2].token_type in _TEXTS or tokens[index - 2].text.upper() == "VARYING"
@@ -71,7 +71,7 @@ def _is_wordlike(word: str) -> bool:
 
 
 def _others(tokens: Sequence[Token], index: int) -> Iterator[list[Token]]:
-    """Texts with another word in place of one, and without it if SQL lets no one leave it out."""
+    """Texts with another word in this place, and without the word unless SQL makes it optional."""
     token, before, after = tokens[index], tokens[:index], tokens[index + 1 :]
     suffix = _VALUES.get(token.token_type)
     if token.token_type not in _SIGNS:
@@ -84,7 +84,7 @@ def _others(tokens: Sequence[Token], index: int) -> Iterator[list[Token]]:
 
 
 def _reason(tokens: Sequence[Token], index: int) -> tuple[int, str]:
-    """Where the clause of an unread word is given once more, or else the word itself."""
+    """Where the clause of an unused word is repeated, otherwise the word itself."""
     clause = next((i for i in _level(tokens, index, -1) if tokens[i].token_type in _CLAUSES), None)
     if clause is not None:
         kind = tokens[clause].token_type
@@ -99,7 +99,7 @@ def _reason(tokens: Sequence[Token], index: int) -> tuple[int, str]:
 
 
 def _level(tokens: Sequence[Token], index: int, step: int) -> Iterator[int]:
-    """The tokens from one on in a direction, of its own brackets and its own SELECT alone."""
+    """The tokens from one on in a direction, within the same brackets and the same SELECT."""
     depth = 0
     while 0 <= index < len(tokens):
         kind = tokens[index].token_type
@@ -113,7 +113,7 @@ def _level(tokens: Sequence[Token], index: int, step: int) -> Iterator[int]:
 
 _VALUES = {TokenType.IDENTIFIER: "zq", TokenType.STRING: "zq", TokenType.NUMBER: "7",
            TokenType.HEX_STRING: "00"}  # fmt: skip
-"""Tokens that stand for themselves, with what makes others of them."""
+"""Tokens that are values, with functions that create other values."""
 
 _TEXTS = frozenset({TokenType.CHAR, TokenType.NCHAR, TokenType.VARCHAR, TokenType.NVARCHAR})
 _SIGNS = frozenset({TokenType.COMMA, TokenType.ALIAS})
@@ -127,7 +127,7 @@ _CLAUSES = frozenset({TokenType.SET, TokenType.FROM, TokenType.USING, TokenType.
 _ENDS = frozenset({None, TokenType.R_PAREN, TokenType.R_BRACKET, *_QUERIES, *_CLAUSES})
 
 _TYPES = {kind: kind.name for kind in TokenType if kind.name in exp.DType.__members__}
-"""Names of types, which have other names in SQL: STRING is TEXT, and `7L` has a BIGINT."""
+"""Type names that SQL spells in several ways: STRING is TEXT, and `7L` is a BIGINT."""
 
 _OPTIONAL = frozenset(
     {"ALL", "AND", "ARRAY", "ASC", "BETWEEN", "BOTH", "CURRENT", "DISTINCT", "ESCAPE", "FIRST",
@@ -135,15 +135,15 @@ _OPTIONAL = frozenset(
      "OUTER", "PERCENT", "PRECISION", "RESPECT", "ROW", "ROWS", "TABLE", "THEN", "TIME", "TO",
      "TRUE", "USING", "VARYING", "WHERE", "WITH", "WITHOUT", "ZONE"}
 )  # fmt: skip
-"""Words that SQL lets one leave out somewhere, as in UNION DISTINCT and FETCH FIRST 1 ROW ONLY, or
-that its parser does not miss, as in `a NOT NULL` and `WHEN a DELETE`."""
+"""Words that SQL makes optional, as in UNION DISTINCT and FETCH FIRST 1 ROW ONLY, or that the
+parser does not require, as in `a NOT NULL` and `WHEN a DELETE`."""
 
 
 # -- what a tree says ------------------------------------------------------------------------------
 
 
 def _said(tree: exp.Expr) -> Counter[str]:
-    """The words that a tree has, or that its nodes are written with."""
+    """The words that a tree contains, or that its nodes are written with."""
     found: list[str] = []
     nodes = [tree]
     while nodes:
@@ -187,4 +187,4 @@ _WRITTEN: dict[type[exp.Expr], tuple[str, ...]] = {
     exp.When: ("MATCHED", "NOT", "BY", "SOURCE", "AND", "THEN"),
     exp.Window: ("OVER", "PARTITION BY"),
 }
-"""Words of nodes beside their names and values, for clauses that many statements have."""
+"""Words of nodes other than their names and values, for clauses that many statements have."""

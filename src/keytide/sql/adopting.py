@@ -1,4 +1,4 @@
-"""Procedures that make tables of the lake of tables that others keep."""
+"""Procedures that adopt tables of other formats."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def _columns(text: str | None) -> list[str]:
 
 
 def _options(procedure: str, text: str | None) -> Mapping[str, str]:
-    """Options as `key=value,key=value`; what has no `=` belongs to the value before it.
+    """Options written as `key=value,key=value`. A part without `=` belongs to the value before it.
 
-    Raises `InvalidError` for a text that begins with no key, and for a key that is given twice.
+    Raises `InvalidError` for a string that does not begin with a key, and for a duplicate key.
     """
     found: dict[str, str] = {}
     key = ""

@@ -1,7 +1,7 @@
-"""Which values SQL stores in a column: the rules of INSERT.
+"""The assignment rules of INSERT: which values SQL stores in a column.
 
-Numbers go into any numeric column that holds them without loss, texts into columns of dates and
-times, dates into timestamps. Any other conversion needs a CAST.
+A number can go to any numeric column that holds it without loss, a string to date and time columns,
+and a date to a timestamp column. Any other conversion needs a CAST.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["assign", "check_assignable", "stored_values"]
 
 
 def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
-    """The column of a query's result in the type of a table's column.
+    """A column of a query result, converted to the type of a table column.
 
-    Raises `InvalidError` naming the column, both types and the first value that does not fit.
+    Raises `InvalidError`, which names the column, both types and the first value that does not fit.
     """
     target = field.type.to_arrow()
     if column.type.equals(target) and not types.is_timestamp(target):
         return column
     if column.null_count == len(column):
-        # NULL alone has a type of the engine's choice.
+        # The engine chooses an arbitrary type for a column that is only NULL.
         return pa.chunked_array([pa.nulls(len(column), target)])
     check_assignable(column.type, field, table)
     try:
@@ -46,9 +46,9 @@ def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray
 def stored_values(
     columns: Sequence[pa.ChunkedArray], fields: Sequence[Field], table: str
 ) -> list[pa.Array]:
-    """New values as columns hold them.
+    """New values in the types of their columns.
 
-    Raises `InvalidError` for a type or value that a column does not take, NULL among them.
+    Raises `InvalidError` for a type or value that a column does not accept, including NULL.
     """
     made = []
     for column, field in zip(columns, fields, strict=True):
@@ -63,7 +63,7 @@ def stored_values(
 
 
 def check_assignable(source: pa.DataType, field: Field, table: str) -> None:
-    """Refuse types between which SQL does not convert without a CAST."""
+    """Refuse types that SQL does not convert without a CAST."""
     if not _is_assignable(source, field.type.to_arrow()):
         raise InvalidError(
             f"table {table}: column {field.name!r} is {field.type.sql()}, the query returns "
@@ -124,12 +124,13 @@ def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
     if array.type.equals(target):
         return array
     if types.is_struct(target):
-        # Members of ROW(...) have no names of their own: position decides.
+        # The fields of ROW(...) have no names, so their position decides.
         members = [_stored(array.field(i), target.field(i).type) for i in range(len(target))]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(members, fields=list(target), mask=mask)
     if types.is_map(target):
-        # Neither is sliced: engines give whole chunks, and a concatenation is one for sure.
+        # The result must not be a slice. Engines return whole chunks, and concatenating guarantees
+        # it.
         whole = pa.concat_arrays([array])
         keys, items = _stored(whole.keys, target.key_type), _stored(whole.items, target.item_type)
         return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=_mask(whole))
@@ -145,20 +146,20 @@ def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _stored_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Finer fractions of a second are cut off; texts and times without a zone are in UTC."""
+    """Smaller fractions of a second are truncated. Strings and times without a zone are in UTC."""
     if not types.is_timestamp(array.type):
         unit = "ns" if target.unit == "ns" else "us"
         if _class(array.type) == "text":
             array = pc.replace_substring_regex(array, _TOO_FINE[unit], r"\1")
         array = array.cast(pa.timestamp(unit))
-    # The same moments: a zone only shows them, and rounding down should not depend on it.
+    # The same instants in UTC, because rounding down must not depend on the time zone.
     array = array.cast(pa.timestamp(array.type.unit, tz=array.type.tz and "UTC"))
     array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
     return array.cast(pa.timestamp(target.unit, array.type.tz)).cast(target)
 
 
 def _cut(array: pa.Array, field: Field) -> pa.Array:
-    """Moments without fractions of a second that the column does not hold, but its unit does."""
+    """Truncate fractions of a second that the column does not hold but its Arrow unit does."""
     precision = field.type.precision if isinstance(field.type, AtomicType) else None
     spare = 0 if precision is None else _DIGITS[array.type.unit] - precision
     if spare <= 0:
@@ -170,13 +171,13 @@ def _cut(array: pa.Array, field: Field) -> pa.Array:
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _TOO_FINE = {"us": r"(\.\d{6})\d+", "ns": r"(\.\d{9})\d+"}
-"""What of a text no unit of Arrow holds."""
+"""Digits of a string that no Arrow unit can hold."""
 _UNIT_NAMES = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
 
 
 def _stored_float(array: pa.Array, target: pa.DataType) -> pa.Array:
     if types.is_decimal(array.type):
-        array = array.cast(pa.string())  # the nearest number; Arrow's own cast misses it
+        array = array.cast(pa.string())  # the nearest number, which Arrow's own cast does not give
     return array.cast(pa.float64()).cast(target, safe=False)
 
 

@@ -1,9 +1,10 @@
-"""Conditions of a query: what decides about rows is BOOLEAN, whichever engine computes it.
+"""Conditions in a query must be BOOLEAN, whichever engine evaluates them.
 
-Engines take numbers and texts for conditions, each its own ones; a date without quotes, which is a
-number, would then stand for every row. So what stands where a condition belongs is refused where
-its type is known to be another one. What only an engine can type is marked, and the engine holds
-it to be BOOLEAN: DuckDB by a macro that takes nothing else, Spark by CASE, which does not either.
+Engines accept numbers and strings as conditions, each engine different ones. A date without quotes,
+which is a number, would then be true for every row. So a condition is refused if its type is known
+and is not BOOLEAN. If only the engine can determine the type, the condition is marked, and the
+engine enforces BOOLEAN: DuckDB by a macro that accepts nothing else, and Spark by CASE, which does
+not either.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from keytide.types import Field
 __all__ = ["CONDITION", "DUCKDB_MACRO", "marked_conditions", "refused_condition", "spark_condition"]
 
 CONDITION = "condition"
-"""The mark, in the meta of an expression, of one that is a condition of a statement."""
+"""The mark, in the meta of an expression, for a condition of a statement."""
 
 _FUNCTION = "keytide_condition"
 DUCKDB_MACRO = f"CREATE MACRO {_FUNCTION}(c BOOLEAN) AS c"
-"""What defines, on DuckDB, the function that marks conditions."""
+"""The definition of the DuckDB function that marks conditions."""
 
 
 def marked_conditions(tree: exp.Expr, fields: Mapping[str, Sequence[Field]], text: str) -> exp.Expr:
-    """The tree with the conditions marked whose types only an engine can tell.
+    """The tree, with conditions marked whose type only the engine can determine.
 
-    `fields` are the columns of the tables by name. Raises `InvalidError` pointing into `text` for
-    one that is known to be of another type than BOOLEAN.
+    `fields` are the columns of the tables by name. Raises `InvalidError`, pointing into `text`, for
+    a condition that is known not to be BOOLEAN.
     """
     found = [node for node in _conditions(tree) if not isinstance(node, _BOOLEAN)]
     if not found:
         return tree
     types = _types(tree, found, fields)
     for place, node in enumerate(found):
-        if isinstance(node, exp.Null):  # of no type, which Spark does not take
+        if isinstance(node, exp.Null):  # it has no type, which Spark does not accept
             node.replace(exp.cast(node.copy(), exp.DType.BOOLEAN))
             continue
         type_ = types.get(place)
@@ -52,7 +53,7 @@ def marked_conditions(tree: exp.Expr, fields: Mapping[str, Sequence[Field]], tex
 
 
 def spark_condition(node: exp.Expr) -> exp.Expr:
-    """A marked condition as Spark holds it to be BOOLEAN; other nodes as they are."""
+    """A marked condition in the form in which Spark enforces BOOLEAN. Other nodes are unchanged."""
     if not _is_mark(node):
         return node
     inner: exp.Expr = node.expressions[0].transform(spark_condition)
@@ -60,14 +61,14 @@ def spark_condition(node: exp.Expr) -> exp.Expr:
     while isinstance(parent, exp.Paren):
         parent = parent.parent
     if not isinstance(parent, exp.Connector | exp.Not):
-        return inner  # Spark takes nothing but BOOLEAN there
+        return inner  # Spark accepts only BOOLEAN there
     return exp.Paren(this=exp.Case().when(inner.copy(), exp.true()).else_(inner.copy()))
 
 
 def refused_condition(tree: exp.Expr, message: str, text: str) -> InvalidError | None:
-    """The error for a marked condition that DuckDB does not take; None for other messages of it.
+    """The error for a marked condition that DuckDB refuses, None for its other errors.
 
-    Where there are many it is open which one is meant, so all are named.
+    If there are several conditions, it is unknown which one is meant, so all are named.
     """
     marks = [node.expressions[0] for node in tree.walk() if _is_mark(node)]
     if _FUNCTION not in message or not marks:
@@ -85,11 +86,11 @@ def _is_mark(node: exp.Expr) -> bool:
 
 
 _BOOLEAN = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean)
-"""What is a condition whatever it is made of; the operands of some are conditions themselves."""
+"""Expressions that are always BOOLEAN. The operands of some are conditions themselves."""
 
 
 def _conditions(tree: exp.Expr) -> Iterator[exp.Expr]:
-    """What stands where a condition belongs, without parentheses around it."""
+    """The expressions where a condition is required, without surrounding parentheses."""
     for node in tree.walk():
         if isinstance(node, exp.Where | exp.Having | exp.Qualify | exp.Not):
             yield _plain(node.this)
@@ -110,7 +111,7 @@ def _plain(node: exp.Expr) -> exp.Expr:
 
 
 def _is_of_a_value(branch: exp.If) -> bool:
-    """Whether it is of a CASE that compares one value with many."""
+    """Whether it belongs to a CASE that compares one value with several."""
     return isinstance(branch.parent, exp.Case) and branch.parent.args.get("this") is not None
 
 
@@ -118,14 +119,14 @@ def _is_of_a_value(branch: exp.If) -> bool:
 
 _TYPED = (exp.Column, exp.Literal, exp.Cast, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
           exp.DPipe)  # fmt: skip
-"""Of these the parser tells the type that every engine gives them; of functions it may not."""
+"""Expressions whose type the parser knows as every engine does. This is not so for functions."""
 _PLACE = "condition_place"
 
 
 def _types(
     tree: exp.Expr, found: Sequence[exp.Expr], fields: Mapping[str, Sequence[Field]]
 ) -> dict[int, exp.DataType]:
-    """The types of conditions, by their places among them, as far as they can be told."""
+    """The types of conditions, by their index, where they can be determined."""
     for place, node in enumerate(found):
         node.meta[_PLACE] = place
     try:
@@ -143,7 +144,7 @@ def _types(
 
 
 def _is_known(node: exp.Expr) -> bool:
-    """Whether its type is, and those of all that it is made of."""
+    """Whether its type is known, and the types of all its parts."""
     return all(n.type is not None and not n.is_type(exp.DType.UNKNOWN)
                for n in node.walk() if isinstance(n, exp.Condition))  # fmt: skip
 

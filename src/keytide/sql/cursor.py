@@ -1,4 +1,4 @@
-"""A walk over the tokens of one statement, with errors that point at the place."""
+"""A cursor over the tokens of one statement, with errors that point at the position."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ T = TypeVar("T")
 
 
 class Cursor:
-    """A position before one token of a statement; `text` is the whole SQL text.
+    """A position before one token of a statement. `text` is the whole SQL text.
 
-    `hints` are the options of `/*+ OPTIONS(...) */`, by the place where what they follow ends.
+    `hints` are the options of `/*+ OPTIONS(...) */`, by the position where the token before them
+    ends.
     """
 
     def __init__(
@@ -38,54 +39,54 @@ class Cursor:
 
     @property
     def at_end(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all tokens were consumed."""
         return self._position >= len(self._tokens)
 
     @property
     def start(self) -> int:
-        """The place of the next token in the text."""
+        """The position of the next token in the text."""
         return self.end if self.at_end else int(self._tokens[self._position].start)
 
     @property
     def end(self) -> int:
-        """The place after the last token."""
+        """The position after the last token."""
         return int(self._tokens[-1].end) + 1 if self._tokens else len(self.text)
 
     def peek(self, offset: int = 0) -> str:
-        """A coming token as it stands in the text, in upper case; '' after the end."""
+        """A following token in upper case, '' after the end."""
         index = self._position + offset
         return self._source(self._tokens[index]).upper() if index < len(self._tokens) else ""
 
     def accept(self, *words: str) -> bool:
-        """Take these words if they come next."""
+        """Consume these words if they come next."""
         if not self._comes(words):
             return False
         self._position += len(words)
         return True
 
     def expect(self, *words: str) -> None:
-        """Take these words, which must come next."""
+        """Consume these words, which must come next."""
         if not self.accept(*words):
             raise self.error(f"expected {' '.join(words)}")
 
     def expect_end(self) -> None:
-        """Refuse what is left over."""
+        """Refuse remaining tokens."""
         if not self.at_end:
             raise self.error("expected the end of the statement")
         for place in self.hints:
             raise self.error_at(place, "a hint OPTIONS belongs behind the name of a table to read")
 
     def find(self, word: str, *, before: int | None = None) -> int | None:
-        """Where a word last stands in the statement, before a place if one is given."""
+        """The last position of a word in the statement, optionally before a given position."""
         found = [int(t.start) for t in self._tokens if self._source(t).upper() == word]
         return max((start for start in found if before is None or start <= before), default=None)
 
     def error_at(self, place: int, message: str) -> InvalidError:
-        """An error at a place of the text."""
+        """An error at a position of the text."""
         return error_at(self.text, place, message)
 
     def error(self, message: str) -> InvalidError:
-        """An error at the next token, naming it."""
+        """An error at the next token, which names it."""
         shown = "the end" if self.at_end else repr(self._source(self._tokens[self._position]))
         return self.error_at(self.start, f"{message}, found {shown}")
 
@@ -111,15 +112,15 @@ class Cursor:
         return tuple(names)
 
     def table(self) -> str:
-        """The name of a table, with that of its database if it is given."""
+        """The name of a table, with its database if given."""
         return ".".join(self.path("a table name"))
 
     def is_string(self) -> bool:
-        """Whether a text in quotes comes next."""
+        """Whether a quoted string comes next."""
         return not self.at_end and self._tokens[self._position].token_type == TokenType.STRING
 
     def string(self) -> str:
-        """A text in quotes."""
+        """A quoted string."""
         if not self.is_string():
             raise self.error("expected a text in quotes")
         self._position += 1
@@ -128,7 +129,7 @@ class Cursor:
     # -- longer parts ------------------------------------------------------------------------------
 
     def listed(self, item: Callable[[], T]) -> list[T]:
-        """Items in brackets with commas between them."""
+        """Items in brackets, separated by commas."""
         self.expect("(")
         items = [item()]
         while self.accept(","):
@@ -141,7 +142,7 @@ class Cursor:
         return self.listed(item) if self.peek() == "(" else [item()]
 
     def until(self, *stops: str) -> str:
-        """The text up to one of these words or a comma or bracket outside of all brackets."""
+        """The text up to one of these words, or a comma or bracket outside of all brackets."""
         start, end, depth = self.start, self.start, 0
         while not self.at_end and (depth or self.peek() not in (*stops, ",", ")")):
             token = self._tokens[self._position]
@@ -151,7 +152,7 @@ class Cursor:
         return self.text[start:end]
 
     def up_to(self, *stops: str) -> str:
-        """The text up to one of these phrases outside of round brackets, or to the end."""
+        """The text up to one of these phrases outside of parentheses, or to the end."""
         phrases = [stop.split() for stop in stops]
         start, end, depth = self.start, self.start, 0
         while not self.at_end and (depth or not any(map(self._comes, phrases))):
@@ -162,7 +163,7 @@ class Cursor:
         return self.text[start:end]
 
     def all_of(self, *stops: str) -> Query:
-        """All rows of the table, or of the query in brackets, that comes before these words."""
+        """All rows of the table, or of the query in parentheses, that precedes these words."""
         start, hints = self.start, [*self.hints]
         end = start + len(self.up_to(*stops))
         head = [Token(kind, kind.name, start=start, end=start) for kind in _ALL_FROM]
@@ -171,7 +172,7 @@ class Cursor:
         return Query(tree, self.text, {p: self.hints.pop(p) for p in hints if start < p <= end})
 
     def bracketed(self) -> str:
-        """The text inside of brackets that come next, other brackets in it included."""
+        """The text inside the brackets that come next, including nested brackets."""
         self.expect("(")
         start, depth = self.start, 1
         while not self.at_end:
@@ -188,21 +189,21 @@ class Cursor:
         return self._tree(start, start + len(self.until()))
 
     def rest(self) -> list[Token]:
-        """The tokens left, none of them taken."""
+        """The remaining tokens, without consuming them."""
         return self._tokens[self._position :]
 
     def tree(self) -> exp.Expr:
-        """What is left as a tree, none of it taken."""
+        """The remaining tokens as a tree, without consuming them."""
         return self._tree(self.start, self.end)
 
     def query(self, tree: exp.Expr) -> Query:
-        """A query whose tree was made of all that is left, which is taken with its hints."""
+        """A query from a tree of all remaining tokens, which are consumed with their hints."""
         hints = {place: self.hints.pop(place) for place in [*self.hints] if place > self.start}
         self.skip()
         return Query(tree, self.text, hints)
 
     def skip(self) -> None:
-        """Take all that is left."""
+        """Consume all remaining tokens."""
         self._position = len(self._tokens)
 
     def _tree(self, start: int, end: int) -> exp.Expr:
@@ -226,7 +227,7 @@ _WORD = re.compile(r"\S+")
 
 
 def _words(text: str, tokens: Sequence[Token]) -> list[Token]:
-    """Tokens, those apart that the tokenizer joins as in PRIMARY KEY."""
+    """Tokens, with those split that the tokenizer joins, as in PRIMARY KEY."""
     words: list[Token] = []
     for token in tokens:
         start, end = int(token.start), int(token.end) + 1

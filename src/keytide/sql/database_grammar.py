@@ -1,4 +1,4 @@
-"""CREATE DATABASE and DROP DATABASE, where SCHEMA says the same."""
+"""The grammar of CREATE DATABASE and DROP DATABASE. SCHEMA is a synonym."""
 
 from __future__ import annotations
 

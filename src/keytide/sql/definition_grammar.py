@@ -1,4 +1,4 @@
-"""CREATE TABLE and ALTER TABLE: columns, keys and options, in the spellings of Flink and Spark."""
+"""The grammar of CREATE TABLE and ALTER TABLE, in the spellings of Flink and Spark."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ Path = tuple[str, ...]
 
 @dataclass
 class _Parts:
-    """What has been read of a CREATE TABLE so far."""
+    """The parts of a CREATE TABLE that were parsed so far."""
 
     columns: list[Field] = field(default_factory=list)
     primary_key: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
     clauses: dict[str, Any] = field(default_factory=dict)
-    """Those that come once."""
+    """The clauses that can be given only once."""
 
 
 def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTable:
-    """Parse what follows CREATE; `query` parses the query behind AS."""
+    """Parse what follows CREATE. `query` parses the query after AS."""
     cursor.expect("TABLE")
     exists_ok = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.table()
@@ -96,13 +96,13 @@ def create_external_table(cursor: Cursor) -> CreateExternalTable:
 
 
 def _external_clause(cursor: Cursor, parts: _Parts) -> bool:
-    """Take one clause behind the columns of an external table, if one comes next."""
+    """Parse one clause after the columns of an external table, if one comes next."""
     start = cursor.start
     if cursor.accept("USING"):
         _once(cursor, start, parts.clauses, "USING", cursor.name("a format"))
     elif cursor.accept("LOCATION"):
         _once(cursor, start, parts.clauses, "LOCATION", cursor.string())
-        # Before any error further on could show the text of the statement.
+        # This comes before any later error, whose message could show the text of the statement.
         refuse_secret(parts.clauses["LOCATION"])
     else:
         found = _described_or_set(cursor, parts)
@@ -140,7 +140,7 @@ def check(cursor: Cursor) -> str:
 
 
 def _clause(cursor: Cursor, parts: _Parts) -> bool:
-    """Take one clause behind the columns, if one comes next."""
+    """Parse one clause after the columns, if one comes next."""
     start = cursor.start
     if cursor.accept("USING"):
         engine = cursor.name("a format")
@@ -160,7 +160,7 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
 
 
 def _described_or_set(cursor: Cursor, parts: _Parts) -> bool:
-    """Take COMMENT or options, if one of them comes next."""
+    """Parse COMMENT or options, if one of them comes next."""
     start = cursor.start
     if cursor.accept("COMMENT"):
         cursor.accept("=")
@@ -182,7 +182,7 @@ def _once(cursor: Cursor, start: int, given: dict[str, Any], word: str, value: A
 
 
 def _partition_column(cursor: Cursor, parts: _Parts) -> str:
-    """A column's name, or the definition of a column, as Hive has it."""
+    """A column name, or a column definition as in Hive."""
     if cursor.peek(1) in (",", ")"):
         return cursor.name("a column")
     parts.columns.append(_column(cursor, parts))
@@ -190,7 +190,7 @@ def _partition_column(cursor: Cursor, parts: _Parts) -> str:
 
 
 def _key(table: str, parts: _Parts, option: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The columns that a clause names, or a table property, as Spark's SQL has it."""
+    """The columns from a clause, or from a table property as in Spark SQL."""
     listed = parts.options.pop(option, None)
     if listed is None:
         return tuple(names)
@@ -207,7 +207,7 @@ def _key(table: str, parts: _Parts, option: str, names: Sequence[str]) -> tuple[
 
 
 def options(cursor: Cursor) -> dict[str, str]:
-    """`('k' = 'v', ...)`; keys and values may stand without quotes."""
+    """Parse `('k' = 'v', ...)`. Quotes are optional."""
     given: dict[str, str] = {}
     cursor.listed(lambda: _option(cursor, given))
     return given
@@ -226,7 +226,7 @@ def _option(cursor: Cursor, given: dict[str, str]) -> None:
 
 
 def _text(cursor: Cursor, *stops: str) -> str:
-    """A text in quotes, or what stands before some words or the next comma or bracket."""
+    """A quoted string, or the text before some words or the next comma or bracket."""
     return cursor.string() if cursor.is_string() else cursor.until(*stops)
 
 
@@ -234,7 +234,7 @@ def _text(cursor: Cursor, *stops: str) -> str:
 
 
 def _column(cursor: Cursor, parts: _Parts | None = None) -> Field:
-    """A column's definition; in that of a table it may join the key, and may be generated."""
+    """A column definition. In CREATE TABLE it can be part of the key, and can be generated."""
     name = cursor.name("a column or PRIMARY KEY")
     type_ = _type(cursor)
     given: dict[str, str] = {}
@@ -267,7 +267,7 @@ def _expression(cursor: Cursor) -> str:
 
 
 def _type(cursor: Cursor) -> DataType:
-    """A type, NOT NULL included."""
+    """A type, including NOT NULL."""
     start = cursor.start
     source = cursor.until("COMMENT", "PRIMARY", "DEFAULT", "AFTER", "FIRST", "GENERATED")
     if not source:
@@ -282,7 +282,7 @@ def _type(cursor: Cursor) -> DataType:
 
 
 def alter_table(cursor: Cursor, table: str) -> AlterTable:
-    """Parse what stands behind ALTER TABLE and the name of the table."""
+    """Parse what follows ALTER TABLE and the table name."""
     return AlterTable(table, tuple(_changes(cursor)))
 
 
@@ -342,7 +342,7 @@ def _renamed(cursor: Cursor) -> RenameColumn:
 
 
 def _redefined(cursor: Cursor, path: Path) -> list[SchemaChange]:
-    """The rest of a column that is defined anew."""
+    """The rest of a column redefinition."""
     return [ChangeColumnType(path, _type(cursor)), *_described(cursor, path)]
 
 
@@ -360,7 +360,7 @@ def _altered(cursor: Cursor, path: Path) -> list[SchemaChange]:
 
 
 def _described(cursor: Cursor, path: Path) -> list[SchemaChange]:
-    """COMMENT and a place, if they come next."""
+    """Parse COMMENT and a position, if they come next."""
     changes: list[SchemaChange] = []
     if cursor.accept("COMMENT"):
         changes.append(ChangeComment(cursor.string(), path))

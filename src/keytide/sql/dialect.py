@@ -1,4 +1,4 @@
-"""Texts in the dialect of SQL as tokens and trees, with errors that point at the place."""
+"""The SQL dialect: text to tokens and trees, with errors that point at the position."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Keytide = keytide_dialect()
 
 
 class SparkText(Spark):
-    """What Spark is given."""
+    """The SQL generator for Spark."""
 
     Generator = Keytide.generator_class  # type: ignore[assignment]  # that of Spark with one word
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of a text. Raises `InvalidError` for what is no word and no symbol of SQL."""
+    """The tokens of a text. Raises `InvalidError` for text that is not SQL."""
     try:
         return list(Keytide().tokenize(text))
     except SqlglotError as error:
@@ -47,10 +47,10 @@ def tokenize(text: str) -> list[Token]:
 
 
 def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None) -> exp.Expr:
-    """The tree of some tokens of a SQL text, which begin at `start`.
+    """The tree of some tokens of an SQL text. The tokens begin at position `start`.
 
-    Places in the tree and in errors are those in the whole text. Raises `InvalidError` pointing at
-    the place that does not parse.
+    Positions in the tree and in errors refer to the whole text. Raises `InvalidError`, pointing at
+    the position that does not parse.
     """
     try:
         tree = _parsed(text, tokens, into)
@@ -63,7 +63,7 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
         what = str(error).splitlines()[0]
         raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
     except PARSER_SLIPS as error:
-        # The parser's own slips, over forms that no statement has.
+        # Internal errors of the parser, for input that is not a statement.
         raise error_at(text, start, "the SQL text does not parse from here on") from error
     if tree is None:
         raise error_at(text, start, "the SQL text does not parse here: expected an expression")
@@ -78,7 +78,7 @@ def _parsed(text: str, tokens: Sequence[Token], into: Any) -> exp.Expr | None:
 
 
 def _refuse_unread(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any) -> None:
-    """Raise `InvalidError` for what the parser has taken and left out of its tree."""
+    """Raise `InvalidError` for tokens that the parser consumed without using them in its tree."""
 
     def parse(other: Sequence[Token]) -> exp.Expr | None:
         try:
@@ -93,7 +93,7 @@ def _refuse_unread(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any
 
 
 def _place(text: str, found: Mapping[str, Any], start: int) -> int:
-    """Where the word begins that a parser's error is about; `start` where it names none."""
+    """The start of the word that a parser error is about, `start` if it names none."""
     line, column = found.get("line"), found.get("col")
     if line is None or column is None:
         return start
@@ -104,10 +104,10 @@ def _place(text: str, found: Mapping[str, Any], start: int) -> int:
 
 @contextmanager
 def refusing_slips() -> Iterator[None]:
-    """A block that walks trees by the parser's own passes.
+    """A context for walking trees with sqlglot's own passes.
 
-    Of some texts that are none of SQL's the parser makes trees which these passes cannot walk.
-    Raises `InvalidError` for what they trip over there.
+    For some invalid texts the parser creates trees that these passes cannot handle. Raises
+    `InvalidError` for errors in them.
     """
     try:
         yield
@@ -125,7 +125,7 @@ def _is_of_parser(error: BaseException) -> bool:
 
 
 def is_plain_name(text: str) -> bool:
-    """Whether SQL takes a word for the database of a table without quotes around it."""
+    """Whether a word can be the database in a table name without quotes."""
     try:
         tree = parse_tree(query := f"SELECT a FROM {text}.b", tokenize(query), 0)
     except InvalidError:
@@ -134,7 +134,7 @@ def is_plain_name(text: str) -> bool:
 
 
 def error_at(text: str, offset: int, message: str) -> InvalidError:
-    """An error that shows the line of the text and points at the place."""
+    """An error that shows the line of the text and points at the position."""
     offset = min(offset, len(text))
     line_start = text.rfind("\n", 0, offset) + 1
     line_end = text.find("\n", offset)
@@ -147,7 +147,7 @@ def error_at(text: str, offset: int, message: str) -> InvalidError:
 
 
 def _plain(description: str) -> str:
-    """What the parser says, in the words of SQL in place of those of its code."""
+    """The parser's message with SQL words instead of names from its code."""
     for pattern, words in _OF_CODE.items():
         description = re.sub(pattern, words, description, flags=re.DOTALL)
     return description.rstrip(".")

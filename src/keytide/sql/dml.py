@@ -1,8 +1,8 @@
-"""DELETE, UPDATE and MERGE: from a statement to changes of rows, over the connector of its table.
+"""DELETE, UPDATE and MERGE: from a statement to row changes through the table's connector.
 
-A statement that meets a conflict is carried out anew on the newest rows, as often as the table's
-'commit.max-retries' says, or ten times for a table of an attached connector; so neither of two
-statements undoes the other. A trace is told every call to the connector.
+A statement that meets a conflict is retried on the latest rows, as often as the table's
+'commit.max-retries' allows, or ten times for a table of an attached connector. So two concurrent
+statements never undo each other. A trace receives every call to the connector.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a statement changes, at its newest state."""
+    """The table that a statement changes, at its latest state."""
 
     name: str
     catalog: AttachedCatalog
-    """What the statement reads by."""
+    """The catalog that the statement reads from."""
     connector: Connector
     session: ConnectorSession
     handle: ConnectorTableHandle
     fields: tuple[Field, ...] = ()
-    """The columns with the types of SQL."""
+    """The columns with SQL types."""
     means: Means = field(default_factory=Means)
     schema: ConnectorTableSchema = field(init=False)
 
@@ -63,7 +63,7 @@ class Target:
             object.__setattr__(self, "fields", tuple(map(_field, schema.columns)))
 
     def columns(self, relation: Relation) -> list[ColumnHandle]:
-        """The columns that a query needs of the target."""
+        """The target columns that a query needs."""
         wanted = self.schema.names if relation.columns is None else relation.columns
         return [column for column in self.schema.columns if column.name in wanted]
 
@@ -75,9 +75,9 @@ def delete(
     isolation: Isolation = "snapshot",
     trace: Trace | None = None,
 ) -> Changed:
-    """Delete the rows that meet a condition.
+    """Delete the rows that match a condition.
 
-    Raises `UnsupportedError` where the table takes no deletes, or would drop them.
+    Raises `UnsupportedError` if the table does not support deletes, or would ignore them.
     """
 
     def once(target: Target) -> Changed:
@@ -94,10 +94,10 @@ def update(
     isolation: Isolation = "snapshot",
     trace: Trace | None = None,
 ) -> Changed:
-    """Change columns of the rows that meet a condition.
+    """Change columns of the rows that match a condition.
 
-    Raises `UnsupportedError` where the table would not store the new values as they are,
-    `InvalidError` for values that do not fit, and for rows that would have the key of another.
+    Raises `UnsupportedError` if the table would not store the new values unchanged, and
+    `InvalidError` for values that do not fit and for rows that would get the key of another row.
     """
 
     def once(target: Target) -> Changed:
@@ -116,7 +116,7 @@ def merge(
 ) -> Changed:
     """Merge the rows of a source into a table.
 
-    Raises `InvalidError` where a row of the table is matched twice, and as `update`.
+    Raises `InvalidError` if a target row is matched twice, and as `update`.
     """
 
     def once(target: Target) -> Changed:
@@ -147,7 +147,7 @@ def update_query(catalog: AttachedCatalog, statement: Update, target: Target) ->
 
 
 def target_now(catalog: AttachedCatalog, name: str, session: ConnectorSession) -> Target:
-    """The table of a name as it is now. Raises `NotFoundError` where there is none."""
+    """The current state of a table. Raises `NotFoundError` if it does not exist."""
     return _finder(catalog, name, session)[0]()
 
 
@@ -172,7 +172,7 @@ def on_newest(
     once: Callable[[Target], Changed],
     operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None,
 ) -> Changed:
-    """Carry a statement out on the newest rows, anew after each conflict."""
+    """Run a statement on the latest rows, and retry it after each conflict."""
     session = ConnectorSession(isolation=_isolation(catalog, name, isolation), operation=operation)
     tries: int | None = None
     while True:
@@ -196,7 +196,7 @@ def on_newest(
 
 
 def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolation:
-    """That of a table's connector where it is attached, or what is asked for if that is more."""
+    """The stricter of the requested isolation and that of the table's attached connector."""
     found = catalog.find_attached(name)
     own: Isolation = "snapshot" if found is None else catalog.attached[found[0]].isolation
     return asked if own == "snapshot" else own
@@ -205,7 +205,7 @@ def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolati
 def _finder(
     catalog: AttachedCatalog, name: str, session: ConnectorSession
 ) -> tuple[Callable[[], Target], int]:
-    """What finds a table as it is now, and how many conflicts its statements may meet."""
+    """A function that returns the table's current state, and the number of allowed conflicts."""
 
     reading = replace(catalog, statement=session).pinned()
 

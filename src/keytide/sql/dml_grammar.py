@@ -1,7 +1,7 @@
-"""DELETE, UPDATE and MERGE: one table, its rows by a condition, new values by expressions.
+"""The grammar of DELETE, UPDATE and MERGE.
 
-The parser understands more SQL than is carried out here. So each clause of a tree is asked for by
-its name, and any other that is given is an error: none is ignored.
+sqlglot parses more SQL than Keytide supports. So each supported clause of a tree is looked up by
+name, and any other clause is an error. None is ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TARGET = "dml_target"
 
 
 def change(cursor: Cursor) -> Delete | Update | Merge:
-    """Parse DELETE, UPDATE or MERGE: all of a statement, of which nothing has been taken."""
+    """Parse a complete DELETE, UPDATE or MERGE statement."""
     tree = cursor.tree()
     if isinstance(tree, exp.Delete):
         return delete_from(tree, cursor)
@@ -34,14 +34,14 @@ def change(cursor: Cursor) -> Delete | Update | Merge:
 
 
 def delete_from(tree: exp.Expr, cursor: Cursor) -> Delete:
-    """What a parsed DELETE asks for. Raises `InvalidError` for any clause but WHERE."""
+    """A parsed DELETE. Raises `InvalidError` for any clause but WHERE."""
     target, where = clauses(tree, cursor, "DELETE", "this", "where")
     name = _target(target, cursor, "DELETE")
     return Delete(name, _rows_of(target, where, cursor))
 
 
 def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
-    """What a parsed UPDATE asks for. Raises `InvalidError` for any clause but SET and WHERE."""
+    """A parsed UPDATE. Raises `InvalidError` for any clause but SET and WHERE."""
     target, where, pairs = clauses(tree, cursor, "UPDATE", "this", "where", "expressions")
     name = _target(target, cursor, "UPDATE")
     if not pairs:
@@ -51,7 +51,7 @@ def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
 
 
 def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
-    """What a parsed MERGE asks for. Raises `InvalidError` for a clause that is not carried out."""
+    """A parsed MERGE. Raises `InvalidError` for a clause that is not supported."""
     names = ("this", "using", "on", "whens")
     target, source, condition, whens = clauses(tree, cursor, "MERGE", *names)
     name = _target(target, cursor, "MERGE")
@@ -66,9 +66,9 @@ def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
 
 
 def clauses(node: exp.Expr, cursor: Cursor, what: str, *names: str) -> list[Any]:
-    """The clauses of a node by their names, None where one is absent.
+    """The clauses of a node by their names, None for one that is absent.
 
-    Raises `InvalidError` pointing at a clause of any other name.
+    Raises `InvalidError`, pointing at the clause, for any other clause.
     """
     given = {name: value for name, value in node.args.items() if _is_given(value)}
     for name, value in given.items():
@@ -83,7 +83,7 @@ def clauses(node: exp.Expr, cursor: Cursor, what: str, *names: str) -> list[Any]
 
 
 def _is_given(clause: Any) -> bool:
-    # The parser notes what is absent as None, False or [].
+    # The parser represents absent clauses as None, False or [].
     return clause is not None and clause is not False and clause != []
 
 
@@ -91,7 +91,7 @@ _ALWAYS = {"MATCHED": "", "NOT MATCHED": "RIGHT", "NOT MATCHED BY SOURCE": "LEFT
 
 
 def _side(branches: Sequence[When]) -> str:
-    """Which rows without a match the branches want to see."""
+    """The join type that keeps the unmatched rows that the branches need."""
     sides = {_ALWAYS[branch.kind] for branch in branches} - {""}
     return "FULL" if len(sides) == 2 else next(iter(sides), "INNER")
 
@@ -158,7 +158,8 @@ def _times(name: str, names: Sequence[str]) -> int:
 def _refuse_unreachable(
     branches: Sequence[When], nodes: Sequence[exp.Expr], cursor: Cursor
 ) -> None:
-    """Refuse a WHEN that comes after one of its kind without a condition: it could never fire."""
+    """Refuse a WHEN that can never apply, because one of its kind without a condition precedes
+    it."""
     closed: set[str] = set()
     for branch, node in zip(branches, nodes, strict=True):
         if branch.kind in closed:
@@ -172,7 +173,7 @@ def _refuse_unreachable(
 
 
 def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
-    """The name of the table to change, which comes with an alias at most."""
+    """The name of the table to change. Only an alias can follow it."""
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise cursor.error(f"{what} needs the name of a table")
     alias, *_ = clauses(table, cursor, f"the table of {what}", "alias", "catalog", "db", "this")
@@ -186,7 +187,7 @@ def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
 
 
 def _refuse_one_name(target: exp.Expr, source: exp.Expr, cursor: Cursor) -> None:
-    """Refuse a source that is called as the target: nobody could say which one is meant."""
+    """Refuse a source with the same name as the target, because names would be ambiguous."""
     name = source.alias_or_name or "source"
     if name.lower() == target.alias_or_name.lower():
         raise cursor.error_at(
@@ -222,7 +223,7 @@ def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str,
 
 
 def _rows_of(target: exp.Expr, where: exp.Expr | None, cursor: Cursor) -> Query:
-    """The rows that a statement is about."""
+    """The rows that a statement changes."""
     _refuse_many_rows(where, cursor)
     return cursor.query(exp.select("*").from_(target).where(where and where.this))
 
@@ -232,7 +233,7 @@ def _place(node: exp.Expr, cursor: Cursor) -> int:
 
 
 def _starts(value: Any) -> list[int]:
-    """The places of all that is known to stand somewhere in the text."""
+    """The positions of all parts that have a position in the text."""
     items = value if isinstance(value, list) else [value]
     nodes = (node for item in items if isinstance(item, exp.Expr) for node in item.walk())
     return [node.meta["start"] for node in nodes if node.meta and "start" in node.meta]
@@ -240,13 +241,13 @@ def _starts(value: Any) -> list[int]:
 
 _SPREADING = {"json_tuple", "inline_outer", "generate_subscripts", "variant_explode",
               "variant_explode_outer"}  # fmt: skip
-"""Functions that make several rows of one and that the parser does not tell from others."""
+"""Functions that return several rows for one, and that the parser does not distinguish."""
 
 
 def _refuse_many_rows(tree: exp.Expr | None, cursor: Cursor) -> None:
-    """Raise `InvalidError` for what takes many rows or makes many rows, outside of a query.
+    """Raise `InvalidError` for windows, aggregates and set-returning functions outside of a query.
 
-    An engine sees the rows of a table in parts, so a window would end where a part does.
+    An engine gets the rows of a table in parts, so a window would end at the end of a part.
     """
     for node in () if tree is None else tree.walk(prune=lambda n: isinstance(n, exp.Query)):
         what = _many(node)

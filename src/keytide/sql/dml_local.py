@@ -1,8 +1,8 @@
-"""Row-level changes computed by DuckDB in this process.
+"""Row-level changes with DuckDB in this process.
 
-DELETE and UPDATE go page by page: a page is a table to DuckDB, which tells the places of the rows
-that are meant and their new values; row ids never leave Arrow. A MERGE is one join, in which the
-target streams past the source. Other tables of a statement are copied into DuckDB first, once.
+DELETE and UPDATE work page by page: DuckDB gets a page as a table and returns the positions of the
+affected rows and their new values. Row ids stay in Arrow. A MERGE is one join, in which the target
+streams past the source. Other tables of a statement are first copied into DuckDB, once.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ __all__ = ["LocalMergeHost", "LocalRowHost"]
 
 @dataclass(frozen=True)
 class LocalRowHost:
-    """Carries DELETE and UPDATE out on threads of this process; see `Host`."""
+    """Runs DELETE and UPDATE in threads of this process. See `Host`."""
 
     query: RowQuery
     memory_bytes: int
     allows_external_files: bool = False
 
     def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """See `Host.explained`: there is no other place."""
+        """See `Host.explained`. There is only one place."""
         return ()
 
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
-        """See `Host.change`. A Ctrl-C cancels what runs."""
+        """See `Host.change`. Ctrl-C cancels it."""
         if scanned.is_exact and not self.query.fields:
             ids = replace(scanned, columns=scanned.columns[-1:])
             idle = [None] * len(ids.splits)
@@ -61,7 +61,7 @@ class LocalRowHost:
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)
         with _database(self.query, self.allows_external_files, memory) as connection:
-            self._computed(text, connection, _no_rows(scanned.columns))  # refused without rows too
+            self._computed(text, connection, _no_rows(scanned.columns))  # errors must be raised even if there are no rows
             cursors = [connection.cursor() for _ in scanned.splits]
 
             def run(number: int) -> SplitResult:
@@ -93,7 +93,7 @@ class LocalRowHost:
     def _computed(
         self, text: str, cursor: duckdb.DuckDBPyConnection, page: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """The new values and the row ids of the rows of a page that are meant."""
+        """The new values and the row ids of the affected rows of a page."""
         plain = page.select([n for n in page.schema.names if n != ROW_ID])
         places = pa.array(np.arange(page.num_rows), pa.int64())
         given = pa.table([*plain.columns, places], [*plain.schema.names, ROW])
@@ -108,18 +108,18 @@ class LocalRowHost:
 
 @dataclass(frozen=True)
 class LocalMergeHost:
-    """Carries a MERGE out as one query of DuckDB; see `MergeHost`."""
+    """Runs a MERGE as one DuckDB query. See `MergeHost`."""
 
     query: MergeQuery
     memory_bytes: int
     allows_external_files: bool = False
 
     def explained(self, stored_bytes: int | None) -> Sequence[str]:
-        """See `MergeHost.explained`: there is no other place."""
+        """See `MergeHost.explained`. There is only one place."""
         return ()
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
-        """See `MergeHost.merge`. A Ctrl-C cancels it."""
+        """See `MergeHost.merge`. Ctrl-C cancels it."""
         passed = self.query.passed(sinks.pages)
         config = {**_within(self.memory_bytes), **_AS_WRITTEN}
         with _database(self.query, self.allows_external_files, config) as connection:
@@ -138,7 +138,7 @@ class LocalMergeHost:
             _in_threads(run, [cursor], take)
 
     def _with_source(self, cursor: duckdb.DuckDBPyConnection) -> MergeQuery:
-        """The query with a source that is a table, computed once: what it gives may be random."""
+        """The query with its source computed once as a table, because the source may be random."""
         if self.query.match.view is not None:
             return self.query
         made, query = self.query.with_source("keytide_merged")
@@ -150,7 +150,7 @@ class LocalMergeHost:
     def _matchable(
         self, match: Match, scanned: Scanned, cursor: duckdb.DuckDBPyConnection
     ) -> Scanned:
-        """The target without rows that are sure to match nothing."""
+        """The target without rows that certainly match nothing."""
         assert match.view is not None
         values = {}
         for column, source in match.columns.items():
@@ -190,7 +190,7 @@ class LocalMergeHost:
     ) -> Iterator[pa.RecordBatch]:
         try:
             answer = cursor.sql(text)
-            # DuckDB before 2.0 has another name for it.
+            # DuckDB before 2.0 uses another name.
             read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
             yield from read(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -201,12 +201,12 @@ class LocalMergeHost:
 
 _BATCH_ROWS = 256 << 10
 
-# The source is the side of the join that is held: it is written on the right, and stays there.
+# The join keeps its right side in memory. The source is written there, and must stay there.
 _AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}
 
 
 class _Target:
-    """The rows of a target as a stream that DuckDB reads once, with what is passed through."""
+    """The rows of a target as a stream that DuckDB reads once, and the columns passed through."""
 
     def __init__(self, scanned: Scanned, passed: PassThrough) -> None:
         self._scanned, self._passed = scanned, passed
@@ -227,7 +227,7 @@ class _Target:
                         yield self._passed.given(page, self._scanned.columns, start, schema)
                         start += page.num_rows
         except KeytideError as error:
-            self.error = error  # Arrow's streams carry no more than a text
+            self.error = error  # an Arrow stream transports only the message
             raise
 
 
@@ -237,7 +237,7 @@ def _no_rows(columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
 
 
 def _within(memory_bytes: int) -> dict[str, str]:
-    """How DuckDB keeps to some memory: what is more goes to its directory."""
+    """DuckDB settings that limit memory. The rest is spilled to its directory."""
     known = max(memory_bytes, _MEMORY_MIN)
     threads = max(1, min(os.cpu_count() or 1, known // _THREAD_BYTES))
     return {"memory_limit": f"{known >> 10}KiB", "threads": str(threads)}
@@ -245,7 +245,7 @@ def _within(memory_bytes: int) -> dict[str, str]:
 
 _MEMORY_MIN = 64 << 20
 _THREAD_BYTES = 32 << 20
-"""With less for each thread DuckDB gives up in place of writing to disk."""
+"""With less memory per thread, DuckDB fails instead of spilling to disk."""
 
 
 # -- DuckDB ----------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ _THREAD_BYTES = 32 << 20
 def _database(
     query: RowQuery | MergeQuery, allows_external_files: bool, config: Mapping[str, str]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB with copies of the tables that a statement names beside its target."""
+    """A DuckDB database with copies of the tables that a statement uses besides its target."""
     with local_database(allows_external_files, **config) as connection:
         for relation in query.bound.relations:
             with query.refusing(duckdb.Error):
@@ -277,7 +277,7 @@ def _in_threads(
     cursors: Sequence[duckdb.DuckDBPyConnection | None],
     take: Callable[[SplitResult], None],
 ) -> None:
-    """Run the parts of a statement, and hand on what each made. An error or a stop ends all."""
+    """Run the parts of a statement, and pass on each result. An error or interrupt ends all."""
     futures: list[Future[SplitResult]] = []
     with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(cursors)))) as pool:
         try:
@@ -301,7 +301,7 @@ def _in_threads(
 def _source(
     scanned: Scanned, number: int, columns: Sequence[ColumnHandle] | None = None
 ) -> Iterator[UpdatablePageSource]:
-    """The page source of a split, closed when the block ends."""
+    """The page source of a split, closed at the end of the block."""
     wanted = scanned.columns if columns is None else tuple(columns)
     source = scanned.pages.create_page_source(
         scanned.session, scanned.table, scanned.splits[number], wanted

@@ -1,7 +1,7 @@
-"""A query as text for an engine, with no part of it lost.
+"""Generates the text of a query for an engine without losing any clause.
 
-The generator warns of some clauses that a dialect does not have and drops others silently. Either
-way the engine would compute another query than the one given.
+sqlglot's generator warns about some clauses that a dialect lacks, and drops others silently. In
+both cases the engine would run a different query.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["LostClauseError", "engine_text"]
 
 
 class LostClauseError(InvalidError):
-    """A clause that the text for an engine cannot express; `node` is what it belongs to."""
+    """A clause that the engine's dialect cannot express. `node` is the part that contains it."""
 
     def __init__(self, message: str, node: exp.Expr) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class LostClauseError(InvalidError):
 def engine_text(tree: exp.Expr, dialect: str) -> str:
     """The text of a query in an engine's dialect.
 
-    Raises `LostClauseError` for what the dialect cannot express.
+    Raises `LostClauseError` for a clause that the dialect cannot express.
     """
     try:
         text = _text(tree, dialect)
@@ -38,7 +38,7 @@ def engine_text(tree: exp.Expr, dialect: str) -> str:
         node = _smallest(tree, dialect)
         place = f": {shown}" if (shown := _shown(node)) else ""
         raise LostClauseError(f"{_sentence(error)} in {dialect}{place}", node) from error
-    except Exception as error:  # generators trip over functions with too few arguments
+    except Exception as error:  # generators fail on functions with too few arguments
         raise InvalidError(
             f"the query cannot be written for {dialect}; write its functions with all of their "
             f"arguments: {error}"
@@ -66,7 +66,7 @@ def _sentence(error: UnsupportedError) -> str:
 def _smallest(tree: exp.Expr, dialect: str) -> exp.Expr:
     """The innermost part that the dialect cannot express."""
     for node in reversed(list(tree.bfs())):
-        with suppress(Exception):  # a part alone may have no text
+        with suppress(Exception):  # a part on its own may have no text
             try:
                 _text(node, dialect)
             except UnsupportedError:
@@ -75,9 +75,9 @@ def _smallest(tree: exp.Expr, dialect: str) -> exp.Expr:
 
 
 def _optional(tree: exp.Expr) -> Iterator[tuple[exp.Expr, str]]:
-    """What users may add to a part of a query, with the part; what is never lost is left out.
+    """The optional arguments of query parts, with the part. Those that are never lost are skipped.
 
-    Flags of functions and operators are the parser's notes, not a user's words.
+    Flags of functions and operators are set by the parser, not by the user.
     """
     for node in tree.walk():
         is_clause = not isinstance(node, exp.Func | exp.Binary | exp.Cast | exp.DataType)
@@ -99,7 +99,7 @@ def _is_given(value: Any) -> bool:
 
 
 def _is_note(node: exp.Expr, name: str, value: Any) -> bool:
-    """Whether the parser, and no user, has added this, or it says what holds without it."""
+    """Whether the parser added this and not the user, or it states the default."""
     if isinstance(node, exp.Join):
         return name == "side" and value == "LEFT" and node.kind in ("SEMI", "ANTI")
     if isinstance(node, exp.Fetch):
@@ -119,14 +119,14 @@ _NOTES = {
 
 
 def _is_lost(node: exp.Expr, name: str, dialect: str) -> bool:
-    """Whether the text of a part is the same without this, and with anything else instead."""
+    """Whether the text of a part stays the same without this argument, or with another value."""
     value = node.args[name]
     full = _text_or_none(node, dialect)
     try:
         node.args[name] = None
         if full is None or _text_or_none(node, dialect) != full:
             return False
-        if isinstance(value, str | exp.Expr):  # it may only be what holds by default
+        if isinstance(value, str | exp.Expr):  # it may be just the default
             node.args[name] = "probe" if isinstance(value, str) else exp.column("probe")
             return _text_or_none(node, dialect) == full
         return True
@@ -135,8 +135,8 @@ def _is_lost(node: exp.Expr, name: str, dialect: str) -> bool:
 
 
 def _text_or_none(node: exp.Expr, dialect: str) -> str | None:
-    """The text of a part, None where there can be none."""
+    """The text of a part, None if there is none."""
     try:
         return _text(node, dialect)
-    except Exception:  # a generator may trip over a part that misses something
+    except Exception:  # a generator can fail on a part that lacks something
         return None

@@ -1,4 +1,4 @@
-"""Statements carried out, one after the other."""
+"""Runs statements in order."""
 
 from __future__ import annotations
 
@@ -78,20 +78,20 @@ __all__ = ["Session", "results", "run"]
 
 
 class Session(Protocol):
-    """Whoever has statements carried out, one after the other."""
+    """The session that statements run in."""
 
     @property
     def catalog(self) -> AttachedCatalog:
-        """The tables, and the database that names without one mean."""
+        """The tables, and the current database."""
         ...
 
     def use(self, database: str) -> None:
-        """From now on names without a database are in this one. Raises as `database_of`."""
+        """Set the current database. Raises as `database_of`."""
         ...
 
 
 def run(session: Session, engine: Engine, text: str) -> Result:
-    """Carry out a SQL text; the result is that of its last statement. Raises as `results`."""
+    """Run an SQL text and return the result of its last statement. Raises as `results`."""
     given = deque(results(session, engine, text), maxlen=1)
     if not given:
         raise InvalidError("the SQL text has no statement; write one, such as SHOW TABLES")
@@ -99,11 +99,11 @@ def run(session: Session, engine: Engine, text: str) -> Result:
 
 
 def results(session: Session, engine: Engine, text: str) -> Iterator[Result]:
-    """Carry out the statements of a SQL text, one for each result that is taken.
+    """Run the statements of an SQL text lazily, one for each result that is consumed.
 
-    All of the text is parsed before anything is done. Each statement is atomic; when one fails,
-    those before it stay done. Raises `InvalidError` pointing at the place that does not parse,
-    and what the statements themselves raise.
+    The whole text is parsed first. Each statement is atomic. If one fails, the effects of the
+    statements before it stay. Raises `InvalidError`, with the position, for text that does not
+    parse, and what the statements raise.
     """
     statements = parse_statements(text)
     return (_carried_out(session, engine, statement) for statement in statements)
@@ -224,7 +224,7 @@ def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> 
     path = statement.path
     places = len(path)
     if statement.kind == "COLUMN":
-        # `a.b.c` is a column of the table a.b where there is one, else a member of a column.
+        # `a.b.c` is column c of table a.b if that table exists, otherwise a field of column b.
         places = 2 if len(path) > 2 and catalog.find(".".join(path[:2])) is not None else 1
     table = table_of(catalog, ".".join(path[:places]))
     column = path[places:]
@@ -311,24 +311,24 @@ def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Resu
 
 
 def _written(table: str, result: WriteResult) -> Result:
-    """What is told of a write; of rows that were left out as errors a warning tells."""
+    """The result of a write. Rows that were skipped as errors cause a warning."""
     warn_of_errors(table, result)
     return changed(result.rows - sum((result.errors or {}).values()))
 
 
 def _rows(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> tuple[Engine, Any]:
-    """The rows to insert, and the engine that they are rows of."""
+    """The rows to insert, and the engine that has them."""
     local = LocalEngine(catalog.allows_external_files)
     if isinstance(statement.query, Rows):
         return local, statement.query.rows
     bound = bind(statement.query, catalog)
-    if not bound.tree.find(exp.Table):  # a row of computed values needs no cluster
+    if not bound.tree.find(exp.Table):  # constants need no cluster
         return local, local.rows(bound)
     return engine, engine.rows(bound)
 
 
 def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, int | pa.Scalar]:
-    """Where each column of the table comes from: a place in the query, or a constant."""
+    """The source of each table column: a position in the query, or a constant."""
     fields = {f.name: f for f in table.schema.fields}
     constants = _partition_values(statement.partition, table)
     named = [column_of(name, fields, table.name) for name in statement.columns]
@@ -356,7 +356,7 @@ def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, 
 def _partition_values(
     partition: Mapping[str, exp.Expr | None], table: StoredTable
 ) -> dict[str, pa.Scalar]:
-    """The values of PARTITION (...), as the columns hold them."""
+    """The values of PARTITION (...), in the types of the columns."""
     fields = {f.name: f for f in table.schema.fields}
     values: dict[str, pa.Scalar] = {}
     for given, tree in partition.items():

@@ -1,4 +1,4 @@
-"""CALL of procedures that drop history and files."""
+"""CALL procedures that remove history and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _expire_changelogs(
     delete_all: bool = False, dry_run: bool = False,
 ) -> ExpiryResult:  # fmt: skip
     if delete_all:
-        # Each of them counts back from the newest snapshot, which is always there.
+        # Both count back from the latest snapshot, which always exists.
         retain_max, retain_min = 1, 1
     asked = (retain_max, retain_min, older_than, max_deletes)
     return expire_changelogs(table, *asked, dry_run=dry_run)
@@ -39,7 +39,7 @@ def _expire_changelogs(
 def _remove_orphan_files(
     catalog: Catalog, table: str, older_than: Moment | None = None, dry_run: bool = False
 ) -> pa.Table:
-    """Of a table, or of each table of a database: `shop.*`."""
+    """For a table, or for each table of a database: `shop.*`."""
     if table.endswith(_EVERY):
         return _orphans_of_all(catalog, table.removesuffix(_EVERY), older_than, dry_run)
     return remove_orphan_files(table_of(catalog, table), older_than, dry_run=dry_run).to_arrow()
@@ -80,4 +80,4 @@ EXPIRING: Mapping[str, Procedure] = {
         reset_consumer, done, consumer_id="name", next_snapshot_id="next_snapshot"
     ),
 }  # fmt: skip
-"""The procedures by their names."""
+"""The procedures by name."""

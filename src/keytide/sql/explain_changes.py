@@ -1,4 +1,4 @@
-"""EXPLAIN of DELETE, UPDATE and MERGE: what would be done, or, with ANALYZE, what was done."""
+"""EXPLAIN of DELETE, UPDATE and MERGE: the plan or, with ANALYZE, what was done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["analyze_change", "explain_change"]
 def explain_change(
     catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
 ) -> Result:
-    """What a statement would do, without reading or changing rows. Raises as the statement."""
+    """The plan of a statement, without reading or changing rows. Raises as the statement."""
     target = target_now(catalog, statement.table, ConnectorSession())
     if isinstance(statement, Merge):
         lines = _merge_lines(statement, target, engine)
@@ -45,7 +45,7 @@ def explain_change(
 def analyze_change(
     catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
 ) -> Result:
-    """Carry a statement out; gives the calls that were made. Raises as the statement."""
+    """Run a statement, and return the connector calls. Raises as the statement."""
     trace = Trace()
     if isinstance(statement, Delete):
         changed = delete(catalog, engine, statement, trace=trace)
@@ -120,7 +120,7 @@ def _text(tree: exp.Expr) -> str:
 
 
 def _others(relations: Sequence[Relation]) -> Iterator[str]:
-    """What is read besides the target."""
+    """The tables that are read besides the target."""
     for relation in relations:
         first, *rest = relation.explained()
         yield f"reads: {first}"

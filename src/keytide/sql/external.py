@@ -1,7 +1,7 @@
-"""What lies outside of the lake: files, and whatever else an engine can reach.
+"""Protection against SQL that reads outside the lake: files, and whatever an engine can reach.
 
-A text of SQL may come from somebody who is to see the lake and nothing more. So it stays inside,
-unless whoever opens the lake allows more.
+SQL may come from somebody who must see only the lake. So it cannot read anything else, unless the
+caller who opens the lake allows it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WAY_OUT = "open the lake with kt.connect(..., allow_external_files=True) if this
 
 
 def is_file(table: exp.Table) -> bool:
-    """Whether a name in FROM may mean a file: 'a.csv', or Spark's parquet.`/path`."""
+    """Whether a name in FROM can mean a file: 'a.csv', or Spark's parquet.`/path`."""
     name = table.this
     return isinstance(name, exp.Identifier) and bool(set(name.name) & _PATH_SIGNS)
 
@@ -26,13 +26,13 @@ _PATH_SIGNS = frozenset("./\\:*")
 
 
 def refused(what: str, text: str, node: exp.Expr) -> InvalidError:
-    """An error at a part of a query that would leave the catalog."""
+    """An error at the part of a query that would read outside the lake."""
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     return error_at(text, min(starts, default=0), f"{what} is outside of the lake; {WAY_OUT}")
 
 
 def refuse_reaching_out(tree: exp.Expr, text: str) -> None:
-    """Refuse functions that run code, or read what their arguments name, on either engine."""
+    """Refuse functions that run code or read what their arguments name, on either engine."""
     for node in tree.find_all(exp.QueryTransform, exp.Anonymous):
         if isinstance(node, exp.QueryTransform):
             raise refused("the command of TRANSFORM", text, node)
@@ -44,4 +44,4 @@ _REACHING_OUT = frozenset(
     ("reflect", "java_method", "try_reflect", "identifier",
      "arrow_scan", "arrow_scan_dumb", "pandas_scan", "python_arrow_scan", "python_map_function")
 )  # fmt: skip
-"""Functions that call Java classes, name tables by texts, or take addresses in memory."""
+"""Functions that call Java classes, take table names as strings, or use memory addresses."""

@@ -1,7 +1,7 @@
-"""AUTO CDC: change events of a table or a query into another table.
+"""The grammar of AUTO CDC: change events of a table or a query into another table.
 
-The words are those of pipelines in Spark and Databricks, where a flow goes on; here it is a
-statement, which takes what is there when it is carried out.
+The syntax is that of pipelines in Spark and Databricks, where a flow runs continuously. Here it is
+a statement that processes the events that exist when it runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["apply_changes", "auto_cdc", "create_flow"]
 
 
 def create_flow(cursor: Cursor) -> ApplyEvents:
-    """`CREATE FLOW name AS AUTO CDC INTO ...`, of which CREATE has been taken."""
+    """Parse `CREATE FLOW name AS AUTO CDC INTO ...` after CREATE."""
     cursor.expect("FLOW")
     name = ".".join(cursor.path("the name of a flow"))
     cursor.expect("AS")
@@ -26,7 +26,7 @@ def create_flow(cursor: Cursor) -> ApplyEvents:
 
 
 def apply_changes(cursor: Cursor, flow: str | None = None) -> ApplyEvents:
-    """`APPLY CHANGES INTO ...`, the older words for the same."""
+    """`APPLY CHANGES INTO ...`, the older syntax for the same."""
     cursor.expect("APPLY", "CHANGES", "INTO")
     return _events(cursor, flow)
 
@@ -56,7 +56,7 @@ _NEEDED = {"keys": "KEYS (...)", "sequence_by": "SEQUENCE BY a column"}
 
 
 def _source(cursor: Cursor) -> Any:
-    """The rows of events. A stream is what there is of it."""
+    """The rows of events. STREAM means the existing rows."""
     if cursor.peek() == "STREAM" and cursor.peek(1) == "(":
         cursor.expect("STREAM", "(")
         source = cursor.all_of(")")

@@ -1,4 +1,4 @@
-"""Procedures and functions of other engines that mean nothing here, each with the way out."""
+"""Procedures and functions of other engines that Keytide lacks, each with the alternative."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FUNCTIONS_ELSEWHERE: Mapping[str, str] = {
     "table_changes": _CHANGES,
     "table_changes_by_path": _CHANGES,
 }
-"""What to do instead of a function in FROM, by its name."""
+"""The alternative to a function in FROM, by its name."""
 
 ELSEWHERE: Mapping[str, str] = {
     "add_files": _HIVE,
@@ -71,4 +71,4 @@ ELSEWHERE: Mapping[str, str] = {
     "rewrite_table_path": "files name each other without their folder: copy the table's",
     "snapshot": "CALL sys.adopt_iceberg makes a table of the rows of an Iceberg table",
 }
-"""What to do instead, by the name of the procedure."""
+"""The alternative to a procedure, by its name."""

@@ -1,7 +1,7 @@
-"""Texts and values that a call in Python brings, as parts of one SQL text.
+"""Strings and values from a Python call, as parts of one SQL text.
 
-Each text is parsed for itself, so none of them can end a statement or begin another one. They stand
-in lines of one text, in which errors point at their places.
+Each string is parsed separately, so none of them can end a statement or start another one. They are
+lines of one text, and errors point at positions in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ __all__ = ["FormTexts"]
 
 
 class FormTexts:
-    """Parts of a statement. Methods raise `InvalidError` at the place of what does not parse."""
+    """The parts of a statement.
+
+    Methods raise `InvalidError` at the position that does not parse.
+    """
 
     def __init__(self) -> None:
         self._text = ""
@@ -35,11 +38,11 @@ class FormTexts:
 
     @property
     def text(self) -> str:
-        """All of them, each in lines of its own."""
+        """All parts, each in lines of its own."""
         return self._text
 
     def cursor(self) -> Cursor:
-        """A cursor before all of them, as the grammar takes it."""
+        """A cursor before all parts, in the form that the grammar needs."""
         return Cursor(self._text, self._tokens, self._hints)
 
     def condition(self, text: str) -> exp.Expr:
@@ -61,7 +64,7 @@ class FormTexts:
         return tree
 
     def values(self, given: Mapping[str, Any], call: str) -> dict[str, exp.Expr]:
-        """The values of columns: texts are expressions, all else stands for itself."""
+        """The values of columns: strings are expressions, and anything else is a literal."""
         if not given:
             raise InvalidError(f"{call} names no column; give {{'column': value}}, one or more")
         return {
@@ -70,7 +73,7 @@ class FormTexts:
         }
 
     def _taken(self, text: str) -> tuple[int, list[Token]]:
-        """Where a text begins among the others, and its tokens."""
+        """The position of a string among the others, and its tokens."""
         start = len(self._text) + 1 if self._text else 0
         self._text = f"{self._text}\n{text}" if self._text else text
         blank = "".join("\n" if c == "\n" else " " for c in self._text[:start])
@@ -84,7 +87,7 @@ class FormTexts:
 
 
 def _value_text(value: Any, column: str) -> str:
-    """A Python value as SQL. Raises `InvalidError` for what SQL has no literal for."""
+    """A Python value as SQL. Raises `InvalidError` for a value without an SQL literal."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if isinstance(value, np.bool_ | np.integer | np.floating):
@@ -93,7 +96,7 @@ def _value_text(value: Any, column: str) -> str:
         return "NULL"
     if isinstance(value, bool):
         return str(value).upper()
-    # Texts, and what has been one: a text of the caller's own type is an expression as well.
+    # A subclass of str is an expression too.
     with suppress(ArithmeticError, ValueError, TypeError):
         if isinstance(value, int | Decimal):
             return _number_text(Decimal(value))
@@ -117,7 +120,7 @@ def _value_text(value: Any, column: str) -> str:
 
 
 def _number_text(value: Decimal) -> str:
-    """A number. Raises `ValueError` for one that no DECIMAL holds."""
+    """A number. Raises `ValueError` for one that does not fit into a DECIMAL."""
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise ValueError(value)

@@ -1,7 +1,7 @@
-"""DELETE, UPDATE and MERGE of a table that is open already, from parts that Python calls bring.
+"""DELETE, UPDATE and MERGE of an open table, from the arguments of Python calls.
 
-The parts become the trees that the grammar makes of SQL, and are carried out like those. The table
-is called `target` in them, the rows to merge `source`.
+The arguments become the same trees that the grammar creates from SQL, and run in the same way. In
+them the table is called `target`, and the rows to merge are called `source`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TARGET, SOURCE = "target", "source"
 
 @dataclass(frozen=True)
 class WhenForm:
-    """One WHEN of a MERGE as a call gives it; `values` None stands for all columns."""
+    """One WHEN clause of a MERGE as given in Python. `values` None means all columns."""
 
     call: str
     kind: str
@@ -72,29 +72,29 @@ class FormTable(Protocol):
 
     @property
     def name(self) -> str:
-        """By what name statements find it."""
+        """The name of the table in statements."""
         ...
 
     @property
     def schema(self) -> TableSchema:
-        """Its columns."""
+        """The columns of the table."""
         ...
 
     @property
     def catalog(self) -> AttachedCatalog:
-        """What statements about it can name."""
+        """The catalog of the tables that statements about it can use."""
         ...
 
     def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
-        """Change it, by what the catalog is at that time."""
+        """Run a change, with the current catalog."""
         ...
 
 
 @dataclass(frozen=True)
 class FederatedForm:
-    """A table that others keep, and that the catalog finds by its name. See `FormTable`.
+    """A federated table, which the catalog finds by name. See `FormTable`.
 
-    `look` tells its columns; most statements have no need to ask.
+    `look` returns its columns. Most statements do not need them.
     """
 
     catalog: AttachedCatalog
@@ -113,7 +113,7 @@ class FederatedForm:
 
 @dataclass(frozen=True)
 class Around(AttachedCatalog):
-    """What statements about an open table can name: the table itself, and those of its lake."""
+    """The tables that a statement about an open table can use: the table itself, and its lake's."""
 
     held: StoredTable = field(kw_only=True)
     lake: AttachedCatalog | None = field(kw_only=True)
@@ -134,21 +134,22 @@ class Around(AttachedCatalog):
         return self
 
     def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
-        """See `FormTable`. Begins on what was seen last of the table, see `as_expected`."""
+        """See `FormTable`. Starts from the last known state of the table, see `as_expected`."""
 
         def on(table: PinnedTable) -> Changed:
             if table.schema.is_indexed:
-                table.confirm()  # or an index of before would be found wanting, and built anew
+                table.confirm()  # otherwise an old index would be missing, and rebuilt
             return change(replace(self, held=table))
 
-        # Work on a session is dear: none of it is to be in vain.
+        # Work on a Spark session is expensive, so it must not start from a state that may be
+        # outdated.
         return as_expected(self.held, on) if isinstance(engine, LocalEngine) else change(self)
 
     @classmethod
     def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
-        """The same for a table, of which `lake` may be None where it was opened by its path."""
+        """The same for a table. `lake` is None if the table was opened by its path."""
         if lake is None:
-            # Below a table's own folder there are no other tables.
+            # There are no other tables below a table's own folder.
             return cls(FolderWarehouse(held.store), held=held, lake=None)
         return cls(
             lake.warehouse, lake.allows_external_files, attached=lake.attached, held=held, lake=lake
@@ -184,7 +185,7 @@ class Around(AttachedCatalog):
 def delete_where(
     table: FormTable, engine: Engine, where: Condition | None, isolation: Isolation
 ) -> Changed:
-    """Delete the rows that meet a condition, as `Table.delete` says."""
+    """Delete the rows that match a condition, as `Table.delete` describes."""
     with _not_too_deep():
         texts = FormTexts()
         where_tree = _where(texts, where)
@@ -200,7 +201,7 @@ def update_where(
     where: Condition | None,
     isolation: Isolation,
 ) -> Changed:
-    """Change columns of the rows that meet a condition, as `Table.update` says."""
+    """Change columns of the rows that match a condition, as `Table.update` describes."""
     with _not_too_deep():
         texts = FormTexts()
         pairs = _assignments(texts.values(values, "Table.update"))
@@ -218,7 +219,7 @@ def merge_source(
     whens: Sequence[WhenForm],
     isolation: Isolation,
 ) -> Changed:
-    """Merge rows, or those of a query, into the table, as `Table.merge` says."""
+    """Merge rows, or the rows of a query, into the table, as `Table.merge` describes."""
     if not whens:
         raise InvalidError(
             f"table {table.name}: a merge without a WHEN would change nothing; add one, such "
@@ -252,11 +253,11 @@ def _merge_statement(
 def grown_to_merge(
     table: StoredTable, source: str | Relation, whens: Sequence[WhenForm]
 ) -> list[WhenForm]:
-    """Have a table grow to take the columns of a source, and say what a merge then does.
+    """Add the columns of a source to the table, and return the WHEN clauses for that.
 
-    A WHEN that stands for all columns does so for those of the source: others stay, and are NULL in
-    new rows. Raises `InvalidError` where the columns are not known before the merge, or no WHEN
-    takes all of them, and what `grown` raises.
+    A WHEN clause for all columns then means the columns of the source. Other columns do not change,
+    and are NULL in new rows. Raises `InvalidError` if the columns are not known before the merge,
+    or no WHEN clause is for all columns, and what `grown` raises.
     """
     if isinstance(source, str):
         raise InvalidError(
@@ -284,11 +285,11 @@ def source_of_rows(
     schema_of: Callable[[Any], pa.Schema] | None,
     read: Callable[[Any, TableSchema, str], pa.Table] = source_table,
 ) -> Relation:
-    """The rows that a caller wants to merge into a table.
+    """The rows to merge into the table.
 
-    They are those of a table, of a DataFrame whose columns `schema_of` tells, or what
-    `Table.write` takes. Raises `InvalidError` for anything else, and for columns that SQL does not
-    know or cannot tell apart. `read` makes an Arrow table of what is in this process.
+    `source` is a table, a DataFrame whose columns `schema_of` returns, or what `Table.write`
+    accepts. Raises `InvalidError` for anything else, and for columns that SQL does not support or
+    cannot distinguish. `read` creates an Arrow table from in-memory rows.
     """
     if isinstance(source, StoredTable):
         return StoredRelation(SOURCE, source)
@@ -307,12 +308,12 @@ def source_of_rows(
 
 
 def _where(texts: FormTexts, where: Condition | None) -> exp.Where | None:
-    """A condition that is a text; one that is a value needs no words, see `_meant`."""
+    """A condition given as a string. A condition object needs no SQL, see `_meant`."""
     return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
 
 
 def _meant(statement: S, where: Condition | None) -> S:
-    """A statement on the rows that meet a condition which is a value, if it is one."""
+    """The statement with a condition object, if one is given."""
     if where is None or isinstance(where, str):
         return statement
     return replace(statement, query=replace(statement.query, where=where))
@@ -355,7 +356,7 @@ def _target(table: FormTable, texts: FormTexts) -> exp.Table:
 
 
 def _table(texts: FormTexts, parts: Sequence[str], alias: str) -> exp.Table:
-    """A table that stands in no text; errors about it point behind all of them."""
+    """A table that does not occur in the text. Errors about it point at the end."""
     names = [exp.to_identifier(part, quoted=True) for part in parts]
     for name in names:
         name.meta.update(start=len(texts.text), end=len(texts.text))
@@ -381,7 +382,7 @@ def _not_too_deep() -> Iterator[None]:
 
 
 def _plain(rows: pa.Table, table: FormTable) -> pa.Table:
-    """Rows in types that SQL knows, and that hold the same values."""
+    """The rows in types that SQL supports and that hold the same values."""
     known = {f.name: f.type.to_arrow() for f in table.schema.fields}
     empty = [
         pa.field(f.name, known.get(f.name, pa.string())) if pa.types.is_null(f.type) else f

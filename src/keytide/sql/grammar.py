@@ -1,8 +1,8 @@
-"""SQL text into statements.
+"""Parses SQL text into statements.
 
-Queries, expressions and the statements that change rows are sqlglot's to parse. The statements
-around them are read from the same tokens here: their types and clauses are those of the table
-format, and sqlglot takes words of theirs that it does not keep.
+sqlglot parses queries, expressions and the statements that change rows. All other statements are
+parsed here from the same tokens, because their types and clauses are those of the table format, and
+sqlglot drops some of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ _Hint: TypeAlias = "dict[str, str]"
 def parse_statements(text: str) -> list[Statement]:
     """The statements of a text, separated by semicolons.
 
-    Raises `InvalidError` with the line, and a pointer to the place, of what does not parse.
+    Raises `InvalidError`, with the line and a pointer to the position, for text that does not
+    parse.
     """
     if not isinstance(text, str):
         raise InvalidError(f"the SQL is a {type(text).__name__}; give a text")
@@ -70,11 +71,12 @@ def parse_statements(text: str) -> list[Statement]:
 
 
 def parse_query(text: str, start: int = 0) -> Query:
-    """The query that begins at a place of a text and takes all that follows.
+    """The query that begins at a position of a text and includes the rest of it.
 
-    Raises `InvalidError` with the line, and a pointer to the place, of what does not parse.
+    Raises `InvalidError`, with the line and a pointer to the position, for text that does not
+    parse.
     """
-    # Blanks before it give its tokens the places they have in the whole.
+    # The leading blanks give its tokens their positions in the whole text.
     tokens = tokenize(" " * start + text[start:])
     cursor = Cursor(text, tokens, options_in_hints(" " * start + text[start:], tokens))
     query = _query(cursor)
@@ -138,9 +140,9 @@ _COMMENT = re.compile(r"--[^\n]*|/\*(?P<hint>\+)?(?P<inside>.*?)\*/", re.DOTALL)
 
 
 def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, _Hint]:
-    """Options in hints, by the place where the token before them ends.
+    """The options in hints, by the position where the token before them ends.
 
-    A hint behind SELECT is the engine's, and part of the query.
+    A hint after SELECT belongs to the engine, and is part of the query.
     """
     found: dict[int, _Hint] = {}
     if "/*+" not in text:
@@ -159,7 +161,7 @@ def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, _Hint]:
 
 
 def _hint(comment: re.Match[str]) -> dict[str, str]:
-    # Blanks before the hint's text give its tokens the places they have in the whole.
+    # The leading blanks give its tokens their positions in the whole text.
     start = comment.start("inside")
     inside = Cursor(comment.string, tokenize(" " * start + comment["inside"]))
     inside.expect("OPTIONS")
@@ -217,7 +219,7 @@ def _insert(cursor: Cursor) -> Insert:
 
 
 def _rows(cursor: Cursor) -> Query | Rows:
-    """What an INSERT inserts; plain literals need no engine to compute them."""
+    """What an INSERT inserts. Plain literals need no engine."""
     found = literal_rows(cursor.rest()[1:]) if cursor.peek() == "VALUES" else None
     if found is None:
         return _query(cursor)
@@ -303,7 +305,7 @@ def _alter(cursor: Cursor) -> Statement:
 
 
 def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
-    """The values of a partition that is named."""
+    """The values of a PARTITION clause."""
     given: dict[str, exp.Expr | None] = {}
     start = cursor.start
     cursor.listed(lambda: _partition_value(cursor, given))
@@ -417,7 +419,7 @@ def _literal(cursor: Cursor) -> object:
 
 
 def _moment(kind: exp.DType, text: str) -> date:
-    """The value of `DATE '...'` and `TIMESTAMP '...'`, which is in UTC unless it says otherwise."""
+    """The value of `DATE '...'` and `TIMESTAMP '...'`, in UTC unless it contains an offset."""
     if kind == exp.DType.DATE:
         return date.fromisoformat(text)
     if kind in (exp.DType.TIMESTAMPNTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPTZ):

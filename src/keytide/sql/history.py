@@ -1,6 +1,4 @@
-"""Procedures about a table's history, under the names and with the arguments that other engines of
-the format give them.
-"""
+"""Procedures for a table's history, with the names and arguments of the format's other engines."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class _MadeTag(Record):
 def create_tag_from_timestamp(
     table: StoredTable, tag: str, timestamp: Moment, time_retained: str | None = None
 ) -> _MadeTag:
-    """The first snapshot at or after a time."""
+    """Tag the first snapshot at or after a time."""
     moment = epoch_ms(timestamp, table.name, "timestamp")
     first = tags.snapshot_at_or_after(table.metadata, moment)
     return _made_tag(table, tag, first, time_retained)
@@ -48,7 +46,7 @@ def create_tag_from_timestamp(
 def create_tag_from_watermark(
     table: StoredTable, tag: str, watermark: int, time_retained: str | None = None
 ) -> _MadeTag:
-    """The first snapshot whose watermark is this one or a later one."""
+    """Tag the first snapshot with at least this watermark."""
     first = tags.snapshot_at_or_after_watermark(table.metadata, watermark)
     return _made_tag(table, tag, first, time_retained)
 
@@ -60,7 +58,7 @@ def _made_tag(table: StoredTable, tag: str, first: Snapshot, time_retained: str 
 
 
 def delete_tag(table: StoredTable, tag: str) -> None:
-    """One tag, or several with commas between them."""
+    """Delete one tag, or several separated by commas."""
     metadata = table.metadata
     names = [tag] if metadata.has_tag(tag) else named_by_commas(tag)
     for name in names:
@@ -74,7 +72,7 @@ def _tag_names(gone: tags.Tags) -> pa.Table:
 
 
 def trigger_tag_automatic_creation(table: StoredTable) -> None:
-    """The tags that the table's options say are due."""
+    """Create the tags that are due according to the table's options."""
     options = TableOptions.parse(table.schema.options)
     automatic_tags.tags_after_commit(table.metadata, options, is_batch=True)
 
@@ -88,7 +86,7 @@ def rollback(
     snapshot: int | None = None,
     tag: str | None = None,
 ) -> RollbackResult:
-    """As Spark knows it: to an id or a tag, the `version`, or to one of them by its name."""
+    """As in Spark: to an id or a tag, given as `version` or by its own argument."""
     to = _place(table.metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
     return going_back.rollback_to(table, to)
 
@@ -96,19 +94,19 @@ def rollback(
 def rollback_to(
     table: StoredTable, tag: str | None = None, snapshot: int | None = None
 ) -> RollbackResult:
-    """As Flink knows it: to a tag, or to a snapshot."""
+    """As in Flink: to a tag, or to a snapshot."""
     to = _one_place("rollback_to", tag=tag, snapshot=snapshot)
     return going_back.rollback_to(table, to)
 
 
 def rollback_to_timestamp(table: StoredTable, timestamp: Moment) -> RollbackResult:
-    """To the newest snapshot at or before a time."""
+    """To the latest snapshot at or before a time."""
     moment = epoch_ms(timestamp, table.name, "timestamp")
     return going_back.rollback_to(table, as_of=moment)
 
 
 def rollback_to_watermark(table: StoredTable, watermark: int) -> RollbackResult:
-    """To the newest snapshot whose watermark is this one or an earlier one."""
+    """To the latest snapshot with at most this watermark."""
     return going_back.rollback_to(table, watermark=watermark)
 
 
@@ -122,7 +120,7 @@ class _AsLatest(Record):
 def rollback_to_as_latest(
     table: StoredTable, tag: str | None = None, snapshot: int | None = None
 ) -> _AsLatest:
-    """The whole table becomes what it was, in one more commit."""
+    """Restore the whole table, in a new commit."""
     to = _one_place("rollback_to_as_latest", tag=tag, snapshot=snapshot)
     previous = table.metadata.latest_snapshot_id()
     made = restore.restore(table, to)
@@ -138,7 +136,7 @@ def restore_partitions(
     timestamp: Moment | None = None,
     dry_run: bool = False,
 ) -> restore.RestoreResult:
-    """Some partitions, with semicolons between them, or all: `dt=2026-01-31;dt=2026-02-01`."""
+    """Restore some partitions, separated by semicolons, or all: `dt=2026-01-31;dt=2026-02-01`."""
     given = {"version": version, "snapshot": snapshot, "tag": tag}
     to = None if timestamp is not None else _place(table.metadata, "restore", **given)
     moment = None if timestamp is None else epoch_ms(timestamp, table.name, "timestamp")
@@ -146,7 +144,7 @@ def restore_partitions(
 
 
 def _place(metadata: TableMetadata, procedure: str, **given: str | int | None) -> str | int:
-    """The one place that is given; a version is an id or a tag."""
+    """The one given place. A version is an id or a tag."""
     place = _one_place(procedure, **given)
     if given.get("version") is None or not isinstance(place, str):
         return place
@@ -154,7 +152,7 @@ def _place(metadata: TableMetadata, procedure: str, **given: str | int | None) -
 
 
 def place_of_version(metadata: TableMetadata, version: str) -> str | int:
-    """A tag of that name, or else the id of a snapshot where the version is a number."""
+    """A tag of that name, otherwise the snapshot id if the version is a number."""
     is_id = version.isdecimal() and not metadata.has_tag(version)
     return int(version) if is_id else version
 
@@ -183,14 +181,14 @@ def create_branch(
     tag: str | None = None,
     ignoreIfExists: bool | str = False,  # noqa: N803  # the format's name
 ) -> None:
-    """Of a tag, or without rows: so the format has it."""
+    """From a tag, or without rows, as the format defines it."""
     is_ignored = str(ignoreIfExists).lower() == "true"
     if not (is_ignored and has_branch(table.store, branch)):
         branches.create_branch(table, branch, tag=tag, empty=tag is None)
 
 
 def fast_forward(table: StoredTable, branch: str, to: str | None = None) -> None:
-    """The table becomes what its branch is; Iceberg has `'main'` here, and the branch in `to`."""
+    """Make the table equal to its branch. As in Iceberg, `'main'` can be given, with `to`."""
     if to is not None and branch != "main":
         raise InvalidError(
             f"sys.fast_forward: branch is {branch!r}, and only 'main' can be put forward to "
@@ -200,7 +198,7 @@ def fast_forward(table: StoredTable, branch: str, to: str | None = None) -> None
 
 
 def delete_branch(table: StoredTable, branch: str) -> None:
-    """One branch, or several with commas between them."""
+    """Delete one branch, or several separated by commas."""
     names = named_by_commas(branch)
     for name in names:
         branches.refuse_deletion(table, name)

@@ -1,4 +1,4 @@
-"""Procedures under the names and with the arguments that Iceberg gives them."""
+"""Procedures with the names and arguments of Iceberg."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["ICEBERG"]
 
 
 def rollback_to_snapshot(table: StoredTable, snapshot: int) -> RollbackResult:
-    """To a snapshot; those after it go."""
+    """Roll back to a snapshot. Later snapshots are removed."""
     return going_back.rollback_to(table, snapshot)
 
 
 def set_current_snapshot(
     table: StoredTable, snapshot: int | None = None, ref: str | None = None
 ) -> restore.RestoreResult:
-    """The table becomes what it was at a snapshot or a tag, in one more commit; none goes."""
+    """Restore the table to a snapshot or a tag in a new commit. No snapshot is removed."""
     if (snapshot is None) == (ref is None):
         raise InvalidError(
             "sys.set_current_snapshot: give the id of a snapshot, or a tag as ref => 'name'"
@@ -40,7 +40,7 @@ def rewrite_data_files(
     sort_order: str | None = None,
     where: str | None = None,
 ) -> CompactionResult:
-    """All files of the table, or of the partitions that meet a condition, into fewer ones."""
+    """Compact all files of the table, or of the partitions that match a condition."""
     partitions = chosen("rewrite_data_files", table, None, where)
     if (strategy == "sort") != (sort_order is not None):
         raise InvalidError(
@@ -56,7 +56,7 @@ def rewrite_data_files(
 
 
 def rewrite_position_delete_files(table: StoredTable) -> CompactionResult:
-    """Files are written without the rows that are marked as dead."""
+    """Rewrite files without the rows that are marked as deleted."""
     return compact(table, full=True)
 
 
@@ -67,4 +67,4 @@ ICEBERG: Mapping[str, Procedure] = {
     "rollback_to_snapshot": procedure(rollback_to_snapshot),
     "set_current_snapshot": procedure(set_current_snapshot),
 }
-"""The procedures by their names."""
+"""The procedures by name."""

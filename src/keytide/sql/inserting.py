@@ -1,4 +1,4 @@
-"""INSERT into a table that is attached: from a statement to rows of its connector."""
+"""INSERT into an attached table, through its connector."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Take = Callable[[pa.RecordBatch], None]
 
 
 def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Changed:
-    """Insert rows into a table that is attached, in one transaction; they stream there.
+    """Insert rows into an attached table in one transaction. The rows are streamed.
 
-    Raises `UnsupportedError` for OVERWRITE and where the connector takes no rows, `InvalidError`
-    for types and values that a column does not take; nothing is inserted then.
+    Raises `UnsupportedError` for OVERWRITE and for a connector without inserts, and `InvalidError`
+    for types and values that a column does not accept. Nothing is inserted then.
     """
     if statement.overwrite or statement.partition:
         raise UnsupportedError(
@@ -51,7 +51,7 @@ def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert)
 
 
 def _fields(statement: Insert, target: Target) -> list[Field]:
-    """The columns that get values, in the order of these."""
+    """The columns that get values, in the order of the values."""
     by_name = {field.name: field for field in target.fields}
     named = [column_of(name, by_name, target.name) for name in statement.columns]
     if len(set(named)) < len(named):
@@ -63,7 +63,7 @@ def _fields(statement: Insert, target: Target) -> list[Field]:
 
 
 def _stored(fields: list[Field], table: str, take: Take) -> Take:
-    """Takes rows as they are computed, and hands them on as the columns hold them."""
+    """A consumer that converts rows to the types of the columns and passes them on."""
 
     def stored(rows: pa.RecordBatch) -> None:
         if rows.num_columns != len(fields):
@@ -85,5 +85,5 @@ def _feed(catalog: AttachedCatalog, engine: Engine, statement: Insert, take: Tak
             take(page)
         return
     bound = bind(statement.query, catalog)
-    is_local = not bound.tree.find(exp.Table)  # a row of computed values needs no cluster
+    is_local = not bound.tree.find(exp.Table)  # constants need no cluster
     (LocalEngine(catalog.allows_external_files) if is_local else engine).stream(bound, take)

@@ -1,7 +1,7 @@
-"""VALUES of plain literals: rows straight from the tokens, with no tree and no engine between.
+"""VALUES with plain literals: rows directly from the tokens, without a tree or an engine.
 
-A literal has a type of the same family as the engine would give it, so a column takes or refuses a
-row in the same way whoever reads the literals. Everything else is left to the engine.
+A literal gets a type of the same family as an engine would give it, so a column accepts or refuses
+a row in the same way. Everything else is left to the engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
     types = [type_ for type_, _ in cells]
     if TokenType.R_PAREN not in types:
         return None
-    stride = types.index(TokenType.R_PAREN) + 2  # a row and the comma behind it
+    stride = types.index(TokenType.R_PAREN) + 2  # a row and the comma after it
     if stride % 2 or not _is_regular([*types, TokenType.COMMA], stride):
         return None
     columns = []
@@ -42,7 +42,7 @@ def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
 
 
 def _with_signs(tokens: Sequence[Token]) -> list[_Cell]:
-    """Types and texts of tokens, where a sign is part of the number behind it."""
+    """Types and texts of tokens, with each sign joined to its number."""
     cells = [(token.token_type, str(token.text)) for token in tokens]
     if not any(type_ is TokenType.DASH for type_, _ in cells):
         return cells
@@ -56,7 +56,7 @@ def _with_signs(tokens: Sequence[Token]) -> list[_Cell]:
 
 
 def _is_regular(types: Sequence[TokenType], stride: int) -> bool:
-    """Whether all rows have their brackets and commas where the first one has them."""
+    """Whether all rows have brackets and commas in the same places as the first one."""
     between = [TokenType.L_PAREN, *[TokenType.COMMA] * (stride // 2 - 2), TokenType.R_PAREN]
     places = [*range(0, stride, 2), stride - 1]
     expected = [*between, TokenType.COMMA]
@@ -66,7 +66,7 @@ def _is_regular(types: Sequence[TokenType], stride: int) -> bool:
 
 
 def _column(cells: Sequence[_Cell]) -> pa.Array | None:
-    """Literals of one type as an array; None for a mixture, or where something else stands."""
+    """Literals of one type as an array. None for mixed types, or anything but literals."""
     types = {type_ for type_, _ in cells} - {TokenType.NULL}
     if types == {TokenType.STRING}:
         return pa.array(
@@ -88,7 +88,7 @@ def _numbers(texts: Sequence[str | None]) -> pa.Array | None:
         try:
             return pa.array([None if text is None else Decimal(text) for text in texts])
         except pa.ArrowInvalid:
-            return None  # more digits than a decimal has
+            return None  # more digits than a DECIMAL can hold
     values = [None if text is None else int(text) for text in texts]
     known = [value for value in values if value is not None]
     if min(known) in _INT32 and max(known) in _INT32:

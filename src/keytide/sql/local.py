@@ -1,4 +1,4 @@
-"""Queries by DuckDB in this process: scans stream into it."""
+"""Queries with DuckDB in this process. Scans are streamed into it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ Source: TypeAlias = "Callable[[Relation], Any]"
 
 
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
-    """The rows of a query. Tables are streamed, and held only as far as the query needs it.
+    """The rows of a query. Tables are streamed, and held in memory only if the query needs it.
 
-    A Ctrl-C cancels it and is raised as `KeyboardInterrupt`. Raises `InvalidError` that quotes
-    DuckDB where it refuses the query, and what reading the tables raises.
+    Ctrl-C cancels it and is raised as `KeyboardInterrupt`. Raises `InvalidError`, which quotes
+    DuckDB, if DuckDB refuses the query, and what reading the tables raises.
     """
     return _run(bound, _rows, allows_external_files, source_of)
 
@@ -66,10 +66,11 @@ def stream_locally(
     bound: BoundQuery, take: Callable[[pa.RecordBatch], None], *,
     allows_external_files: bool = False, source: Source | None = None,
 ) -> None:  # fmt: skip
-    """Hand the rows of a query on as they come. Raises as `run_locally`, and what `take` raises.
+    """Pass on the rows of a query as they arrive.
 
-    Another thread takes them. The first page has no rows: it tells the columns. A `source` gives
-    the rows of a relation in the place of `source_of`.
+    Another thread calls `take`. The first batch has no rows and only defines the columns. `source`
+    replaces `source_of`, which returns the rows of a relation. Raises as `run_locally`, and what
+    `take` raises.
     """
 
     def hand_on(answer: duckdb.DuckDBPyRelation) -> None:
@@ -87,7 +88,7 @@ def _pages(answer: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
             page = reader.read_next_batch()
         except StopIteration:
             return
-        except (pa.ArrowException, OSError) as error:  # what DuckDB raises, in Arrow's words
+        except (pa.ArrowException, OSError) as error:  # DuckDB's error as an Arrow error
             raise duckdb.Error(str(error)) from error
         yield page
 
@@ -122,10 +123,10 @@ def _run(
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], T]) -> T:
-    """What comes of a query, which a Ctrl-C cancels wherever it strikes.
+    """Run a query that Ctrl-C can cancel at any point.
 
-    The query has a thread of its own: struck inside of a callback from DuckDB, a Ctrl-C could be
-    lost, while this thread does nothing but wait for one.
+    The query runs in its own thread. If Ctrl-C arrived inside a callback from DuckDB, it could be
+    lost. This thread only waits for it.
     """
     running: Future[T] = Future()
     thread = threading.Thread(target=_settle, args=(running, query), name="keytide-sql")
@@ -133,8 +134,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], T]
         thread.start()
         return running.result()
     except KeyboardInterrupt:
-        # A thread that has not come to its query finds it cancelled; one that is just about to
-        # run it would overhear a single interrupt.
+        # Repeated, because a thread that is about to start its query would miss a single interrupt.
         while not (running.cancel() or running.done()):
             connection.interrupt()
             wait([running], timeout=0.05)
@@ -146,7 +146,7 @@ def _settle(running: Future[T], query: Callable[[], T]) -> None:
         return
     try:
         running.set_result(query())
-    except BaseException as error:  # whoever waits for the rows raises it
+    except BaseException as error:  # the consumer of the rows raises it
         running.set_exception(error)
 
 
@@ -156,7 +156,7 @@ def _rows(answer: duckdb.DuckDBPyRelation) -> pa.Table:
 
 
 class _Stream:
-    """A scan that DuckDB may read more than once, each time anew."""
+    """A scan that DuckDB can read several times, each time from the start."""
 
     def __init__(self, scan: Batches) -> None:
         self.scan = scan
@@ -170,12 +170,12 @@ class _Stream:
         try:
             yield from self.scan.to_batches()
         except KeytideError as error:
-            self.error = error  # Arrow's streams carry no more than a text
+            self.error = error  # an Arrow stream transports only the message
             raise
 
 
 def source_of(relation: Relation) -> Any:
-    """The rows of a relation, as something that DuckDB reads."""
+    """The rows of a relation in a form that DuckDB reads."""
     if isinstance(relation, SystemRelation):
         return relation.rows()
     if isinstance(relation, GivenRelation):
@@ -190,7 +190,7 @@ def streamed(rows: Batches) -> Any:
 
 
 def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:
-    """Sums of whole numbers, which DuckDB gives in 128 bits, as BIGINT where they fit."""
+    """Sums of integers, which DuckDB returns in 128 bits, as BIGINT if they fit."""
     for i, type_ in enumerate(types):
         if type_ == "HUGEINT":
             try:
@@ -202,5 +202,5 @@ def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of DuckDB says first."""
+    """The first line of a DuckDB error."""
     return str(error).splitlines()[0]

@@ -1,7 +1,7 @@
-"""Empty DuckDB databases in memory, used again one after the other.
+"""A pool of empty in-memory DuckDB databases.
 
-To open one takes longer than most queries, so one that was used is emptied and kept for the next
-statement that wants the same settings. No two statements use one at the same time.
+Opening one takes longer than most queries. So a used database is emptied and kept for the next
+statement with the same settings. No two statements use one at the same time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Database:
     settings: _Settings
     connection: duckdb.DuckDBPyConnection
     spill: Path
-    """Where what does not fit in memory goes: a directory that is there from then on."""
+    """The directory for data that does not fit in memory. It is created here."""
 
     def empty(self) -> None:
         """Drop its tables."""
@@ -42,14 +42,14 @@ class _Database:
 
 
 class _Idle:
-    """Databases that nobody uses, of one process: threads of DuckDB do not live on in a fork."""
+    """The idle databases of one process. DuckDB's threads do not survive a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._databases: list[_Database] = []
 
     def take(self, settings: _Settings) -> _Database | None:
-        """One with some settings, which is the caller's until given back; None without any."""
+        """Take a database with these settings out of the pool. None if there is none."""
         with self._lock:
             found = next((each for each in self._databases if each.settings == settings), None)
             if found is not None:
@@ -57,7 +57,10 @@ class _Idle:
             return found
 
     def give_back(self, database: _Database) -> None:
-        """Keep an empty one; the one that was idle for longest makes room for it."""
+        """Return an empty database.
+
+        If there are too many, the one that was idle longest is closed.
+        """
         with self._lock:
             self._databases.append(database)
             past = self._databases[:-_IDLE_MAX]
@@ -82,7 +85,7 @@ def _after_fork() -> None:
     _idle = _Idle()
 
 
-# What a fork took along waits for threads that are not there, so nothing may close it.
+# Databases copied by a fork would wait for threads that do not exist, so they are never closed.
 _forgotten: list[_Idle] = []
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(lambda: _idle.close())
@@ -92,11 +95,11 @@ atexit.register(lambda: _idle.close())
 def local_database(
     allows_external_files: bool = False, **config: str
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a database with nothing in it, which reads no variables of this process.
+    """A connection to an empty database, which cannot read variables of this process.
 
-    Nor does it read files, unless they are allowed. What does not fit in memory goes to a directory
-    of the database's own, since queries may read there. What the block leaves behind in it is gone
-    afterwards, and so are registered rows.
+    It cannot read files either, unless allowed. Data that does not fit in memory is spilled to a
+    directory of its own, because queries can read there. After the block, everything in the
+    database is dropped, including registered rows.
     """
     settings = (("files", str(allows_external_files)), *sorted(config.items()))
     database = _idle.take(settings) or _opened(settings, allows_external_files, config)
@@ -105,11 +108,11 @@ def local_database(
             yield connection
         database.empty()
     except BaseException:
-        # It may be what failed.
+        # The connection itself may have failed.
         database.connection.close()
         raise
     if database.spill.exists():
-        database.connection.close()  # which deletes the directory
+        database.connection.close()  # this also deletes the directory
     else:
         _idle.give_back(database)
 

@@ -1,4 +1,4 @@
-"""The local engine: DuckDB computes, threads of this process read and write."""
+"""The local engine: DuckDB computes, and threads of this process read and write."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = ["LocalEngine"]
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Runs queries in this process; `allows_external_files` lets them read files by name."""
+    """Runs queries in this process. `allows_external_files` lets queries read files."""
 
     allows_external_files: bool = False
 
     def query(self, bound: BoundQuery) -> Result:
-        """Run a query. Raises `InvalidError` that quotes DuckDB where it refuses the query."""
+        """Run a query. Raises `InvalidError`, which quotes DuckDB, if DuckDB refuses it."""
         return LocalResult(self.rows(bound))
 
     def analyze(self, bound: BoundQuery) -> QueryAnalysis:
@@ -49,15 +49,15 @@ class LocalEngine:
         return run_locally(bound, allows_external_files=self.allows_external_files)
 
     def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
-        """Hand the rows of a query on as they come. Raises as `query`, and what `take` raises."""
+        """Pass on the rows of a query as they arrive. Raises as `query`, and what `take` raises."""
         stream_locally(bound, take, allows_external_files=self.allows_external_files)
 
     def assigned(
         self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: StoredTable
     ) -> pa.Table:
-        """Rows in a table's columns, each taken by position or from a constant.
+        """Rows with the columns of a table, each taken by position or from a constant.
 
-        Raises `InvalidError` for a type or value that a column does not take.
+        Raises `InvalidError` for a type or value that a column does not accept.
         """
         fields = {f.name: f for f in table.schema.fields}
         made = {
@@ -79,23 +79,23 @@ class LocalEngine:
     def overwrite(
         self, table: StoredTable, rows: pa.Table, partition: Mapping[str, Any] | None
     ) -> WriteResult:
-        """Replace a table's rows or, where one is named, those of a partition, in one commit."""
+        """Replace the rows of a table, or of one partition if given, in one commit."""
         return overwrite(table, rows, partition)
 
     def fill(self, transaction: Transaction, rows: pa.Table) -> None:
-        """Write rows as the part of a transaction."""
+        """Write rows as part of a transaction."""
         fill(transaction, rows)
 
     def apply_events(
         self, catalog: Catalog, request: FlowRequest, rows: pa.Table, author: Author | None
     ) -> WriteResult:
-        """Make rows that tell of events part of the target of a flow."""
+        """Apply rows that are change events to the target of a flow."""
         return apply_events(catalog, request, rows, author)
 
     def row_host(self, query: RowQuery, means: Means) -> LocalRowHost:
-        """What carries out a DELETE or an UPDATE."""
+        """The host for a DELETE or an UPDATE."""
         return LocalRowHost(query, means.memory_bytes, self.allows_external_files)
 
     def merge_host(self, query: MergeQuery, means: Means) -> LocalMergeHost:
-        """What carries out a MERGE."""
+        """The host for a MERGE."""
         return LocalMergeHost(query, means.memory_bytes, self.allows_external_files)

@@ -1,4 +1,4 @@
-"""Views made and described: what a view is made of is tried before it is stored."""
+"""Creates and describes views. The query of a view is tested before it is stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["create_view", "described_view"]
 
 
 def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> None:
-    """Store a view whose query can be carried out. Raises as `Lake.create_view`, and as `bind`."""
+    """Store a view if its query can run. Raises as `Lake.create_view`, and as `bind`."""
     name = statement.name if "." in statement.name else f"{catalog.database}.{statement.name}"
     view = StoredView(name, statement.text, catalog.database, statement.columns, statement.comment)
     _check_columns(_columns(catalog, engine, statement.text), view)
@@ -66,7 +66,7 @@ def _check_names(names: Sequence[str], view: StoredView) -> None:
 
 
 def _refuse_circle(catalog: AttachedCatalog, view: StoredView) -> None:
-    """Refuse a view that would be made of itself, as one that replaces another may be."""
+    """Refuse a view that would read itself, which is possible if it replaces another one."""
     known = catalog.find_view(view.name)
     if known is None:
         return
@@ -79,7 +79,7 @@ def _refuse_circle(catalog: AttachedCatalog, view: StoredView) -> None:
 def described_view(
     catalog: AttachedCatalog, engine: Engine, view: StoredView, *, extended: bool
 ) -> pa.Table:
-    """The columns of a view with their types; `extended` adds its query and its comment."""
+    """The columns of a view with their types. `extended` adds its query and its comment."""
     name = ".".join(map(quoted, view.name.split(".", 1)))
     found = _columns(catalog, engine, f"SELECT * FROM {name}")
     rows: list[tuple[str | None, ...]] = [

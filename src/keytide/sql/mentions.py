@@ -1,4 +1,4 @@
-"""Where the tree of a query names tables, and what its own WITH names."""
+"""Finds the tables in the tree of a query, and the names that its WITH defines."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["lake_name", "name_of", "prepare", "split_system_name", "start_of", "
 
 
 def prepare(tree: exp.Query) -> None:
-    """Give results and names of WITH the spelling by which all that follows knows them."""
+    """Normalize the names of results and of WITH for the following steps."""
     _name_results(tree)
     _spell_local_names(tree)
 
 
 def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Table]]:
-    """Mentions of tables, and of what WITH names. Raises `InvalidError` where none can be."""
+    """The nodes for tables, and for names of WITH. Raises `InvalidError` for an invalid query."""
     names: list[exp.Table] = []
     local: list[exp.Table] = []
     try:
         scopes = traverse_scope(tree)
-    except SqlglotError as error:  # what parses is not yet a query: `(SELECT 1) AS x UNION ...`
+    except SqlglotError as error:  # the parser accepts some invalid queries: `(SELECT 1) AS x UNION ...`
         message = f"this is no query that SQL knows ({error})"
         raise error_at(text, 0, message) from error
-    # A table that is joined to VALUES is mentioned in the scopes of both.
+    # A table that is joined to VALUES occurs in the scopes of both.
     mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}
     for scope, source in mentions.values():
         if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
@@ -43,7 +43,8 @@ def name_of(node: exp.Table) -> str:
 
 
 def split_system_name(name: str) -> tuple[str, str | None]:
-    """`db.t$files` as `db.t` and `files`, `db.t$branch_b$files` as `db.t$branch_b` and `files`."""
+    """Split `db.t$files` into `db.t` and `files`, `db.t$branch_b$files` into `db.t$branch_b`
+    and `files`."""
     table, branch = split_branch(name)
     table, _, system = table.partition("$")
     if branch is not None:
@@ -53,17 +54,17 @@ def split_system_name(name: str) -> tuple[str, str | None]:
 
 
 def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
-    """The table that is named, and the system table of it if one is."""
+    """The table of a node, and its system table if it names one."""
     return split_system_name(in_own_spelling(catalog, name_of(node)))
 
 
 def start_of(node: exp.Table) -> int:
-    """Where the name of a table stands in the text."""
+    """The position of a table name in the text."""
     return int(node.this.meta["start"])
 
 
 def _spell_local_names(tree: exp.Expr) -> None:
-    """Write what WITH names as it is written there: `FROM T` means `WITH t`, too."""
+    """Write names of WITH as in their definition: `FROM T` can also mean `WITH t`."""
     for given in tree.find_all(exp.With):
         spelled = {cte.alias.lower(): cte.alias for cte in given.expressions}
         for node in given.parent.find_all(exp.Table) if given.parent is not None else ():
@@ -80,7 +81,7 @@ _NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
 
 
 def _name_results(tree: exp.Query) -> None:
-    """Name results after their expressions, so that no engine invents names of its own."""
+    """Name results after their expressions, so that engines do not invent different names."""
     select = tree.find(exp.Select)
     for node in list(select.expressions) if select is not None and tree is select else ():
         is_named = isinstance(node, exp.Subquery) and node.alias

@@ -1,4 +1,4 @@
-"""How the ON of a MERGE matches rows: by which columns of the target, and of the source."""
+"""How the ON of a MERGE matches rows: which target columns equal which source columns."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _KINDS = (pa.types.is_integer, lambda type_: type_ in (pa.string(), pa.large_str
 
 @dataclass(frozen=True)
 class Match:
-    """Equalities of columns, by the target's, each with the one of the source.
+    """Equal columns: each target column with its source column.
 
-    `view` is that of a source that is a table; the types of others are not known before they are
-    computed. Of a table there are only equalities on which all engines agree, and `is_all` says
-    that ON asks for nothing else.
+    `view` is that of a source that is a table. The types of other sources are unknown until they
+    are computed. For a table, only equalities on which all engines agree are included. `is_all`
+    says that ON has no other condition.
     """
 
     columns: Mapping[str, str]
@@ -34,9 +34,9 @@ class Match:
     def comparable(
         self, target: Mapping[str, pa.DataType], source: Mapping[str, pa.DataType]
     ) -> dict[str, str]:
-        """The equalities of columns of types that all engines compare alike.
+        """The equalities of columns whose types all engines compare in the same way.
 
-        Of others a value may be equal to one that looks different.
+        For other types, values that look different can be equal.
         """
         return {
             name: other
@@ -45,7 +45,7 @@ class Match:
         }
 
     def keeps(self, column: str, value: exp.Expr, source: str) -> bool:
-        """Whether a value for a column is the one that it is matched by; `source` is the alias."""
+        """Whether the value for a column is the one it is matched by. `source` is the alias."""
         return (
             self.view is not None
             and isinstance(value, exp.Column)
@@ -57,7 +57,7 @@ class Match:
 def match_of(
     join: exp.Join, target: str, fields: Sequence[Field], relations: Sequence[Relation]
 ) -> Match:
-    """What is known of a bound join of a target, by its alias, with a source."""
+    """What is known about a join of a target, given by its alias, with a source."""
     source, condition = join.this, join.args["on"].unnest()
     relation = next((r for r in relations if r.view == source.name), None)
     terms = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
@@ -78,7 +78,7 @@ def match_of(
 def _equal_columns(
     terms: Sequence[exp.Expr], target: str, source: str, fields: Mapping[str, Field]
 ) -> Iterator[tuple[Field, str]]:
-    """The columns of a target, of types with one spelling, and of its source that are equal."""
+    """Pairs of equal target and source columns whose types have only one representation."""
     for term in terms:
         plain = term.unnest()
         columns = (plain.this, plain.expression) if isinstance(plain, exp.EQ) else ()

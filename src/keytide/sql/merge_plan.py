@@ -1,8 +1,8 @@
-"""The query behind a MERGE: which rows of target and source belong together, and what WHENs make.
+"""The query of a MERGE: it joins source and target and evaluates the WHEN clauses.
 
-The query joins both and gives, for each pair that some WHEN applies to, the number of the first
-one, the new values of every WHEN (NULL where another one applies), the place of the target's row,
-and what is passed through: the members of its row id and the columns that an UPDATE leaves alone.
+For each pair of rows to which a WHEN clause applies, the query returns the number of the first such
+clause, the new values of every clause (NULL unless it applies), the position of the target row, and
+the columns passed through: the fields of its row id and the columns that an UPDATE does not change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SOURCE = "$source"
 
 @dataclass(frozen=True)
 class MergeQuery:
-    """A MERGE over views; `view` is the target's, `bound.relations` are those of other tables."""
+    """A MERGE over views. `view` is the target's, `bound.relations` are the other tables'."""
 
     bound: BoundQuery
     view: str
@@ -45,16 +45,17 @@ class MergeQuery:
     made: MergedRows
     match: Match
     is_plain: bool = False
-    """Whether all engines make the same of it: by keys that are equal, columns go as they are."""
+    """Whether all engines give the same result: keys match by equality, columns are copied."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """The WHENs, in their order."""
+        """The WHEN clauses in order."""
         return self.made.branches
 
     @property
     def matched_by(self) -> tuple[str, ...]:
-        """The columns whose equality is all that matches, and decides what no INSERT can double."""
+        """The target columns whose equality is the only condition, so an INSERT cannot add a
+        duplicate."""
         columns = self.match.columns
         inserts = [branch for branch in self.branches if branch.action == "INSERT"]
         is_told = self.match.is_all and all(columns.keys() <= i.matched for i in inserts)
@@ -62,11 +63,11 @@ class MergeQuery:
 
     @property
     def needs_matched_only(self) -> bool:
-        """Whether rows of the target that match nothing stay as they are."""
+        """Whether target rows without a match do not change."""
         return all(branch.kind != "NOT MATCHED BY SOURCE" for branch in self.branches)
 
     def with_source(self, view: str) -> tuple[BoundQuery, MergeQuery]:
-        """What computes the source, and the query with a table of that in its place."""
+        """The query for the source, and this query with a table instead of the source."""
         tree = self.bound.tree.copy()
         join = tree.args["joins"][0]
         source = join.this
@@ -77,12 +78,12 @@ class MergeQuery:
         return made, replace(self, bound=bound, match=match)
 
     def kept(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
-        """Those columns of the target that some UPDATE leaves alone."""
+        """The target columns that some UPDATE does not change."""
         updates = [branch.names for branch in self.branches if branch.action == "UPDATE"]
         return tuple(c for c in columns if any(c.name not in names for names in updates))
 
     def changes(self, key: Collection[str]) -> RowChanges:
-        """What the WHENs may do to rows; of a key only what may change counts as updated."""
+        """The changes that the WHEN clauses can make. Key columns count only if they can change."""
         actions = {branch.action for branch in self.branches}
         updated = {
             number: branch.updated(key)
@@ -92,7 +93,7 @@ class MergeQuery:
         return RowChanges("DELETE" in actions, "INSERT" in actions, updated)
 
     def passed(self, pages: SinkPages) -> PassThrough:
-        """What of the target the engine passes through."""
+        """The target columns that the engine passes through."""
         return PassThrough(pages.row_id.type, self.kept(pages.columns))
 
     def text_for(
@@ -117,7 +118,7 @@ class MergeQuery:
 
     @contextmanager
     def refusing(self, *errors: type[Exception]) -> Iterator[None]:
-        """A block whose errors of an engine are told as those of the statement."""
+        """A context that converts errors of an engine to errors of the statement."""
         with refused_errors(self.bound, *errors):
             yield
 
@@ -134,7 +135,7 @@ def merge_query(
 ) -> MergeQuery:
     """The query of a MERGE into a table with these columns. Raises as `bind` does.
 
-    `starred` names those that SET * and INSERT * stand for.
+    `starred` names the columns that SET * and INSERT * mean.
     """
     all_given = [field for field in fields if field.name in starred]
     tree = statement.pairs.tree.copy()
@@ -182,7 +183,8 @@ def _moves_columns_only(
     given: Sequence[Sequence[tuple[Field, exp.Expr]]],
     sides: Mapping[str, Relation | None],
 ) -> bool:
-    """Whether values are columns of types that no engine changes, and no WHEN has a condition."""
+    """Whether all values are columns of types that no engine changes, and no WHEN has a
+    condition."""
     roots = {
         (side.lower(), field.name.lower()): field.type.root
         for side, relation in sides.items()
@@ -205,7 +207,7 @@ _UNCHANGED = frozenset(
 def _refuse_short_source(
     statement: Merge, bound: BoundQuery, table: str, fields: Sequence[Field]
 ) -> None:
-    """Refuse SET * and INSERT * from a table that does not have all of the columns."""
+    """Refuse SET * and INSERT * from a source table that lacks some of the columns."""
     view = bound.tree.args["joins"][0].this.name
     source = next((relation for relation in bound.relations if relation.view == view), None)
     if source is None or all(w.values is not None or w.action == "DELETE" for w in statement.whens):
@@ -232,7 +234,7 @@ def _branch(
 def _values(
     when: When, source: str, table: str, fields: Sequence[Field]
 ) -> list[tuple[Field, exp.Expr]]:
-    """The columns that a WHEN gives values, in the table's order, and the values."""
+    """The columns that a WHEN clause sets, in the table's order, with their values."""
     if when.action == "DELETE":
         return []
     if when.values is None:
@@ -250,7 +252,8 @@ def _values(
 
 
 def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> None:
-    """Have a bound join say which WHEN applies, and compute values of that one only."""
+    """Add the number of the WHEN clause that applies to a bound join, and only compute its
+    values."""
     given = {e.alias: _without_alias(e) for e in tree.expressions}
     join = tree.args["joins"][0]
     if any(branch.kind == "NOT MATCHED BY SOURCE" for branch in branches):
@@ -267,8 +270,8 @@ def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> No
     for number, branch in enumerate(branches):
         for place in range(len(branch.fields)):
             name = value_name(number, place)
-            # By its name, so that what is random is drawn once; engines know no name of a result
-            # beside a subquery.
+            # Refer to the value by name, so that a random value is drawn once. Engines do not allow
+            # this next to a subquery.
             has_query = given[name].find(exp.Query) or case.find(exp.Query)
             chooses = case.copy() if has_query else _column(CASE)
             test = exp.EQ(this=chooses, expression=exp.Literal.number(number))
@@ -287,7 +290,7 @@ def _without_alias(node: exp.Expr) -> exp.Expr:
 
 
 def _marked(join: exp.Join) -> str:
-    """Have the source of a join say of its rows that they are there; gives its name."""
+    """Add a column to the source that is set for every row. Returns its name."""
     source = join.this
     name = str(source.alias_or_name)
     marked = exp.select("*", exp.alias_(exp.true(), _SOURCE, quoted=True)).from_(source.copy())

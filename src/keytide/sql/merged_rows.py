@@ -1,6 +1,6 @@
-"""What came of the query of a MERGE, as pages for sinks: what workers do of it.
+"""The result of a MERGE query as pages for sinks. Executors run this.
 
-Nothing here knows of SQL, so that a worker need not load a parser.
+This module does not import the SQL parser, so that executors need not load it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASE = "$case"
 
 
 class MergedPage(NamedTuple):
-    """A page for a sink, and how many rows of the statement it stands for."""
+    """A page for a sink, and the number of statement rows that it represents."""
 
     page: pa.RecordBatch
     rows: int
@@ -35,9 +35,9 @@ class MergedPage(NamedTuple):
 
 @dataclass(frozen=True)
 class Branch:
-    """One WHEN: what it does, and which columns it gives values.
+    """One WHEN clause: its action, and the columns that it sets.
 
-    Of these `matched` are given the very values that rows of both tables were matched by.
+    The columns in `matched` get the values by which the rows matched.
     """
 
     kind: str
@@ -47,23 +47,23 @@ class Branch:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that it gives values."""
+        """The columns that it sets."""
         return tuple(field.name for field in self.fields)
 
     def updated(self, key: Collection[str]) -> tuple[str, ...]:
-        """The columns that it sets, without those of a key that are sure to stay as they are."""
+        """The columns that it changes, without key columns that certainly keep their value."""
         kept = self.matched & set(key) if self.kind == "MATCHED" else ()
         return tuple(name for name in self.names if name not in kept) or self.names
 
 
 def value_name(number: int, place: int) -> str:
-    """The column of the query with the new values of a column of a WHEN."""
+    """The query column that contains a WHEN clause's new value for a column."""
     return f"$value_{number}_{place}"
 
 
 @dataclass(frozen=True)
 class MergedRows:
-    """Makes pages for sinks out of rows of the query of a MERGE. Pickles."""
+    """Converts rows of a MERGE query to pages for sinks. Can be pickled."""
 
     table: str
     branches: tuple[Branch, ...]
@@ -71,7 +71,7 @@ class MergedRows:
     def pages(
         self, found: pa.RecordBatch, passed: PassThrough, pages: SinkPages
     ) -> Iterator[MergedPage]:
-        """The pages for sinks that some rows of the query make.
+        """The pages for sinks from some rows of the query.
 
         Raises `InvalidError` for values that do not fit their columns.
         """
@@ -110,13 +110,13 @@ class MergedRows:
 
 
 class MatchedRows:
-    """The rows of a target that came by so far; takes a bit for each, less where they are dense."""
+    """The target rows that were matched so far. Needs at most one bit per row."""
 
     def __init__(self, table: str) -> None:
         self._table, self._places = table, BitMap64()
 
     def take(self, found: pa.RecordBatch) -> None:
-        """Rows of the query. Raises `InvalidError` where a row of the target comes again."""
+        """Add rows of the query. Raises `InvalidError` if a target row occurs again."""
         places = found.column(ROW).drop_null().to_numpy(zero_copy_only=False)
         some = BitMap64(places.astype(np.uint64))
         if len(some) < len(places) or not self._places.isdisjoint(some):
@@ -129,7 +129,7 @@ class MatchedRows:
 
 
 def _left_out(column: ColumnHandle, rows: int, table: str) -> pa.Array:
-    """What an INSERT stores in a column that it does not name."""
+    """The values that an INSERT stores in a column that it omits."""
     if column.default is not None:
         return pa.repeat(column.default, rows)
     if not column.nullable:

@@ -1,4 +1,4 @@
-"""Names as SQL means them: exactly as they are written, or else without regard to case."""
+"""Lookup of SQL names: an exact match, otherwise a case-insensitive match."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["column_of", "entry_of", "in_own_spelling", "table_of"]
 
 
 def in_own_spelling(catalog: Catalog, name: str) -> str:
-    """`db.t.branch_b` as `db.t$branch_b`, `db.t.files` as `db.t$files`: Iceberg has dots there."""
+    """Write `db.t.branch_b` as `db.t$branch_b` and `db.t.files` as `db.t$files`.
+
+    Iceberg uses dots.
+    """
     table, _, last = name.rpartition(".")
     is_system = last.lower() in SYSTEM_TABLES
     is_about_table = is_system or last.startswith(BRANCH_MARK[1:])
@@ -29,10 +32,10 @@ def table_of(catalog: Catalog, name: str) -> StoredTable:
 
 
 def entry_of(catalog: Catalog, name: str) -> PinnedTable:
-    """What has a name: a table, or the definition of an external one.
+    """The table or external table of a name.
 
-    Raises `NotFoundError` when there is none, `InvalidError` when several differ in case only and
-    none is spelled like this.
+    Raises `NotFoundError` if there is none, and `InvalidError` if several differ only in case and
+    none matches exactly.
     """
     name = in_own_spelling(catalog, name)
     try:

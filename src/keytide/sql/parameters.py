@@ -1,4 +1,4 @@
-"""Values of the caller's in a SQL text, in the places of `?` and `:name`, as Spark has them.
+"""Parameters of an SQL text, in the places of `?` and `:name`, as in Spark.
 
 >>> with_parameters("SELECT * FROM t WHERE k = ? AND v = ?", [1, "it's"])
 "SELECT * FROM t WHERE k = 1 AND v = 'it''s'"
@@ -30,11 +30,11 @@ Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 
 
 def with_parameters(text: str, parameters: Parameters) -> str:
-    """The text with a literal of SQL in each of the places for a value.
+    """The text with an SQL literal in the place of each parameter.
 
-    A value never becomes anything but one literal: numbers, texts, booleans, bytes, dates, times
-    and None do. Raises `InvalidError` for a place without a value, a value without a place, and a
-    value of another type.
+    A value always becomes exactly one literal. Numbers, strings, booleans, bytes, dates, times and
+    None are supported. Raises `InvalidError` for a place without a value, a value without a place,
+    and a value of another type.
     """
     places = [*_places(text)]
     named = isinstance(parameters, Mapping)
@@ -81,7 +81,7 @@ def _places(text: str) -> Iterator[_Place]:
 
 
 def _is_name(token: Token | None, start: int, text: str) -> bool:
-    """Whether a word begins right there, as in `:name`."""
+    """Whether a word begins at this position, as in `:name`."""
     return token is not None and int(token.start) == start and text[start].isidentifier()
 
 
@@ -110,7 +110,7 @@ def _check_count(places: Sequence[_Place], values: Sequence[Any], given: Paramet
 
 
 def _literal(value: Any, place: str) -> str:
-    """A value as a literal of SQL."""
+    """A value as an SQL literal."""
     value = value.item() if hasattr(value, "item") and not isinstance(value, str) else value
     if value is None:
         return "NULL"
@@ -153,7 +153,7 @@ def _number(value: Integral | Decimal | Real) -> str:
     else:
         name = "NaN" if math.isnan(value) else "Infinity" if float(value) > 0 else "-Infinity"
         shown_as = f"CAST('{name}' AS DOUBLE)"
-    # Behind another minus it would begin a comment.
+    # After another minus sign it would start a comment.
     return f"({shown_as})" if shown_as.startswith("-") else shown_as
 
 

@@ -1,4 +1,4 @@
-"""Columns that go through an engine unseen: row ids, and values that a statement leaves alone."""
+"""Columns that an engine passes through unchanged: row ids, and values that do not change."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from keytide.errors import UnsupportedError
 __all__ = ["ROW", "PassThrough"]
 
 ROW = "$row"
-"""The column with the places of rows in what an engine is given."""
+"""The column that contains the positions of rows."""
 
 
 @dataclass(frozen=True)
 class PassThrough:
-    """Columns of the target that go through an engine unseen, in types that it keeps as they are.
+    """Target columns that an engine passes through, in types that it does not change.
 
-    No engine keeps nanoseconds of an instant, for one; as numbers they come back.
+    For example, no engine keeps nanoseconds of a timestamp with time zone, but it keeps them as
+    numbers.
     """
 
     row_id: pa.DataType
@@ -29,7 +30,7 @@ class PassThrough:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns, as the engine knows them."""
+        """The columns, under their names in the engine."""
         ids = [f"$id_{i}" for i in range(len(self._members))]
         return (*ids, *(f"$kept_{i}" for i in range(len(self.columns))))
 
@@ -39,13 +40,13 @@ class PassThrough:
         return tuple(self.row_id) if is_struct else (pa.field("id", self.row_id),)
 
     def read_columns(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
-        """What is to be read, for `columns` of which the last one has the row ids."""
+        """The columns to read. The last one of `columns` contains the row ids."""
         *plain, row_id = columns
         known = {column.name for column in plain}
         return (*plain, *(c for c in self.columns if c.name not in known), row_id)
 
     def schema(self, columns: Sequence[ColumnHandle]) -> pa.Schema:
-        """The columns that the engine is given."""
+        """The columns that the engine gets."""
         types = [*(f.type for f in self._members), *(c.type for c in self.columns)]
         for type_ in types:
             _refuse_nested_times(type_)
@@ -58,7 +59,7 @@ class PassThrough:
     def given(
         self, page: pa.RecordBatch, columns: Sequence[ColumnHandle], start: int, schema: pa.Schema
     ) -> pa.RecordBatch:
-        """A page as the engine is given it; `start` is the place of its first row."""
+        """A page in the form for the engine. `start` is the position of its first row."""
         ids = page.column(ROW_ID)
         members = ids.flatten() if pa.types.is_struct(self.row_id) else [ids]
         carried = [page.column(c.name) for c in self.columns]
@@ -68,14 +69,14 @@ class PassThrough:
         return pa.record_batch([*plain, places, *passed], schema=schema)
 
     def row_ids(self, found: pa.RecordBatch) -> pa.Array:
-        """The row ids, as the connector gave them."""
+        """The row ids in the connector's form."""
         members = [_back(found.column(f"$id_{i}"), f.type) for i, f in enumerate(self._members)]
         if not pa.types.is_struct(self.row_id):
             return members[0]
         return pa.StructArray.from_arrays(members, fields=list(self._members))
 
     def column(self, found: pa.RecordBatch, name: str) -> pa.Array:
-        """A column of the target, as the connector gave it."""
+        """A target column in the connector's form."""
         place = next(i for i, c in enumerate(self.columns) if c.name == name)
         return _back(found.column(f"$kept_{place}"), self.columns[place].type)
 

@@ -1,4 +1,4 @@
-"""Procedures made of verbs of tables, and what others of them have in common."""
+"""Procedures that are generated from verbs of tables, and helpers for other procedures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Procedure: TypeAlias = Callable[..., pa.Table]
 
 
 def done(_: object = None) -> pa.Table:
-    """The answer of what has nothing to tell."""
+    """The result of a procedure that returns nothing."""
     return pa.table({"result": [True]})
 
 
 def texts(column: str) -> Callable[[Iterable[str]], pa.Table]:
-    """An answer of texts, one in each row."""
+    """A result with one string per row."""
     return lambda found: pa.table({column: pa.array(found, pa.string())})
 
 
@@ -42,10 +42,10 @@ def _rows(result: Any) -> pa.Table:
 def procedure(
     verb: Callable[..., Any], answer: Callable[[Any], pa.Table] = _rows, **named: str
 ) -> Procedure:
-    """The procedure that carries out a verb, and `answer`s what that gives.
+    """The procedure that runs a verb. `answer` converts the verb's result.
 
-    It takes what the verb takes, all of it by place or by name; or, where some are `named`, these
-    alone, in this order and under the names that SQL has for them: `tag="name"`.
+    It takes the arguments of the verb, by position or by name. If `named` is given, it takes only
+    these arguments, in this order and under these SQL names: `tag="name"`.
     """
     declared = inspect.signature(verb, eval_str=True).parameters
     named = named or {name: name for name in [*declared][1:]}
@@ -70,26 +70,26 @@ def _argument(parameter: inspect.Parameter, name: str) -> inspect.Parameter:
 
 
 def _of_literals(annotation: Any) -> Any:
-    """What of a type can be written as a literal, which a duration cannot."""
+    """The part of a type that can be written as a literal, which excludes durations."""
     if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
         return annotation
     return typing.Union[tuple(t for t in typing.get_args(annotation) if t is not timedelta)]  # noqa: UP007  # made of values
 
 
 def named_by_commas(text: str) -> list[str]:
-    """Names with commas between them, each once."""
+    """Names separated by commas, without duplicates."""
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def places(partitions: str | None) -> list[str]:
-    """Partitions with semicolons between them: `dt=2026-01-31;dt=2026-02-01`."""
+    """Partitions separated by semicolons: `dt=2026-01-31;dt=2026-02-01`."""
     return [text for text in (partitions or "").split(";") if text.strip()]
 
 
 def chosen(
     procedure: str, table: StoredTable, partitions: str | None, where: str | None
 ) -> list[Place]:
-    """The partitions that are listed, or meet a condition; none for every one."""
+    """The partitions that are listed or match a condition. An empty list means all."""
     if where is None:
         return [*places(partitions)]
     if partitions is not None:

@@ -1,4 +1,4 @@
-"""CALL: procedures of the database `sys`."""
+"""The procedures of the database `sys`, which CALL runs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ __all__ = ["PROCEDURES", "call"]
 
 
 def call(catalog: Catalog, statement: Call) -> pa.Table:
-    """Run a procedure. Raises `NotFoundError` naming those there are, `InvalidError` for arguments
-    that it does not take.
+    """Run a procedure.
+
+    Raises `NotFoundError`, listing the procedures, for an unknown one, and `InvalidError` for
+    arguments that it does not accept.
     """
     name = re.sub(r"^([^.]+\.)?(sys|system)\.", "", statement.procedure.lower())
     procedure = PROCEDURES.get(name)
@@ -66,13 +68,13 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
 
 
 _ALIASES = {"snapshot_id": "snapshot", "retain_last": "retain_min"}
-"""What Flink and Iceberg call an argument, and what Paimon on Spark and Keytide do."""
+"""Argument names in Flink and Iceberg, with those in Paimon on Spark and Keytide."""
 
 
 def _by_parameter(
     procedure: str, named: Mapping[str, object], parameters: Sequence[str]
 ) -> dict[str, object]:
-    """Named arguments under the names of the procedure's own; letter case does not count."""
+    """Named arguments under the procedure's own names. Case-insensitive."""
     known = {parameter.lower(): parameter for parameter in parameters}
     known |= {alias: known[name] for alias, name in _ALIASES.items() if name in known}
     found: dict[str, object] = {}
@@ -112,7 +114,7 @@ def _why(catalog: Catalog, table: str, *key: Any) -> pa.Table:
 
 @checked
 def _refresh(catalog: Catalog, table: str) -> pa.Table:
-    """Take the columns of an external table anew; whether they are others than before."""
+    """Update the columns of an external table, and report whether they changed."""
     entry = entry_of(catalog, table)
     if not is_external(entry.schema):
         raise UnsupportedError(
@@ -161,7 +163,10 @@ def _compact_database(
     catalog: Catalog, including_databases: str = ".*", including_tables: str = ".*",
     excluding_tables: str | None = None, compact_strategy: _Strategy = "full",
 ) -> pa.Table:  # fmt: skip
-    """All tables whose names match, each by itself; those that cannot be compacted stay."""
+    """Compact all tables whose names match, one by one.
+
+    Tables that cannot be compacted are skipped.
+    """
     rows = []
     for name in catalog.tables():
         database = name.partition(".")[0]

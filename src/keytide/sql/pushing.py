@@ -1,10 +1,11 @@
-"""Conditions of a query that a scan may take over: those that mean the same to every engine.
+"""Pushdown of query conditions that have the same meaning in every engine.
 
-An engine evaluates its WHERE clause whatever a scan leaves out before, so what is pushed may keep
-too many rows but never too few. A term is pushed where DuckDB, Spark and Keytide agree on it, which
-depends on the column's type and on how the literal is written; of an AND the terms that are, of an
-OR all or none. Everything else is left to the engine: CASTs, functions, numbers in quotes, texts
-beside a CHAR unless they are equal to it, times in other forms than ISO 8601.
+An engine always evaluates its whole WHERE clause, so a pushed condition may keep too many rows but
+never too few. A term is pushed if DuckDB, Spark and Keytide agree on it, which depends on the
+column's type and on how the literal is written. Of an AND, the terms that qualify are pushed. An OR
+is pushed as a whole or not at all. Everything else is left to the engine: CASTs, functions, numbers
+in quotes, comparisons of strings with a CHAR other than equality, and times in other formats than
+ISO 8601.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = ["balanced_chains", "pushed", "pushed_exactly"]
 
 
 def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
-    """A predicate that holds for every row for which `term` does, or None.
+    """A predicate that is true for every row for which `term` is true, or None.
 
     `fields` are the columns of the table by their names in lower case.
     """
@@ -51,7 +52,7 @@ def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
 
 
 def pushed_exactly(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
-    """The predicate of `pushed` where it holds for no other rows than `term` does, or None."""
+    """The predicate of `pushed` if it is true for exactly the same rows as `term`, or None."""
     return _if_flat(_Pusher(fields).same(term))
 
 
@@ -60,9 +61,10 @@ def _if_flat(predicate: Predicate | None) -> Predicate | None:
 
 
 def balanced_chains(tree: exp.Expr) -> exp.Expr:
-    """The tree with long chains of AND or OR nested as little as can be; they mean the same.
+    """The tree with long chains of AND or OR nested as flat as possible, without changing the
+    meaning.
 
-    What walks trees takes time and stack by their depth.
+    Walking a tree takes time and stack space that depend on its depth.
     """
     for joint in (exp.And, exp.Or):
         for node in [n for n in tree.find_all(joint) if not isinstance(n.parent, joint)]:
@@ -72,7 +74,7 @@ def balanced_chains(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-# Long lists of conditions are made by programs; below this no stack is in danger.
+# Long chains come from generated SQL. Shorter ones cannot overflow the stack.
 _CHAIN_MAX = 50
 
 
@@ -101,7 +103,7 @@ class _Pusher:
         return self.same(node) or self._of_a_char(node)
 
     def same(self, node: exp.Expr) -> Predicate | None:
-        """A predicate that means what `node` means, unknown included."""
+        """A predicate with the same meaning as `node`, including NULL results."""
         found = self._positive(node)
         return negation(found) if found and node.args.get("negate") else found
 
@@ -124,7 +126,7 @@ class _Pusher:
         return None if read is None else read(self, node)
 
     def _of_a_char(self, node: exp.Expr) -> Predicate | None:
-        """Equality with a text: an engine that heeds trailing blanks keeps fewer rows."""
+        """Equality with a string. An engine that respects trailing blanks keeps fewer rows."""
         if not isinstance(node, exp.EQ | exp.In) or node.args.get("negate"):
             return None
         field = self._field(node.this)
@@ -150,7 +152,7 @@ class _Pusher:
     def _in(self, node: exp.Expr) -> Predicate | None:
         field = self._field(node.this)
         items = _items(node)
-        # Some engines compare times with a list of texts as texts.
+        # Some engines compare times with a list of strings as strings.
         if field is None or not items or field.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
             return None
         values = _values(items, field)
@@ -177,13 +179,13 @@ class _Pusher:
         field, pattern = self._field(node.this), node.expression
         if field is None or field.type.root != "VARCHAR":
             return None
-        # A backslash escapes in Spark and does not in DuckDB.
+        # A backslash is an escape character in Spark but not in DuckDB.
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.this:
             return None
         return Like(field.name, pattern.this)
 
     def _field(self, node: exp.Expr) -> Field | None:
-        # What has three parts is a member of a ROW, or a column of a table elsewhere.
+        # A name with three parts is a field of a ROW, or a column of another table.
         if not isinstance(node, exp.Column) or node.args.get("db"):
             return None
         field = self.fields.get(node.name.lower())
@@ -209,13 +211,13 @@ _READERS: dict[type[exp.Expr], Callable[[_Pusher, exp.Expr], Predicate | None]] 
 
 
 def _items(node: exp.Expr) -> list[exp.Expr]:
-    """The list of an IN; none where it is a query, or something else."""
+    """The list of an IN, empty if it is a query or something else."""
     others = [node.args.get(name) for name in ("query", "unnest", "field", "is_global")]
     return [] if any(others) else list(node.expressions)
 
 
 def _any_of(parts: Sequence[Predicate | None]) -> Predicate | None:
-    """At least one of the parts, of which each is known."""
+    """A disjunction of the parts, None if any of them is unknown."""
     known = [part for part in parts if part is not None]
     return disjunction(known) if known and len(known) == len(parts) else None
 
@@ -224,7 +226,7 @@ def _any_of(parts: Sequence[Predicate | None]) -> Predicate | None:
 
 
 def _values(nodes: Sequence[exp.Expr], field: Field) -> list[Any] | None:
-    """Literals as values of a column, None where one of them is another to somebody."""
+    """Literals as values of a column, None if engines would interpret one differently."""
     literals = [literal for node in nodes if (literal := _literal(node, field)) is not None]
     if len(literals) < len(nodes):
         return None
@@ -235,7 +237,7 @@ def _values(nodes: Sequence[exp.Expr], field: Field) -> list[Any] | None:
 
 
 def _literal(node: exp.Expr, field: Field) -> Literal | None:
-    """A literal that is the same value of the column's type to everybody, or None."""
+    """A literal that all engines interpret as the same value of the column's type, or None."""
     type_ = field.type
     assert isinstance(type_, AtomicType)
     if isinstance(node, exp.Boolean):
@@ -255,7 +257,7 @@ def _literal(node: exp.Expr, field: Field) -> Literal | None:
 
 
 def _number(node: exp.Expr) -> str | None:
-    """The digits of a number, with a point and a sign, without an exponent."""
+    """The digits of a number with a point and a sign, but no exponent."""
     sign = ""
     if isinstance(node, exp.Neg):
         sign, node = "-", node.this
@@ -266,7 +268,7 @@ def _number(node: exp.Expr) -> str | None:
 
 
 def _typed(node: exp.Expr, type_: AtomicType) -> Literal | None:
-    """`DATE '...'` and `TIMESTAMP '...'`, or a CAST of the same."""
+    """`DATE '...'` and `TIMESTAMP '...'`, or an equivalent CAST."""
     if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal):
         return None
     text, target = node.this, node.to
@@ -305,9 +307,9 @@ def _is_whole(number: str, type_: AtomicType) -> bool:
 
 
 def _is_decimal(number: str, type_: AtomicType) -> bool:
-    """Whether the type that holds both has at most 38 digits; beyond, engines round."""
+    """Whether the type that holds both has at most 38 digits. Beyond that, engines round."""
     whole, _, fraction = number.lstrip("-").partition(".")
-    # A whole number is taken for a BIGINT.
+    # An integer is treated as a BIGINT.
     digits = len(whole) if "." in number else 19
     precision, scale = type_.precision or 0, type_.scale or 0
     if len(whole) > 18:
@@ -316,14 +318,14 @@ def _is_decimal(number: str, type_: AtomicType) -> bool:
 
 
 def _is_double(number: str, type_: AtomicType) -> bool:
-    """Whether every way to read it gives the nearest DOUBLE: few digits, a small power of ten."""
+    """Whether every parser gives the nearest DOUBLE: few digits, and a small power of ten."""
     digits = number.lstrip("-").replace(".", "")
-    # A DOUBLE keeps 15 decimal digits exactly, however it is parsed.
+    # A DOUBLE holds 15 decimal digits exactly, however it is parsed.
     return len(digits) <= 15
 
 
 def _is_float(number: str, type_: AtomicType) -> bool:
-    """Whether it is a FLOAT without rounding: some engines compare as DOUBLE."""
+    """Whether it is a FLOAT without rounding, because some engines compare as DOUBLE."""
     nearest = Decimal(float(np.float32(number)))
     return _is_double(number, type_) and nearest == Decimal(number)
 

@@ -1,4 +1,4 @@
-"""Columns that are named with the database of their table: `shop.orders.id`."""
+"""Column names that include the database of their table: `shop.orders.id`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["drop_databases"]
 
 
 def drop_databases(tree: exp.Expr, database: str) -> None:
-    """Name such columns by their tables alone, as engines know them.
+    """Remove the database from such column names, as engines require.
 
-    Only where that means the same table, which is in `database` where it is named without one;
-    anything else is left for the engine to refuse.
+    This is done only if the table without the database name, in `database`, is the same one. The
+    engine refuses everything else.
     """
     if not any(column.args.get("db") for column in tree.find_all(exp.Column)):
         return
@@ -24,7 +24,7 @@ def drop_databases(tree: exp.Expr, database: str) -> None:
 
 
 def _names(column: exp.Column, scope: Scope | None, database: str) -> bool:
-    """Whether the nearest source of a column's table name is the table that it names in full."""
+    """Whether the nearest source with the column's table name is the fully qualified table."""
     while scope is not None:
         found = [source for name, source in scope.references if _same(name, column.table)]
         if found:

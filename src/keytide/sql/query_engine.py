@@ -1,4 +1,4 @@
-"""What SQL asks of whoever computes its queries."""
+"""The interface of SQL engines."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["Engine", "Means"]
 
 @dataclass(frozen=True)
 class Means:
-    """What an engine may take in this process to find out what becomes of a table's rows.
+    """The resources of this process that an engine can use for the rows of a table.
 
-    It may hold `memory_bytes`; of a table whose statement reads no more than `driver_bytes_max`, a
-    cluster leaves the work to this process.
+    It can hold `memory_bytes`. If a statement reads at most `driver_bytes_max`, a cluster leaves
+    the work to this process.
     """
 
     memory_bytes: int = TableOptions().read_memory_bytes
@@ -39,7 +39,7 @@ class Means:
 
 
 class Engine(Protocol):
-    """What computes queries: DuckDB in this process, or Spark. Each has its own form of rows."""
+    """An SQL engine: DuckDB in this process, or Spark. Each has its own representation of rows."""
 
     def query(self, bound: BoundQuery) -> Result:
         """Run a query."""
@@ -57,7 +57,10 @@ class Engine(Protocol):
         ...
 
     def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
-        """Hand the rows of a query on as they come, on the driver; the first page has none."""
+        """Pass on the rows of a query as they arrive, on the driver.
+
+        The first batch has no rows.
+        """
         ...
 
     def schema(self, rows: Any) -> pa.Schema:
@@ -67,7 +70,7 @@ class Engine(Protocol):
     def assigned(
         self, rows: Any, columns: Mapping[str, int | pa.Scalar], table: StoredTable
     ) -> Any:
-        """Rows in a table's columns, each taken by position or from a constant."""
+        """Rows with the columns of a table, each taken by position or from a constant."""
         ...
 
     def append(self, table: StoredTable, rows: Any) -> WriteResult:
@@ -77,23 +80,23 @@ class Engine(Protocol):
     def overwrite(
         self, table: StoredTable, rows: Any, partition: Mapping[str, Any] | None
     ) -> WriteResult:
-        """Replace a table's rows or, where one is named, those of a partition, in one commit."""
+        """Replace the rows of a table, or of one partition if given, in one commit."""
         ...
 
     def fill(self, transaction: Transaction, rows: Any) -> None:
-        """Write rows as the part of a transaction."""
+        """Write rows as part of a transaction."""
         ...
 
     def apply_events(
         self, catalog: Catalog, request: FlowRequest, rows: Any, author: Author | None
     ) -> WriteResult:
-        """Make rows that tell of events part of the target of a flow."""
+        """Apply rows that are change events to the target of a flow."""
         ...
 
     def row_host(self, query: RowQuery, means: Means) -> Host:
-        """What carries out a DELETE or an UPDATE."""
+        """The host for a DELETE or an UPDATE."""
         ...
 
     def merge_host(self, query: MergeQuery, means: Means) -> MergeHost:
-        """What carries out a MERGE, likewise."""
+        """The host for a MERGE."""
         ...

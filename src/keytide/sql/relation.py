@@ -1,7 +1,7 @@
-"""One mention of a table in a query: its columns, and what of it the query needs.
+"""One mention of a table in a query: its columns, and what the query needs from it.
 
-A table of the lake is read by a scan, a system table is made as a whole, an attached table comes
-from its connector in pages, and what a caller gives is there already.
+A table of the lake is read by a scan, a system table is computed as a whole, an attached table is
+read from its connector in pages, and rows from the caller already exist.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Relation(ABC):
-    """One mention of a table. `columns` None reads all; `terms` are what it may be read by."""
+    """One mention of a table. `columns` None reads all columns. `terms` are pushed conditions."""
 
     view: str
     columns: tuple[str, ...] | None = field(default=None, kw_only=True)
@@ -51,14 +51,14 @@ class Relation(ABC):
     @property
     @abstractmethod
     def fields(self) -> tuple[Field, ...]:
-        """The columns it has."""
+        """The columns of the table."""
 
     @abstractmethod
     def explained(self) -> list[str]:
-        """Lines that say what is read, without reading it."""
+        """Lines that describe what is read, without reading it."""
 
     def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
-        """The same with no more than some columns, and rows that meet the terms."""
+        """The relation restricted to some columns, and to rows that match the terms."""
         return replace(self, columns=columns, terms=terms)
 
     def needs(self) -> list[str]:
@@ -75,7 +75,7 @@ class Relation(ABC):
 
 @dataclass(frozen=True)
 class StoredRelation(Relation):
-    """A table of the lake, at the snapshot that `travel` names or the newest of its look."""
+    """A table of the lake, at the snapshot that `travel` selects, otherwise the latest."""
 
     table: StoredTable
     travel: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class StoredRelation(Relation):
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The columns it has."""
+        """The columns of the table."""
         return self._all.fields
 
     def scan(self) -> Scan:
@@ -95,7 +95,7 @@ class StoredRelation(Relation):
         return narrowed_scan(self._all, self.columns, conjunction(self.terms))
 
     def explained(self) -> list[str]:
-        """The scan's own explanation, and what the query needs."""
+        """The scan's explanation, and what the query needs."""
         return [*str(self.scan().explain()).splitlines(), *self.needs()]
 
     @property
@@ -106,7 +106,7 @@ class StoredRelation(Relation):
 
 @dataclass(frozen=True)
 class SystemRelation(Relation):
-    """A system table of one of the lake."""
+    """A system table of a table in the lake."""
 
     table: PinnedTable
     system: str
@@ -114,12 +114,12 @@ class SystemRelation(Relation):
 
     @property
     def name(self) -> str:
-        """The name of the table that it tells of."""
+        """The name of the table that it describes."""
         return self.table.name
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The columns it has."""
+        """The columns of the system table."""
         return _fields(self.rows().schema)
 
     def rows(self) -> pa.Table:
@@ -134,7 +134,7 @@ class SystemRelation(Relation):
         return system_table(self.table, self.system, **self.travel)
 
     def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
-        """The same with no more than some columns; its rows are made in any case."""
+        """The relation restricted to some columns. All its rows are computed in any case."""
         return replace(self, columns=columns)
 
     def explained(self) -> list[str]:
@@ -144,7 +144,7 @@ class SystemRelation(Relation):
 
 @dataclass(frozen=True)
 class AttachedRelation(Relation):
-    """A table of a connector; `attached` is the name by which the lake has the connector."""
+    """A table of a connector. `attached` is the name of the attachment."""
 
     connector: Connector
     handle: ConnectorTableHandle
@@ -159,7 +159,7 @@ class AttachedRelation(Relation):
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The columns it has."""
+        """The columns of the table."""
         return _fields(self._all().schema)
 
     def scan(self) -> PagesScan:
@@ -171,7 +171,7 @@ class AttachedRelation(Relation):
         return replace(scan, columns=tuple(by_name[name] for name in self.columns))
 
     def explained(self) -> list[str]:
-        """The connector, what it takes of the conditions, and in how many splits it gives rows."""
+        """The connector, the conditions that it accepts, and its number of splits."""
         scan = self.scan()
         _, left = scan.narrowed()
         taken = [term for term in self.terms if term not in left]
@@ -200,11 +200,11 @@ class ExternalRelation(AttachedRelation):
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """The columns it has, in the types of its definition."""
+        """The columns of the table, in the types of its definition."""
         return self.handle.table.view.schema.fields
 
     def explained(self) -> list[str]:
-        """What is read, and which conditions before versions are merged (rule R17)."""
+        """What is read, and the conditions that apply before versions are merged (rule R17)."""
         scan = ExternalScan(self.handle.table, self.fields_read, conjunction(self.terms))
         return [*str(scan.explain()).splitlines(), *self.needs()]
 
@@ -216,14 +216,14 @@ class ExternalRelation(AttachedRelation):
 
 @dataclass(frozen=True)
 class GivenRelation(Relation):
-    """Rows that a caller brings: an Arrow table, or what the engine itself has as rows."""
+    """Rows from the caller: an Arrow table, or rows in the engine's own form."""
 
     rows: Any
     schema: pa.Schema
 
     @property
     def name(self) -> str:
-        """What stands for a name."""
+        """The name in messages."""
         return "of the rows given"
 
     @property
@@ -237,11 +237,11 @@ class GivenRelation(Relation):
         return tuple(self.schema.names) if self.columns is None else self.columns
 
     def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
-        """The same with no more than some columns; its rows are made in any case."""
+        """The relation restricted to some columns. All its rows exist in any case."""
         return replace(self, columns=columns)
 
     def explained(self) -> list[str]:
-        """That they are given."""
+        """A line that says that the rows are given."""
         return [f"rows given: {', '.join(self.names)}"]
 
 

@@ -1,7 +1,7 @@
-"""The tables of a query: which rows of which snapshot an engine has to be given.
+"""The tables of a query: which rows of which snapshot the engine gets.
 
-Each mention of a table becomes a view of its own, so that each is read with no more than the
-columns and rows that the query needs of it there.
+Each mention of a table becomes a view of its own, which reads only the columns and rows that this
+mention needs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ READ_OPTIONS = {
     keys.INCREMENTAL_BETWEEN: "between",
     keys.INCREMENTAL_BETWEEN_SCAN_MODE: "mode",
 }
-"""Options that `/*+ OPTIONS(...) */` may give, and what they mean to a scan or to changes."""
+"""Options allowed in `/*+ OPTIONS(...) */`, and their meaning for a scan or for changes."""
 
 _CHANGES = ("between", "mode")
 _ROWS = ("skip_upsert", "skip_upsert_delete")
@@ -72,16 +72,16 @@ _LOG = "audit_log"
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """A query over views, and what each view is; `text` is what it was parsed from."""
+    """A query over views, and the relation of each view. `text` is the original SQL text."""
 
     tree: exp.Expr
     relations: tuple[Relation, ...] = ()
     text: str = ""
 
     def text_for(self, dialect: str, *rewrites: Callable[[exp.Expr], exp.Expr]) -> str:
-        """The text of the query for an engine, each node rewritten by one after the other.
+        """The text of the query for an engine, after applying the rewrites to each node in order.
 
-        Raises `InvalidError` for what the engine's dialect cannot say.
+        Raises `InvalidError` for a clause that the engine's dialect cannot express.
         """
         try:
             tree = self.tree
@@ -93,7 +93,7 @@ class BoundQuery:
             raise error_at(self.text, min(starts, default=0), str(lost)) from lost
 
     def refused(self, message: str) -> InvalidError:
-        """An error of the engine, pointing at the first name in it that the query has too."""
+        """An engine error that points at the first name in its message that occurs in the query."""
         if message.startswith("Out of Memory Error"):
             return InvalidError(
                 f"{_CANNOT_RUN}: {message}; a DELETE, UPDATE or MERGE may hold what "
@@ -114,10 +114,10 @@ _CANNOT_RUN = "the query cannot run as it is written; the engine says"
 
 
 def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
-    """Find the tables of a query and what it needs of each, all that it reads at one look a table.
+    """Find the tables of a query and what it needs from each, looking up each table once.
 
-    Raises `NotFoundError` for an unknown table, snapshot or tag, `InvalidError` for an unknown
-    read option, and for a condition that is not BOOLEAN.
+    Raises `NotFoundError` for an unknown table, snapshot or tag, and `InvalidError` for an unknown
+    read option and for a condition that is not BOOLEAN.
     """
     catalog = catalog.pinned()
     tree = balanced_chains(query.tree.copy())

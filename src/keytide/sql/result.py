@@ -110,15 +110,15 @@ class ChangeResult(Result):
     changed: int
 
     def to_arrow(self) -> pa.Table:
-        """A table of no columns."""
+        """A table without columns."""
         return pa.table({})
 
     @property
     def row_count(self) -> int:
-        """How many rows were changed."""
+        """The number of changed rows."""
         return self.changed
 
 
 def changed(row_count: int = 0) -> Result:
-    """The result of a statement that changed rows, or something else, and returns none."""
+    """The result of a statement that returns no rows."""
     return ChangeResult(row_count)

@@ -1,4 +1,4 @@
-"""The query behind a DELETE or an UPDATE: which rows of a target, and their new values."""
+"""The query of a DELETE or an UPDATE: the affected rows and their new values."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RowQuery:
-    """New values of the rows that are meant, and their places, as a query over views.
+    """The positions of the affected rows, and their new values, as a query over views.
 
-    `view` is the target's; `bound.relations` are those of the other tables. `updated` has the
+    `view` is the target's, and `bound.relations` are those of the other tables. `updated` lists the
     columns that get new values, in the table's order.
     """
 
@@ -54,19 +54,19 @@ class RowQuery:
 
     @property
     def is_all_terms(self) -> bool:
-        """Whether the target's terms alone say which rows are meant."""
+        """Whether the target's pushed terms alone determine the affected rows."""
         where = self.bound.tree.args.get("where")
         if where is None:
             return True
         condition, terms = where.this, self.target.terms
         parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
         fields = {field.name.lower(): field for field in self.target.fields}
-        # A term may also be what a part of the condition merely implies.
+        # Otherwise a term may only be implied by a part of the condition.
         return len(parts) == len(terms) and all(pushed_exactly(p, fields) in terms for p in parts)
 
     @property
     def constants(self) -> pa.Table | None:
-        """The new values as one row, None where they are not all plain literals."""
+        """The new values as one row, None unless all of them are plain literals."""
         values = [value.unalias() for value in self.bound.tree.expressions]
         if not all(map(_is_literal, values)):
             return None
@@ -76,7 +76,7 @@ class RowQuery:
     def text_for(
         self, dialect: str, passed: Sequence[str], *rewrites: Callable[[exp.Expr], exp.Expr]
     ) -> str:
-        """The text of the query for an engine, with some columns of the target behind the values.
+        """The text of the query for an engine. Some target columns follow the new values.
 
         Raises as `BoundQuery.text_for`.
         """
@@ -87,13 +87,16 @@ class RowQuery:
         return replace(self.bound, tree=tree).text_for(dialect, *rewrites)
 
     def stored(self, found: pa.Table) -> list[pa.Array]:
-        """The new values as the columns hold them. Raises `InvalidError` for what does not fit."""
+        """The new values in the types of the columns.
+
+        Raises `InvalidError` for values that do not fit.
+        """
         columns = found.columns[: len(self.fields)]
         return stored_values(columns, self.fields, self.table)
 
     @contextmanager
     def refusing(self, *errors: type[Exception]) -> Iterator[None]:
-        """A block whose errors of an engine are told as those of the statement."""
+        """A context that converts errors of an engine to errors of the statement."""
         with refused_errors(self.bound, *errors):
             yield
 
@@ -106,7 +109,7 @@ def _is_literal(value: exp.Expr) -> bool:
 
 @contextmanager
 def refused_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None]:
-    """A block in which errors of an engine become `InvalidError`s of a query."""
+    """A context that converts errors of an engine to `InvalidError`s of a query."""
     try:
         yield
     except errors as error:
@@ -137,9 +140,9 @@ def row_query(
 
 
 def split_target(bound: BoundQuery) -> tuple[BoundQuery, Relation]:
-    """A query without the relation of the table that its statement changes, and that one.
+    """Separate the relation of the table that a statement changes from the others.
 
-    Raises `UnsupportedError` for columns that the statement would take for its own.
+    Raises `UnsupportedError` for columns with names that the statement uses internally.
     """
     view = target_of_tree(bound.tree).name
     target = next(relation for relation in bound.relations if relation.view == view)
@@ -164,9 +167,9 @@ _OWN = re.compile(
 
 
 def _refuse_own_names(names: Iterable[str], table: str) -> None:
-    """Raise `UnsupportedError` for a column that a DELETE, UPDATE or MERGE would take for its own.
+    """Raise `UnsupportedError` for a column name that a DELETE, UPDATE or MERGE uses internally.
 
-    All of these names begin with a dollar, and engines tell no case apart.
+    All these names begin with a dollar sign, and engines compare names case-insensitively.
     """
     taken = next((name for name in names if _OWN.fullmatch(name)), None)
     if taken is not None:

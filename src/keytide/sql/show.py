@@ -46,7 +46,7 @@ __all__ = [
 def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
     """The rows of a SHOW statement.
 
-    Raises `NotFoundError` for an unknown table, and where the folder of the lake is not there.
+    Raises `NotFoundError` for an unknown table, and if the warehouse folder does not exist.
     """
     if statement.what in ("DATABASES", "TABLES", "VIEWS"):
         catalog.check_exists()
@@ -85,9 +85,9 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
 
 
 def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table:
-    """The columns of a table; `extended` adds its options, what it is and where it lies.
+    """The columns of a table. `extended` adds its options, its kind and its location.
 
-    Of an attached table there is nothing to add. Raises `NotFoundError` for an unknown one.
+    For an attached table it adds nothing. Raises `NotFoundError` for an unknown table.
     """
     target = target_of(catalog, name)
     if target is not None:
@@ -104,7 +104,7 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
 
 
 def _about(table: PinnedTable) -> dict[str, str]:
-    """What there is to say of a table as a whole, by name."""
+    """The properties of a table, by name."""
     schema = table.schema
     about = {
         "table": table.name,
@@ -121,7 +121,7 @@ def _about(table: PinnedTable) -> dict[str, str]:
 
 
 def describe_database(catalog: AttachedCatalog, name: str) -> pa.Table:
-    """What there is to say of a database. Raises `NotFoundError` for an unknown one."""
+    """The properties of a database. Raises `NotFoundError` for an unknown one."""
     database = catalog.database_of(name)
     tables = catalog.tables(database)
     about = {
@@ -145,14 +145,14 @@ def _attached_columns(
 
 
 def described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
-    """What DESCRIBE tells, of rows of it."""
+    """Rows in the format of DESCRIBE."""
     names = ("name", "type", "role", "comment")
     columns = zip(*rows, strict=True)
     return pa.table({n: pa.array(c, pa.string()) for n, c in zip(names, columns, strict=True)})
 
 
 def create_statement(schema: TableSchema, name: str) -> str:
-    """CREATE TABLE that makes the table, or defines the external one, as it is now."""
+    """The CREATE TABLE statement that recreates the table, or the external table's definition."""
     outside = is_external(schema)
     made = {} if outside else generation_texts(TableOptions.parse(schema.options))
     lines = [_column(f, made.get(f.name)) for f in schema.fields]
@@ -179,7 +179,7 @@ def create_statement(schema: TableSchema, name: str) -> str:
 
 
 def view_statement(view: StoredView) -> str:
-    """CREATE VIEW that makes the view; names without a database are in the one it was made in."""
+    """The CREATE VIEW statement. Names without a database use the database it was created in."""
     text = f"CREATE VIEW {'.'.join(map(quoted, view.name.split('.', 1)))}"
     if view.columns:
         text += f" ({', '.join(map(quoted, view.columns))})"
@@ -189,7 +189,7 @@ def view_statement(view: StoredView) -> str:
 
 
 def explain(bound: BoundQuery) -> Result:
-    """What each table of a query is read for, without reading it."""
+    """What is read from each table of a query, without reading it."""
     lines = [line for relation in bound.relations for line in relation.explained()]
     return plan_rows(lines or ["reads no table"])
 
@@ -200,7 +200,7 @@ def plan_rows(lines: Iterable[str]) -> Result:
 
 
 def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
-    """Those of a database: the one that is named, else the one that was chosen, else all."""
+    """The tables of the named database, otherwise of the current one, otherwise of all."""
     chosen = statement.name or catalog.chosen_database
     names = catalog.tables(chosen)
     if statement.name is not None and not names:
@@ -211,7 +211,7 @@ def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
 
 
 def _named(what: str, names: Sequence[str], statement: Show) -> pa.Table:
-    """Full names that LIKE fits, with those of their databases apart."""
+    """Full names that match LIKE, with a separate column for the database."""
     split = [name.split(".", 1) for name in names]
     fitting = {*_like(statement.like, (name for _, name in split))}
     split = [pair for pair in split if pair[1] in fitting]
@@ -224,7 +224,7 @@ def _named(what: str, names: Sequence[str], statement: Show) -> pa.Table:
 
 
 def _like(pattern: str | None, names: Iterable[str]) -> list[str]:
-    """The names that a pattern of SHOW ... LIKE fits, whatever their letter case."""
+    """The names that match the pattern of SHOW ... LIKE, case-insensitively."""
     if pattern is None:
         return [*names]
     text = re.escape(pattern).replace("%", ".*").replace(r"\*", ".*")
@@ -232,7 +232,7 @@ def _like(pattern: str | None, names: Iterable[str]) -> list[str]:
 
 
 def _options(schema: TableSchema) -> Mapping[str, str]:
-    """The options to tell people of."""
+    """The options to show."""
     if not is_external(schema):
         return schema.options
     return {keys.EXTERNAL_FORMAT: format_of(schema), **given_options(schema)}

@@ -1,4 +1,4 @@
-"""What a SQL text asks for: one frozen value per statement."""
+"""The parsed statements: one immutable value per statement."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ __all__ = [
 
 
 GIVEN = "given"
-"""The mark, in the meta of a node that stands for a table, of rows that come with the query."""
+"""The mark, in the meta of a table node, for rows that are passed with the query."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """SELECT, VALUES or WITH, as a tree whose places are those in `text`."""
+    """SELECT, VALUES or WITH, as a tree whose positions refer to `text`."""
 
     tree: exp.Expr
     text: str
     hints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Options of `/*+ OPTIONS(...) */` by the place where the name of their table ends."""
+    """Options of `/*+ OPTIONS(...) */`, by the position where their table name ends."""
     given: Mapping[str, Relation] = field(default_factory=dict)
-    """Rows that no name leads to, by what the mark of the node says that stands for them."""
+    """Rows passed with the query, by the mark of the node that represents them."""
     where: Condition | None = None
-    """A condition that is a value, on the table that a statement changes."""
+    """A condition object on the table that a statement changes."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """VALUES of literals only."""
+    """VALUES with only literals."""
 
     rows: pa.Table
 
@@ -94,7 +94,7 @@ class CreateTable:
 
 @dataclass(frozen=True)
 class CreateView:
-    """CREATE VIEW; `text` is what the query was parsed from."""
+    """CREATE VIEW. `text` is the original SQL text."""
 
     name: str
     text: str
@@ -115,7 +115,7 @@ class DropView:
 
 @dataclass(frozen=True)
 class CreateExternalTable:
-    """CREATE EXTERNAL TABLE; without columns they are those that lie at the location."""
+    """CREATE EXTERNAL TABLE. Without columns, those at the location are used."""
 
     name: str
     format: str
@@ -129,19 +129,19 @@ class CreateExternalTable:
 
 @dataclass(frozen=True)
 class Insert:
-    """INSERT INTO or INSERT OVERWRITE. `columns` is empty when none are listed."""
+    """INSERT INTO or INSERT OVERWRITE. `columns` is empty if none are listed."""
 
     table: str
     query: Query | Rows
     columns: tuple[str, ...] = ()
     partition: Mapping[str, exp.Expr | None] = field(default_factory=dict)
-    """Values of PARTITION (...); None where the query gives them."""
+    """The values of PARTITION (...). None if the query provides the value."""
     overwrite: bool = False
 
 
 @dataclass(frozen=True)
 class ApplyEvents:
-    """AUTO CDC INTO: the query gives the events; the rest is as in `FlowRequest`."""
+    """AUTO CDC INTO: the query provides the events. Other members are as in `FlowRequest`."""
 
     target: str
     source: Query
@@ -160,7 +160,7 @@ class ApplyEvents:
 
 @dataclass(frozen=True)
 class Delete:
-    """DELETE FROM; the query gives the rows to delete, whole."""
+    """DELETE FROM. The query selects the complete rows to delete."""
 
     table: str
     query: Query
@@ -168,7 +168,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Update:
-    """UPDATE; the query selects everything of the rows to change."""
+    """UPDATE. The query selects all columns of the rows to change."""
 
     table: str
     query: Query
@@ -177,10 +177,10 @@ class Update:
 
 @dataclass(frozen=True)
 class When:
-    """One WHEN of a MERGE, and what it does: `UPDATE`, `DELETE` or `INSERT`.
+    """One WHEN clause of a MERGE, with its action: `UPDATE`, `DELETE` or `INSERT`.
 
-    `values` are the new values by column. None stands for `*`: each column of the target gets the
-    one of the same name in the source.
+    `values` are the new values by column. None means `*`: each target column gets the source column
+    of the same name.
     """
 
     kind: str
@@ -189,12 +189,12 @@ class When:
     action: str
     values: Mapping[str, exp.Expr] | None = None
     columns_are_given: bool = True
-    """Whether an INSERT names columns; where not, values are by their places, "0", "1", ..."""
+    """Whether an INSERT names columns. Otherwise values are keyed by position, "0", "1", ..."""
 
 
 @dataclass(frozen=True)
 class Merge:
-    """MERGE INTO; `pairs` is a query that joins the target, its first table, with the source."""
+    """MERGE INTO. `pairs` is a query that joins the target, its first table, with the source."""
 
     table: str
     pairs: Query
@@ -203,7 +203,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """ALTER TABLE of columns and options: all changes or none."""
+    """ALTER TABLE for columns and options. Atomic."""
 
     table: str
     changes: tuple[SchemaChange, ...]
@@ -219,7 +219,7 @@ class DropTable:
 
 @dataclass(frozen=True)
 class CommentOn:
-    """COMMENT ON TABLE, with the names of the path in `path`, or ON COLUMN, the column's too."""
+    """COMMENT ON TABLE or ON COLUMN. `path` is the qualified name."""
 
     kind: Literal["TABLE", "COLUMN"]
     path: tuple[str, ...]
@@ -263,7 +263,7 @@ class CreateDatabase:
 
 @dataclass(frozen=True)
 class DropDatabase:
-    """DROP DATABASE; `cascade` drops its tables too."""
+    """DROP DATABASE. `cascade` also drops its tables."""
 
     name: str
     missing_ok: bool = False
@@ -272,7 +272,7 @@ class DropDatabase:
 
 @dataclass(frozen=True)
 class Use:
-    """USE: names without a database are in this one from then on."""
+    """USE: sets the current database."""
 
     database: str
 
@@ -283,18 +283,20 @@ class Truncate:
 
     table: str
     partitions: tuple[Mapping[str, exp.Expr | None], ...] = ()
-    """Values of each PARTITION (...); none for the whole table."""
+    """The values of each PARTITION (...). Empty for the whole table."""
 
 
 VersionNameKind: TypeAlias = Literal["TAG", "BRANCH"]
 WhenTaken: TypeAlias = Literal["refuse", "keep", "replace", "need"]
-"""What a name that there is already means: that of CREATE, with IF NOT EXISTS, CREATE OR REPLACE,
-and REPLACE, which needs it."""
+"""What happens if the name is taken:
+
+CREATE, CREATE IF NOT EXISTS, CREATE OR REPLACE, or REPLACE, which requires an existing one.
+"""
 
 
 @dataclass(frozen=True)
 class CreateVersionName:
-    """ALTER TABLE ... CREATE TAG or BRANCH: of a snapshot's id or a tag, or of the newest one."""
+    """ALTER TABLE ... CREATE TAG or BRANCH, from a snapshot id or tag, or the latest snapshot."""
 
     table: str
     kind: VersionNameKind
@@ -316,7 +318,7 @@ class DropVersionName:
 
 @dataclass(frozen=True)
 class Show:
-    """SHOW: `what` is TABLES, DATABASES, CREATE TABLE, PARTITIONS, TAGS, COLUMNS and the like."""
+    """SHOW. `what` is TABLES, DATABASES, CREATE TABLE, PARTITIONS, TAGS, COLUMNS and so on."""
 
     what: str
     name: str | None = None
@@ -325,7 +327,7 @@ class Show:
 
 @dataclass(frozen=True)
 class Describe:
-    """DESCRIBE; `extended` adds keys, options and place."""
+    """DESCRIBE. `extended` adds keys, options and location."""
 
     table: str
     extended: bool = False
@@ -333,7 +335,7 @@ class Describe:
 
 @dataclass(frozen=True)
 class DescribeHistory:
-    """DESCRIBE HISTORY; the newest commits, `limit` of them at most."""
+    """DESCRIBE HISTORY: the latest commits, at most `limit` of them."""
 
     table: str
     limit: int | None = None
@@ -348,7 +350,7 @@ class DescribeDatabase:
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN of a query or of a statement that changes rows; ANALYZE carries either out."""
+    """EXPLAIN of a query, or of a statement that changes rows. ANALYZE executes either of them."""
 
     query: Query | Delete | Update | Merge
     analyze: bool = False
@@ -356,7 +358,7 @@ class Explain:
 
 @dataclass(frozen=True)
 class Call:
-    """CALL of a procedure, with values by position or name."""
+    """CALL of a procedure, with arguments by position or name."""
 
     procedure: str
     arguments: tuple[object, ...] = ()

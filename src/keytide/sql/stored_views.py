@@ -1,7 +1,7 @@
-"""Views of the lake in queries: each mention becomes the query that the view stands for.
+"""Views in queries: each mention is replaced by the query of the view.
 
-The texts of views follow that of the query, so that places in all their trees, and the lines of
-errors, are places in one text.
+The texts of views are appended to the text of the query, so that positions in all trees, and the
+lines of errors, refer to one text.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ __all__ = ["with_views"]
 def with_views(
     tree: exp.Query, query: Query, catalog: AttachedCatalog, inside: tuple[StoredView, ...] = ()
 ) -> Query:
-    """Put the queries of views in their place in a tree; gives the query with their texts.
+    """Insert the queries of views into a tree. Returns the query with their texts appended.
 
-    A table comes before a view of its name. `inside` are the views that the tree is a part of.
-    Raises `InvalidError` for views that are made of themselves, `UnsupportedError` for a version
-    of a view, `NotFoundError` naming the view for what it is made of and is not there any more.
+    A table takes precedence over a view with the same name. `inside` are the views that contain the
+    tree. Raises `InvalidError` for views that read themselves, `UnsupportedError` for a version of
+    a view, and `NotFoundError`, which names the view, if something that the view reads no longer
+    exists.
     """
     for node in table_nodes(tree, query.text)[0]:
         if (view := _view_of(node, catalog, query, inside)) is None:
@@ -65,13 +66,13 @@ def _view_of(
         entry_of(catalog, whole)
         return None
     except (NotFoundError, UnsupportedError) as error:
-        # As it was written in SQL, where case does not matter.
+        # Case is ignored, because the name was written in SQL.
         view = catalog.find_view(whole) if _may_be_view(whole) else None
         if view is None and inside:
             raise type(error)(f"view {inside[-1].name} cannot be read: {error}") from error
         return view
     except KeytideError:
-        return None  # whoever reads the table says what is wrong
+        return None  # reading the table raises the error
 
 
 def _may_be_view(name: str) -> bool:
@@ -79,7 +80,7 @@ def _may_be_view(name: str) -> bool:
 
 
 def _refuse_travel(node: exp.Table, view: StoredView, query: Query) -> None:
-    """Refuse what a table has and a view does not."""
+    """Refuse time travel and options that a view does not support."""
     if "$" in name_of(node):
         message = f"{view.name} is a view, and has neither branches nor system tables"
     elif node.args.get("version") is not None:
@@ -92,7 +93,7 @@ def _refuse_travel(node: exp.Table, view: StoredView, query: Query) -> None:
 
 
 def _qualified(parsed: Query, view: StoredView) -> exp.Query:
-    """The query of a view, whose tables have the names of their databases."""
+    """The query of a view, with a database added to each of its table names."""
     tree = parsed.tree
     within = tree if isinstance(tree, exp.Query) else exp.select("*").from_(tree)
     prepare(within)

@@ -1,4 +1,4 @@
-"""The types of a query's parts, as the parser's own passes work them out."""
+"""The types of a query's parts, computed by sqlglot."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["schema_of", "typed"]
 
 
 def schema_of(columns: Mapping[str, Mapping[str, str]]) -> MappingSchema:
-    """What passes over trees know of tables: their columns and the types of these."""
+    """The schema for sqlglot's passes: table columns and their types."""
     schema = MappingSchema(dialect=Keytide)
     for table, types in columns.items():
-        # As identifiers: of a text such as `$row` the parser would make a parameter called `row`.
+        # As identifiers, because the parser would read a string such as `$row` as a parameter.
         named: dict[Any, str] = {
             exp.to_identifier(name, quoted=True): types[name] for name in types
         }
@@ -30,9 +30,9 @@ def schema_of(columns: Mapping[str, Mapping[str, str]]) -> MappingSchema:
 
 
 def typed(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> exp.Expr | None:
-    """A copy of a query over views with these columns whose nodes say their types.
+    """A copy of a query over views with these columns, whose nodes have types.
 
-    None where they cannot be told; the engine will say what is wrong then.
+    None if the types cannot be computed. Then the engine reports what is wrong.
     """
     schema = schema_of(
         {view: {f.name: f.type.with_nullable(True).sql() for f in fields[view]} for view in fields}

@@ -1,11 +1,11 @@
-"""UNNEST in FROM: an array or a map spread over rows, and rows within over columns.
+"""UNNEST in FROM: expands an array or a map into rows, and its ROW elements into columns.
 
-As in Flink, `UNNEST(x) AS u (a, b)` has a column for each field of an array of rows, one for an
-array of anything else, two for a map, and one more WITH ORDINALITY, counting from 1. Without names
-the columns are called like the fields, `key` and `value`, `ordinality`, or like the alias.
+As in Flink, `UNNEST(x) AS u (a, b)` has one column for each field of an array of ROWs, one for any
+other array, and two for a map. WITH ORDINALITY adds one more, which counts from 1. Without names,
+the columns are named after the fields, or `key` and `value`, `ordinality`, or after the alias.
 
-What is spread is known from the columns of the tables; so each UNNEST is resolved once and then
-written in each engine's own way.
+The type of `x` follows from the columns of the tables. So each UNNEST is resolved once, and then
+written in the syntax of each engine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["duckdb_unnest", "resolve_unnests", "spark_unnest"]
 def resolve_unnests(
     tree: exp.Expr, fields: Mapping[str, Sequence[Field]], text: str = ""
 ) -> exp.Expr:
-    """The query with what each UNNEST spreads, which the other functions need.
+    """The query with each UNNEST resolved, which the other functions require.
 
-    `fields` are the columns of the tables by name. Raises `InvalidError` pointing into `text`
-    where the names of columns do not fit.
+    `fields` are the columns of the tables by name. Raises `InvalidError`, pointing into `text`, if
+    the column names do not fit.
     """
     found = list(_unnests(tree))
     if not found:
@@ -44,7 +44,7 @@ def resolve_unnests(
 
 
 def duckdb_unnest(node: exp.Expr) -> exp.Expr:
-    """A resolved UNNEST as DuckDB writes it; other nodes as they are."""
+    """A resolved UNNEST in DuckDB's syntax. Other nodes are unchanged."""
     spread = node.meta.get(_SPREAD)
     if spread is None:
         return node
@@ -60,12 +60,12 @@ def duckdb_unnest(node: exp.Expr) -> exp.Expr:
 
 
 def spark_unnest(node: exp.Expr) -> exp.Expr:
-    """A resolved UNNEST as Spark writes it; other nodes as they are.
+    """A resolved UNNEST in Spark's syntax. Other nodes are unchanged.
 
-    Raises `InvalidError` for the ordinality of rows whose fields are not known.
+    Raises `InvalidError` for the ordinality of ROWs whose fields are unknown.
     """
     if isinstance(node, exp.Join) and _SPREAD in node.this.meta and _is_left_on_true(node):
-        # Spark joins no map to a lateral relation, but has generators that keep empty ones.
+        # Spark cannot join a map laterally, but has generators that keep empty maps.
         spread = node.this.meta[_SPREAD]
         generator = _generator(node.this.expressions[0], spread, "_OUTER")
         return exp.Join(this=_relation(node.this, generator, spread), kind="CROSS")
@@ -76,7 +76,7 @@ def spark_unnest(node: exp.Expr) -> exp.Expr:
 
 
 class _Shape(Enum):
-    """What an UNNEST makes columns of."""
+    """The type of the value that UNNEST expands."""
 
     VALUES = "values"
     ROWS = "rows"
@@ -85,7 +85,7 @@ class _Shape(Enum):
 
 @dataclass(frozen=True)
 class _Spread:
-    """What an UNNEST spreads. `fields` are those of the rows, where they are known."""
+    """What an UNNEST expands. `fields` are those of the ROWs, if known."""
 
     shape: _Shape
     fields: tuple[str, ...]
@@ -114,7 +114,7 @@ _ENTRY = ("key", "value")
 
 
 def _unnests(tree: exp.Expr) -> Iterator[exp.Unnest]:
-    """Those in FROM; in SELECT the word is a function of the engines."""
+    """The UNNESTs in FROM. In SELECT, UNNEST is a function of the engines."""
     for node in tree.find_all(exp.Unnest):
         if isinstance(node.parent, exp.From | exp.Join) and len(node.expressions) == 1:
             yield node
@@ -123,7 +123,7 @@ def _unnests(tree: exp.Expr) -> Iterator[exp.Unnest]:
 def _types(
     tree: exp.Expr, fields: Mapping[str, Sequence[Field]], count: int
 ) -> list[exp.DataType | None]:
-    """The type of what each UNNEST is given, None where it cannot be told."""
+    """The type of each UNNEST's argument, None if it is unknown."""
     known = typed(tree, fields)
     if known is None:
         return [None] * count
@@ -159,7 +159,7 @@ def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
 
 
 def _relation(node: exp.Expr, source: exp.Expr, spread: _Spread) -> exp.Expr:
-    """A lateral relation in place of an UNNEST; the first of a FROM has nothing to refer to."""
+    """A lateral relation that replaces an UNNEST. The first one of a FROM is not lateral."""
     name = exp.to_identifier(node.alias or "unnest", quoted=True)
     alias = exp.TableAlias(this=name, columns=[column.copy() for column in spread.columns])
     if isinstance(node.parent, exp.Join):
@@ -181,7 +181,7 @@ def _is_left_on_true(join: exp.Join) -> bool:
 
 
 def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
-    """Spark's function that makes the rows."""
+    """The Spark function that generates the rows."""
     if spread.has_ordinality:
         return exp.Anonymous(this=f"INLINE{suffix}", expressions=[_numbered(value, spread)])
     name = "INLINE" if spread.shape is _Shape.ROWS else "EXPLODE"
@@ -189,7 +189,7 @@ def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
 
 
 def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
-    """An array of rows that have their number as last field."""
+    """An array of ROWs that have their number as the last field."""
     item, place = exp.to_identifier("item"), exp.to_identifier("place")
     if spread.shape is _Shape.ROWS and not spread.fields:
         raise InvalidError(

@@ -1,8 +1,8 @@
-"""Statements of upkeep and history that users of Delta, Iceberg and Paimon know.
+"""The grammar of maintenance statements from Delta, Iceberg and Paimon.
 
-OPTIMIZE, VACUUM and RESTORE are Delta's words. Each is the call of a procedure of the database
-`sys` here, see `keytide.sql.procedures`, whose rules and errors hold. Tags and branches in ALTER
-TABLE are Iceberg's and Paimon's words.
+OPTIMIZE, VACUUM and RESTORE are Delta's syntax. Each one becomes a CALL of a procedure of the
+database `sys`, see `keytide.sql.procedures`, with the same rules and errors. Tags and branches in
+ALTER TABLE are the syntax of Iceberg and Paimon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["optimize", "restore", "vacuum", "version_name_of"]
 
 
 def optimize(cursor: Cursor) -> Call:
-    """`OPTIMIZE name [FULL] [WHERE condition] [ZORDER BY (columns)]`: all files are merged."""
+    """`OPTIMIZE name [FULL] [WHERE condition] [ZORDER BY (columns)]`: compact all files."""
     cursor.expect("OPTIMIZE")
     named: dict[str, object] = {"table": cursor.table()}
     cursor.accept("FULL")
@@ -36,9 +36,9 @@ def optimize(cursor: Cursor) -> Call:
 
 
 def vacuum(cursor: Cursor) -> Call:
-    """`VACUUM name [RETAIN n HOURS] [DRY RUN]`: older snapshots expire, with files of their own.
+    """`VACUUM name [RETAIN n HOURS] [DRY RUN]`: expire older snapshots and their files.
 
-    Without RETAIN the options of the table say what expires.
+    Without RETAIN, the options of the table determine what expires.
     """
     cursor.expect("VACUUM")
     named: dict[str, object] = {"table": cursor.table()}
@@ -51,7 +51,7 @@ def vacuum(cursor: Cursor) -> Call:
 
 
 def restore(cursor: Cursor) -> Call:
-    """`RESTORE [TABLE] name TO [VERSION | TIMESTAMP] AS OF ...`: in one more commit."""
+    """`RESTORE [TABLE] name TO [VERSION | TIMESTAMP] AS OF ...`, in a new commit."""
     cursor.expect("RESTORE")
     cursor.accept("TABLE")
     named: dict[str, object] = {"table": cursor.table()}
@@ -67,11 +67,10 @@ def restore(cursor: Cursor) -> Call:
 def version_name_of(
     cursor: Cursor, table: str
 ) -> CreateVersionName | DropVersionName | Call | None:
-    """What ALTER TABLE says of a tag or a branch of the table, if it is about one.
+    """Parse an ALTER TABLE action on a tag or a branch, if it is one.
 
-    `CREATE TAG | BRANCH [IF NOT EXISTS] name [AS OF VERSION n] [RETAIN n DAYS]`,
-    `CREATE OR REPLACE TAG`, `REPLACE TAG`, `DROP TAG | BRANCH [IF EXISTS] name`,
-    `RENAME TAG | BRANCH name TO other`.
+    `CREATE TAG | BRANCH [IF NOT EXISTS] name [AS OF VERSION n] [RETAIN n DAYS]`, `CREATE OR REPLACE
+    TAG`, `REPLACE TAG`, `DROP TAG | BRANCH [IF EXISTS] name`, `RENAME TAG | BRANCH name TO other`.
     """
     kind: VersionNameKind
     for kind in ("TAG", "BRANCH"):
@@ -121,7 +120,7 @@ def _name(cursor: Cursor, kind: str) -> str:
 
 
 def _version(cursor: Cursor) -> str:
-    """`VERSION AS OF 7`, as Delta says it, or `AS OF VERSION 7` as Iceberg does; also of a tag."""
+    """`VERSION AS OF 7` as in Delta, or `AS OF VERSION 7` as in Iceberg. Also for a tag."""
     if not cursor.accept("AS", "OF", "VERSION"):
         cursor.expect("VERSION", "AS", "OF")
     return cursor.string() if cursor.is_string() else cursor.name("a snapshot's id, or 'a tag'")

@@ -1,4 +1,4 @@
-"""Tags and branches made and dropped by ALTER TABLE, as Iceberg and Paimon on Spark have it."""
+"""ALTER TABLE actions that create and drop tags and branches, as in Iceberg and Paimon on Spark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["create_version_name", "drop_version_name"]
 
 
 def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:
-    """Make a tag or a branch of a snapshot, the newest one unless it is named.
+    """Create a tag or a branch from a snapshot, by default the latest.
 
-    A branch begins with the rows of that snapshot. Raises `NotFoundError` for a snapshot or tag
-    that is not there, `AlreadyExistsError` for a name that is taken unless that is said to be
-    right, and what else `create_tag`, `replace_tag` and `create_branch` raise.
+    A branch starts with the rows of that snapshot. Raises `NotFoundError` for a snapshot or tag
+    that does not exist, `AlreadyExistsError` for a name that is taken (unless the statement allows
+    it), and what else `create_tag`, `replace_tag` and `create_branch` raise.
     """
     place = None if wanted.version is None else place_of_version(table.metadata, wanted.version)
     try:
@@ -35,7 +35,7 @@ def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:
 
 
 def drop_version_name(table: StoredTable, wanted: DropVersionName) -> None:
-    """Drop a tag or a branch; raises `NotFoundError` unless it may be missing."""
+    """Drop a tag or a branch. Raises `NotFoundError` unless it may be missing."""
     drop = tags.delete_tag if wanted.kind == "TAG" else ended_branches.delete_branch
     try:
         drop(table, wanted.name)
