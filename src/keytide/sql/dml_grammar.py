@@ -158,8 +158,7 @@ def _times(name: str, names: Sequence[str]) -> int:
 def _refuse_unreachable(
     branches: Sequence[When], nodes: Sequence[exp.Expr], cursor: Cursor
 ) -> None:
-    """Refuse a WHEN that can never apply, because one of its kind without a condition precedes
-    it."""
+    """Refuse a WHEN that follows one of its kind without a condition: it can never apply."""
     closed: set[str] = set()
     for branch, node in zip(branches, nodes, strict=True):
         if branch.kind in closed:

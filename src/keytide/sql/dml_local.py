@@ -61,7 +61,9 @@ class LocalRowHost:
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)
         with _database(self.query, self.allows_external_files, memory) as connection:
-            self._computed(text, connection, _no_rows(scanned.columns))  # errors must be raised even if there are no rows
+            self._computed(
+                text, connection, _no_rows(scanned.columns)
+            )  # errors must be raised even if there are no rows
             cursors = [connection.cursor() for _ in scanned.splits]
 
             def run(number: int) -> SplitResult:

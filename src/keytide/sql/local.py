@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Batches(Protocol):
-    """Rows that are read batch by batch, each time anew."""
+    """Rows that can be read in batches, several times."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -50,7 +50,7 @@ class Batches(Protocol):
 
 
 Source: TypeAlias = "Callable[[Relation], Any]"
-"""Gives the rows of a relation, as something that DuckDB reads."""
+"""Returns the rows of a relation in a form that DuckDB reads."""
 
 
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:

@@ -26,7 +26,9 @@ def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Ta
     local: list[exp.Table] = []
     try:
         scopes = traverse_scope(tree)
-    except SqlglotError as error:  # the parser accepts some invalid queries: `(SELECT 1) AS x UNION ...`
+    except (
+        SqlglotError
+    ) as error:  # the parser accepts some invalid queries: `(SELECT 1) AS x UNION ...`
         message = f"this is no query that SQL knows ({error})"
         raise error_at(text, 0, message) from error
     # A table that is joined to VALUES occurs in the scopes of both.
@@ -43,8 +45,7 @@ def name_of(node: exp.Table) -> str:
 
 
 def split_system_name(name: str) -> tuple[str, str | None]:
-    """Split `db.t$files` into `db.t` and `files`, `db.t$branch_b$files` into `db.t$branch_b`
-    and `files`."""
+    """Split `db.t$files` into `db.t` and `files`. A branch stays: `db.t$branch_b`, `files`."""
     table, branch = split_branch(name)
     table, _, system = table.partition("$")
     if branch is not None:

@@ -54,8 +54,7 @@ class MergeQuery:
 
     @property
     def matched_by(self) -> tuple[str, ...]:
-        """The target columns whose equality is the only condition, so an INSERT cannot add a
-        duplicate."""
+        """The columns whose equality is the only condition, so no INSERT adds a duplicate."""
         columns = self.match.columns
         inserts = [branch for branch in self.branches if branch.action == "INSERT"]
         is_told = self.match.is_all and all(columns.keys() <= i.matched for i in inserts)
@@ -183,8 +182,7 @@ def _moves_columns_only(
     given: Sequence[Sequence[tuple[Field, exp.Expr]]],
     sides: Mapping[str, Relation | None],
 ) -> bool:
-    """Whether all values are columns of types that no engine changes, and no WHEN has a
-    condition."""
+    """Whether no WHEN has a condition, and all values are columns that no engine changes."""
     roots = {
         (side.lower(), field.name.lower()): field.type.root
         for side, relation in sides.items()
@@ -252,8 +250,7 @@ def _values(
 
 
 def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> None:
-    """Add the number of the WHEN clause that applies to a bound join, and only compute its
-    values."""
+    """Add the number of the WHEN that applies to a bound join. Only its values are computed."""
     given = {e.alias: _without_alias(e) for e in tree.expressions}
     join = tree.args["joins"][0]
     if any(branch.kind == "NOT MATCHED BY SOURCE" for branch in branches):

@@ -62,7 +62,7 @@ class Relation(ABC):
         return replace(self, columns=columns, terms=terms)
 
     def needs(self) -> list[str]:
-        """Lines that say by which columns and conditions it is read."""
+        """Lines that list the columns and conditions of the read."""
         return [
             f"columns: {', '.join(self.columns or ()) or 'all'}",
             f"read by: {self._shown(self.terms)}",

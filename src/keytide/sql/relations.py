@@ -155,8 +155,8 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
 
 
 def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Query) -> None:
-    """Refuse names that would reach the engine although nobody here has understood them."""
-    # A name that nobody has looked up would be the engine's to find: a variable, a file, a table.
+    """Refuse table names that this module does not know, before they reach the engine."""
+    # The engine would look up an unknown name itself: a variable, a file or a table.
     resolved = {id(node) for node in known}
     for node in tree.find_all(exp.Table):
         is_unread = id(node) not in resolved or isinstance(node.parent, exp.Into)
@@ -169,13 +169,13 @@ def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Quer
 
 
 def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Query) -> None:
-    """Refuse options of a read that no table takes."""
+    """Refuse read options that belong to no table."""
     message = "OPTIONS belongs behind the name of a table of the catalog, before its alias"
     taken = {node.this.meta["end"] + 1 for node in tables}
     for place in query.hints.keys() - taken:
         raise error_at(query.text, place, message)
     for hint in tree.find_all(exp.Hint):
-        # A hint that does not parse is kept as a text.
+        # A hint that does not parse is kept as a string.
         names = (h if isinstance(h, str) else h.name for h in hint.expressions)
         if any(name.upper().startswith("OPTIONS") for name in names):
             raise error_at(query.text, max(query.text.find("/*+"), 0), message)
@@ -211,7 +211,7 @@ def _attached(
 
 
 def _of_lake(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
-    """A table of the lake, or one that others keep."""
+    """A table of the lake, which can be an external one."""
     name, system = lake_name(node, catalog)
     try:
         entry = entry_of(catalog, name)
@@ -235,7 +235,7 @@ def _external(
 
 
 def _version_number(given: exp.Version | None, table: str) -> str | None:
-    """What VERSION AS OF names of a table that others keep."""
+    """The version of an external table that VERSION AS OF names."""
     if given is None:
         return None
     literal = _literal_of(given, table)
@@ -290,7 +290,7 @@ def _check_changes(
     system: str | None,
     table: StoredTable,
 ) -> None:
-    """Refuse changes where they cannot be told, or only in part."""
+    """Refuse a request for changes that the table cannot return, or not completely."""
     if ways or not any(_in_own_spelling(key) == keys.INCREMENTAL_BETWEEN for key in hint):
         raise InvalidError(
             f"table {table.name}: {' and '.join((*changes, *ways))} do not say what is read; give "
@@ -328,7 +328,7 @@ def _in_own_spelling(key: str) -> str:
     try:
         return stored_name(key)
     except InvalidError:
-        return key  # an unknown option, which no read takes
+        return key  # an unknown option, which no read accepts
 
 
 def _said(key: str, value: str, table: StoredTable) -> bool:
@@ -353,7 +353,7 @@ def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
 
 
 def _branch_named(version: exp.Version, table: StoredTable) -> str | None:
-    """The branch that VERSION AS OF names, if it is one and no tag has the name."""
+    """The branch that VERSION AS OF names, if there is no tag with that name."""
     literal = _literal_of(version, table.name)
     if version.name.upper() != "VERSION" or not literal.is_string:
         return None
@@ -363,7 +363,7 @@ def _branch_named(version: exp.Version, table: StoredTable) -> str | None:
 
 
 def _literal_of(version: exp.Version, table: str) -> exp.Literal:
-    """What AS OF names. Raises `InvalidError` for anything but a literal."""
+    """The argument of AS OF. Raises `InvalidError` for anything but a literal."""
     if version.text("kind").upper() != "AS OF":
         raise InvalidError(
             f"table {table}: expected AS OF to say which snapshot is read, found {version.sql()}"
@@ -381,13 +381,14 @@ def _literal_of(version: exp.Version, table: str) -> exp.Literal:
 
 
 def _version(value: str, table: StoredTable) -> dict[str, Any]:
-    # Other engines may have made tags of digits alone; as there, a tag comes before an id.
+    # Other engines can create tags that consist of digits. As in these engines, a tag takes
+    # precedence over an id.
     is_id = value.isdecimal() and not table.metadata.has_tag(value)
     return {"snapshot_id": int(value)} if is_id else {"tag": value}
 
 
 def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None:
-    """Refuse tables of other engines whose columns no SQL can tell apart."""
+    """Refuse tables of other engines whose columns SQL cannot distinguish."""
     try:
         refuse_same_names(relation.fields)
     except InvalidError as error:
@@ -396,7 +397,7 @@ def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None
 
 
 def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool:
-    """Whether a name that may be a file's is one of a table; a file has to be allowed."""
+    """Whether a name that may mean a file is a table. A file must be allowed."""
     name = name_of(node)
     if catalog.find_attached(name) is not None:
         return True
@@ -423,12 +424,13 @@ _Needs: TypeAlias = "dict[str, tuple[tuple[str, ...] | None, tuple[Predicate, ..
 
 
 def _narrowed(tree: exp.Expr, relations: Sequence[Relation]) -> tuple[Relation, ...]:
-    """The relations with the columns and terms that a query needs, all where that is unclear."""
+    """The relations with only the columns and terms that a query needs, or all if that is
+    unclear."""
     fields = {relation.view: relation.fields for relation in relations}
     try:
         needs = _needs(tree, fields)
     except SqlglotError:
-        return tuple(relations)  # the engine will say what is wrong
+        return tuple(relations)  # the engine reports what is wrong
     return tuple(r.narrowed(*needs[r.view]) if r.view in needs else r for r in relations)
 
 
@@ -438,7 +440,7 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
         tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
         validate_qualify_columns=True, isolate_tables=False,
     )  # fmt: skip
-    # A wildcard that is left may stand for any column, so all of them are read.
+    # A remaining wildcard can mean any column, so all columns are read.
     is_whole = _has_wildcards(tree) or any(
         not isinstance(star.parent, exp.Count) for star in qualified.find_all(exp.Star)
     )
@@ -453,7 +455,7 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
 
 
 def _keeps_names(source: exp.Table) -> bool:
-    """Whether the columns of a mention are those of the table, under their own names."""
+    """Whether the columns of a mention are those of the table, with their own names."""
     alias = source.args.get("alias")
     return _only_given(source, {"this", "alias", "joins", "sample"}) and not (
         alias is not None and alias.columns
@@ -461,16 +463,16 @@ def _keeps_names(source: exp.Table) -> bool:
 
 
 def _has_wildcards(tree: exp.Expr) -> bool:
-    """Whether an engine finds out by itself of what columns something is made.
+    """Whether the engine determines the columns of something itself.
 
-    PIVOT groups by those that it does not name.
+    For example, PIVOT groups by the columns that it does not name.
     """
     found = tree.find_all(exp.Pivot, exp.Columns, exp.Star)
     return not all(isinstance(node, exp.Star) and _is_known_star(node) for node in found)
 
 
 def _is_known_star(star: exp.Star) -> bool:
-    """COUNT(*), which has no columns, and `*` or `t.*` among the results."""
+    """COUNT(*), which has no columns, and `*` or `t.*` in the results."""
     parent = star.parent
     results = parent.parent if isinstance(parent, exp.Column) else parent
     return isinstance(parent, exp.Count) or (
@@ -482,18 +484,18 @@ def _used(scope: Scope, alias: str, fields: Mapping[str, Field]) -> tuple[str, .
     used = {column.name.lower() for column in scope.source_columns(alias)}
     if not used <= fields.keys():
         return None
-    # Something has to be read for rows to be counted; the first key is the cheapest.
+    # At least one column must be read to count rows. The first key column is the cheapest.
     columns = tuple(field.name for name, field in fields.items() if name in used)
     return columns or tuple(field.name for field in fields.values())[:1]
 
 
 def _type_text(f: Field) -> str:
-    # Only of rows does the parser have to know more: what `r.x` means.
+    # The parser must know the fields of a ROW to resolve `r.x`. Other types do not matter.
     return f.type.sql() if isinstance(f.type, RowType) else "INT"
 
 
 def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iterator[Predicate]:
-    """The conditions of WHERE that concern one table only, if it may be read by them."""
+    """The WHERE conditions that concern one table only, if they can be pushed into its read."""
     where = scope.expression.args.get("where")
     if where is None or not _commutes(scope.expression, source):
         return
@@ -508,10 +510,10 @@ def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iter
 
 
 def _commutes(select: exp.Expr, source: exp.Table) -> bool:
-    """Whether rows of a table that WHERE drops may as well not have been read.
+    """Whether rows of a table that WHERE drops can be skipped when reading it.
 
-    What is made of rows before WHERE must not depend on the others: no sample, no join that takes
-    the nearest row, none that would fill in NULLs for a row that is not there.
+    This requires that what happens before WHERE does not depend on other rows: no sample, no join
+    that takes the nearest row, and no join that adds NULLs for a missing row.
     """
     first = select.args.get("from_") or select.args.get("from")
     joins = select.args.get("joins") or []
@@ -521,7 +523,7 @@ def _commutes(select: exp.Expr, source: exp.Table) -> bool:
         return False
     sides = {(join.side or "").upper() for join in joins} - {""}
     kept = [first.this, *(() if sides else (join.this for join in joins))]
-    # A table inside of brackets is joined there before it is joined here.
+    # A table inside of parentheses is joined there before it is joined here.
     is_kept = any(relation is source for relation in kept)
     return is_kept and sides <= {"LEFT"} and _only_given(select, _AROUND_WHERE)
 
@@ -532,7 +534,7 @@ _AROUND_WHERE = {
     "group", "having", "windows", "qualify", "order", "limit", "offset", "sort", "distribute",
     "cluster",
 }  # fmt: skip
-"""The clauses of a SELECT that make, or are made of, single rows that WHERE has let through."""
+"""The clauses of a SELECT that produce the rows for WHERE, or process them one by one after it."""
 
 
 def _only_given(node: exp.Expr, names: Set[str]) -> bool:

@@ -105,8 +105,7 @@ class CachedStore(Store):
         return self.beneath.begin(call)
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """A view of the store that uploads in the background, and a function that waits for
-        uploads."""
+        """A view that uploads in the background, and a function that waits for the uploads."""
         beneath, settle = self.beneath.uploading()
         return replace(self, beneath=beneath), settle
 

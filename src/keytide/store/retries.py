@@ -45,8 +45,10 @@ class Retries:
         return cls(int(count), cls.within if timeout is None else _time(timeout))
 
     def pauses(self) -> Iterator[float]:
-        """Waiting times in seconds, which double up to a limit, with jitter to separate racing
-        writers."""
+        """Waiting times in seconds.
+
+        They double up to a limit, with jitter to separate racing writers.
+        """
         left, longest = self.within.total_seconds(), 2 * _WAIT_S_MIN
         for _ in range(self.count):
             pause = random.uniform(longest / 2, longest)
