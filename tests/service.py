@@ -169,6 +169,10 @@ class ServiceWarehouse:
     def tables(self, database: str) -> list[str]:
         return [n for (n,) in self._found("SELECT name FROM tables WHERE database = ?", database)]
 
+    def likely_tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return self.tables(database)
+
     def holds(self, database: str, table: str) -> bool:
         text = "SELECT name FROM tables WHERE database = ? AND name = ?"
         return bool(self._found(text, database, table))

@@ -23,17 +23,17 @@ from keytide.ui.listing import PAGE_LINES
 
 
 @contextmanager
-def reads(monkeypatch: pytest.MonkeyPatch, kind: type[Store]) -> Iterator[list[str]]:
-    """The paths that stores of a kind are asked for meanwhile."""
+def calls(monkeypatch: pytest.MonkeyPatch, kind: type[Store], name: str) -> Iterator[list[str]]:
+    """The paths that stores of a kind are asked about meanwhile, by a method."""
     seen: list[str] = []
-    read = kind.read
+    method = getattr(kind, name)
 
-    def noting(store: Store, path: str, *given: object) -> bytes:
+    def noting(store: Store, path: str = "", *given: object) -> object:
         seen.append(path)
-        return read(store, path, *given)  # type: ignore[arg-type]
+        return method(store, path, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(kind, "read", noting)
+        patched.setattr(kind, name, noting)
         yield seen
 
 
@@ -47,13 +47,19 @@ def test_ten_thousand_tables_are_paged_and_only_those_shown_are_opened(
     schema = warehouse.store.read("many.db/t/schema/schema-0")
     for number in range(10_000):
         warehouse.store.put(f"many.db/t{number:05}/schema/schema-0", schema)
+    warehouse.store.put("many.db/t04975-left-behind/tmp/file", b"")
     client = browse(lake)
-    with reads(monkeypatch, ObjectStore) as seen:
+    with calls(monkeypatch, ObjectStore, "read") as seen, calls(
+        monkeypatch, ObjectStore, "exists"
+    ) as looked, calls(monkeypatch, ObjectStore, "list_names") as listed:  # fmt: skip
         page = client.get("/?page=200").text
-    assert "10,001 names" in page
+    assert "10,002 names" in page
     assert "many.t04974" in page
+    assert "left-behind" not in page
     assert "many.t05000" not in page
     assert len(seen) <= 4 * PAGE_LINES
+    assert len(looked) <= 2 * PAGE_LINES
+    assert len(listed) <= 3 * PAGE_LINES
     assert "many.t09999" in client.get("/?page=999999").text
     assert "many.t09998" in client.get("/?search=T0999").text
 
@@ -70,7 +76,7 @@ def test_of_many_snapshots_only_those_of_the_page_are_read(
     add_snapshots(Path(elsewhere, "default.db/t/snapshot"), table.metadata.snapshot(2), 100_000)
     lake = kt.connect(elsewhere)
     client = browse(lake)
-    with reads(monkeypatch, LocalStore) as seen:
+    with calls(monkeypatch, LocalStore, "read") as seen:
         newest = client.get("/table/default.t/timeline").text
         older = client.get("/table/default.t/timeline?before=50001").text
     assert 'id="snapshot-100000"' in newest

@@ -10,8 +10,10 @@ import sys
 import time
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import keytide as kt
 
@@ -98,6 +100,20 @@ def _others(lake: kt.Lake, chance: random.Random) -> None:
     for name in ("prices", "returns", "customers"):
         lake.create_table(f"shop.{name}", columns, ["sku", "city"])
     lake.create_view("shop.open_orders", "SELECT * FROM shop.orders WHERE status = 'new'")
+    _external(lake)
+
+
+def _external(lake: kt.Lake) -> None:
+    """A table of Parquet files beside the lake, as another engine writes them."""
+    elsewhere = Path(f"{lake.uri}-elsewhere/payments")
+    elsewhere.mkdir(parents=True, exist_ok=True)
+    for part in range(3):
+        rows = [{"order_id": n, "paid": n * 10 + part, "at": part} for n in range(part * 5, 20)]
+        pq.write_table(pa.Table.from_pylist(rows), elsewhere / f"part-{part}.parquet")
+    lake.create_external_table(
+        "shop.payments", format="parquet", location=str(elsewhere), primary_key=["order_id"],
+        watermark_key=["at"], comment="Payments as the bank's export has them",
+    )  # fmt: skip
 
 
 def write_on(lake: kt.Lake) -> None:

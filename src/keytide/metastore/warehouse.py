@@ -85,6 +85,10 @@ class MetastoreWarehouse:
         """See `Warehouse`. Tables that are not Paimon's are none."""
         return [table.name for table in self.registry.tables(database) if _is_paimon(table)]
 
+    def likely_tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return self.tables(database)
+
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
         return self._found(database, table) is not None

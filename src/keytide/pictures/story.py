@@ -11,13 +11,16 @@ __all__ = ["Story", "Version"]
 
 @dataclass(frozen=True)
 class Version:
-    """A stored version, and what became of it; `gives` are the columns whose value it gave."""
+    """A stored version, and what became of it; `gives` are the columns whose value it gave.
+
+    Versions of other engines have no sequence number and no schema.
+    """
 
     number: int
     kind: str
     place: str
-    schema_id: int
-    sequence: int
+    schema_id: int | None
+    sequence: int | None
     values: tuple[tuple[str, Cell], ...]
     gives: frozenset[str]
     outcome: str

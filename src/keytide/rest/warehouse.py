@@ -89,6 +89,10 @@ class RestWarehouse:
         """See `Warehouse`."""
         return self.client.names("tables", "databases", database, "tables")
 
+    def likely_tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return self.tables(database)
+
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
         return self._described(database, table).is_done

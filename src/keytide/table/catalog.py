@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ from keytide.table.definition.checks import (
 )
 from keytide.table.definition.external import is_external, refuse_external
 from keytide.table.publishing.publish import publish
+from keytide.table.runner import Threads
 from keytide.table.state.branches import open_table, pinned_table
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins
@@ -63,6 +65,8 @@ _C = TypeVar("_C", bound="Catalog")
 # Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
 _NAME_BYTES_MAX = 240
 _NAMES_SHOWN = 5
+# Databases listed in parallel.
+_LISTINGS = 8
 
 
 def open_stored(
@@ -228,6 +232,15 @@ class Catalog:
         found = [d for d in self.warehouse.databases() if database in (None, d)]
         return sorted(f"{d}.{table}" for d in found for table in self.warehouse.tables(d))
 
+    def likely_tables(self, databases: Sequence[str]) -> list[str]:
+        """Names under which tables are found, sorted; `Warehouse.likely_tables` of each database.
+
+        Databases are listed in parallel.
+        """
+        calls = [partial(self.warehouse.likely_tables, database) for database in databases]
+        listed = zip(databases, Threads(_LISTINGS).map(calls), strict=True)
+        return sorted(f"{database}.{table}" for database, tables in listed for table in tables)
+
     def table(self, name: str) -> StoredTable:
         """Open a table.
 
@@ -263,10 +276,20 @@ class Catalog:
                     f"Lake.sql('SELECT * FROM {database}.{table}'); write to its tables, and "
                     f"change it by CREATE OR REPLACE VIEW and DROP VIEW"
                 ) from None
-            there = ", ".join(self.tables(database)) or "none"
+            there = self._first_tables(database) or "none"
             raise NotFoundError(
                 f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
             ) from None
+
+    def _first_tables(self, database: str) -> str:
+        """The tables of a database to show, the first few of many: of the others no more is asked
+        than their names."""
+        likely = self.likely_tables([database]) if database in self.warehouse.databases() else []
+        if len(likely) <= _NAMES_SHOWN:
+            return ", ".join(self.tables(database))
+        held = (n for n in likely if self.warehouse.holds(database, n.removeprefix(f"{database}.")))
+        first = [*islice(held, _NAMES_SHOWN)]
+        return ", ".join(first) + (" and others" if len(first) == _NAMES_SHOWN else "")
 
     def find(self, name: str) -> str | None:
         """The table that a name means where case does not matter, as it does not in SQL.

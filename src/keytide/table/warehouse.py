@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from keytide.format import paths
@@ -69,6 +70,10 @@ class Warehouse(Protocol):
 
     def tables(self, database: str) -> list[str]:
         """The names of the tables of a database; none where there is no such database."""
+        ...
+
+    def likely_tables(self, database: str) -> list[str]:
+        """The same by as few requests as possible: some names may have no table any more."""
         ...
 
     def holds(self, database: str, table: str) -> bool:
@@ -172,8 +177,14 @@ class FolderWarehouse:
 
     def tables(self, database: str) -> list[str]:
         """See `Warehouse`."""
+        names = self.likely_tables(database)
+        held = self.store.together([partial(self.holds, database, name) for name in names])
+        return [name for name, is_held in zip(names, held, strict=True) if is_held]
+
+    def likely_tables(self, database: str) -> list[str]:
+        """See `Warehouse`. One listing; a folder without a schema is no table."""
         names = self.store.list_names(_folder(database))
-        return [n for n in names if not n.startswith(".") and self.holds(database, n)]
+        return [name for name in names if not name.startswith(".")]
 
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""

@@ -8,19 +8,21 @@ from typing import TypeAlias
 
 from starlette.responses import RedirectResponse, Response
 
-from keytide.errors import UnsupportedError
+from keytide.errors import NotFoundError, UnsupportedError
+from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.table import Table
 from keytide.pictures.layout_picture import bucket_picture, levels_bar
 from keytide.pictures.timeline_picture import timeline_picture
-from keytide.table.changes.changed_rows import changed_rows
+from keytide.table.changes.changed_rows import changed_rows, first_changes
 from keytide.table.state.stored import PinnedTable
 from keytide.table.upkeep.layout import layout_of
 from keytide.table.upkeep.timeline import timeline_of
 from keytide.ui.address import page_address, table_address
 from keytide.ui.asked import Asked
 from keytide.ui.listing import listing_of
+from keytide.ui.outside import Outside, outside_of, source_of
 from keytide.ui.overview import figures_of, overview_of
-from keytide.ui.site import Site
+from keytide.ui.site import TABLE_TABS, Site
 from keytide.ui.story import key_columns, story_of_texts
 from keytide.ui.streams import streams_of
 
@@ -30,6 +32,8 @@ Look: TypeAlias = Callable[[Site, Asked], Response]
 
 _MODES = ("diff", "delta", "changelog")
 
+_FOREIGN_TABS = (("overview", "Overview"), ("changes", "Changes"), ("why", "Why"))
+
 
 def looks() -> dict[str, Look]:
     """The pages by their addresses."""
@@ -38,6 +42,7 @@ def looks() -> dict[str, Look]:
         "/table/{table}": _overview,
         "/table/{table}/figures": _figures,
         "/table/{table}/health": _health,
+        "/table/{table}/source": _source,
         "/table/{table}/timeline": _timeline,
         "/table/{table}/timeline/now": _timeline_now,
         "/table/{table}/layout": _layout,
@@ -48,14 +53,24 @@ def looks() -> dict[str, Look]:
 
 
 def table_of(site: Site, asked: Asked) -> Table:
-    """The table that a page is about. Raises as `Lake.table`, and for one that others keep."""
+    """The table that a page is about.
+
+    Raises as `Lake.table`, and `UnsupportedError` for one whose rows another engine writes.
+    """
     found = site.lake.table(asked.table)
     if not isinstance(found, Table):
         raise UnsupportedError(
-            f"table {asked.table}: others keep its rows, so there are no snapshots and files to "
-            f"show; read it with SQL"
+            f"table {asked.table}: another engine writes its rows, so the lake has no snapshots "
+            f"and files of it; its page is {table_address(asked.table)}"
         )
     return found
+
+
+def _foreign(site: Site, asked: Asked) -> ForeignTable:
+    found = site.lake.table(asked.table)
+    if isinstance(found, ForeignTable):
+        return found
+    raise NotFoundError(f"table {asked.table} is one of the lake's own, without a source elsewhere")
 
 
 def _tables(site: Site, asked: Asked) -> Response:
@@ -70,13 +85,32 @@ def _tables(site: Site, asked: Asked) -> Response:
 
 
 def _overview(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
+    try:
+        table = table_of(site, asked)
+    except UnsupportedError:  # a view, or a table whose rows another engine writes
+        return _outside(site, outside_of(site.lake, asked.table))
     overview = overview_of(table)
     recent = timeline_of(table.stored)
     return site.page(
         "overview.html", table=table.name, view="overview", overview=overview,
         figures=overview.figures, picture=timeline_picture(recent.moments),
     )  # fmt: skip
+
+
+def _outside(site: Site, outside: Outside) -> Response:
+    tabs = _FOREIGN_TABS if outside.has_source else _FOREIGN_TABS[:1]
+    return site.page(
+        "outside.html", table=outside.name, view="overview", tabs=tabs, outside=outside
+    )
+
+
+def _source(site: Site, asked: Asked) -> Response:
+    """What an external or federated table's source has now, which may take a while."""
+    table = _foreign(site, asked)
+    template = "_source.html" if asked.text("part") else "source.html"
+    return site.page(
+        template, table=table.name, view="overview", tabs=_FOREIGN_TABS, source=source_of(table)
+    )
 
 
 def _figures(site: Site, asked: Asked) -> Response:
@@ -132,7 +166,9 @@ def _layout(site: Site, asked: Asked) -> Response:
 
 
 def _changes(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
+    table = site.lake.table(asked.table)
+    if not isinstance(table, Table):
+        return _changes_elsewhere(site, asked, table)
     start, end = asked.text("start"), asked.text("end")
     mode = asked.text("mode") or _MODES[0]
     newest = table.metadata.latest_snapshot_id() or 0
@@ -147,12 +183,28 @@ def _changes(site: Site, asked: Asked) -> Response:
     )  # fmt: skip
 
 
+def _changes_elsewhere(site: Site, asked: Asked, table: ForeignTable) -> Response:
+    start, end = asked.text("start"), asked.text("end")
+    found = None
+    if start is not None:
+        changes = table.changes(start, end)
+        before, after = changes.versions
+        found = first_changes(changes, str(before), str(after), "diff", _COMPARED)
+    return site.page(
+        "changes.html", table=table.name, view="changes", tabs=_FOREIGN_TABS, changes=found,
+        start=start or "", end=end or "", mode="diff", modes=("diff",), newest=None,
+    )  # fmt: skip
+
+
+_COMPARED = "The rows of both versions were compared by key."
+
+
 def _version(given: str) -> int | str:
     return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else given
 
 
 def _why(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
+    table = site.lake.table(asked.table)
     texts, snapshot = asked.texts("key"), asked.text("snapshot")
     story = story_of_texts(table, texts, snapshot) if texts else None
     columns = key_columns(table)
@@ -160,6 +212,7 @@ def _why(site: Site, asked: Asked) -> Response:
     return site.page(
         "why.html", table=table.name, view="why", story=story, snapshot=snapshot or "",
         columns=list(zip(columns, given, strict=True)),
+        tabs=TABLE_TABS if isinstance(table, Table) else _FOREIGN_TABS,
     )  # fmt: skip
 
 

@@ -20,7 +20,13 @@ from keytide.types import quoted
 from keytide.ui.access import Access
 from keytide.ui.address import page_address, table_address
 
-__all__ = ["Site"]
+__all__ = ["TABLE_TABS", "Site"]
+
+TABLE_TABS = (
+    ("overview", "Overview"), ("timeline", "Timeline"), ("layout", "Layout"),
+    ("changes", "Changes"), ("why", "Why"), ("streams", "Streams"),
+)  # fmt: skip
+"""The pages about a table of the lake, with their titles."""
 
 _FOLDER = Path(__file__).parent
 
@@ -46,7 +52,7 @@ class Site:
             allows_changes=self.allows_changes,
             form_token=self.access.form_token,
             now=datetime.now(timezone.utc),
-            **{"view": "", **shown},
+            **{"view": "", "tabs": TABLE_TABS, **shown},
         )
         return HTMLResponse(text, status, headers)
 

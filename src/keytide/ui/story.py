@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from keytide.errors import InvalidError
+from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.table import Table
 from keytide.pictures.story import Story
 from keytide.table.definition.kind import require_key
@@ -28,17 +29,20 @@ class KeyColumn:
     type: str
 
 
-def key_columns(table: Table) -> tuple[KeyColumn, ...]:
+def key_columns(table: Table | ForeignTable) -> tuple[KeyColumn, ...]:
     """What a key of the table is made of; nothing for one without a key."""
     schema = table.table_schema
     fields = schema.select(schema.primary_keys)
     return tuple(KeyColumn(f.name, f.type.with_nullable(True).sql()) for f in fields)
 
 
-def story_of_texts(table: Table, texts: Sequence[str], snapshot: str | None) -> Story:
-    """The story of a key that is written as texts; `snapshot` is an id or the name of a tag.
+def story_of_texts(
+    table: Table | ForeignTable, texts: Sequence[str], snapshot: str | None
+) -> Story:
+    """The story of a key that is written as strings.
 
-    Raises `InvalidError` for what is no key, and as `Table.why`.
+    `snapshot` is an id or the name of a tag, of a foreign table a version. Raises `InvalidError`
+    for what is no key, and as `Table.why`.
     """
     schema = table.table_schema
     require_key(schema, table.name, "a story of a key", "Query it with SQL")
@@ -49,6 +53,8 @@ def story_of_texts(table: Table, texts: Sequence[str], snapshot: str | None) -> 
             f"{len(texts)} values"
         )
     key = {f.name: _value(t, f, table.name) for f, t in zip(fields, texts, strict=True)}
+    if isinstance(table, ForeignTable):
+        return story_of(table.why(key, version=snapshot))
     if snapshot is None:
         return story_of(table.why(key))
     if snapshot.isdecimal():

@@ -11,8 +11,9 @@ from keytide.pictures.cells import Cell, columns_of, rows_of
 from keytide.pictures.changed_rows import ChangedRow, ChangedRows
 from keytide.row_kind import ROW_KIND
 from keytide.table.changes.change_scan import Changes
+from keytide.table.read.row_source import RowSource
 
-__all__ = ["ROWS_MAX", "changed_rows"]
+__all__ = ["ROWS_MAX", "changed_rows", "first_changes"]
 
 ROWS_MAX = 200
 """How many changes a page shows."""
@@ -24,14 +25,21 @@ def changed_rows(changes: Changes, start: int | str) -> ChangedRows:
     Reads no further. Raises as `Changes.to_batches`.
     """
     told = changes.explain()
+    return first_changes(changes, str(start), str(told.end_id), changes.mode, str(told))
+
+
+def first_changes(
+    changes: RowSource, start: str, end: str, mode: str, found_by: str
+) -> ChangedRows:
+    """The first of some rows with their kinds, likewise. Raises as `RowSource.to_batches`."""
     first, has_more = _first(changes.to_batches(), changes.schema)
     place = first.schema.get_field_index(ROW_KIND)
     kinds = first.column(place).to_pylist()
     values = first.remove_column(place)
     rows = tuple(_rows(kinds, rows_of(values)))
     return ChangedRows(
-        str(start), str(told.end_id), changes.mode, columns_of(values.schema), rows,
-        tuple(sorted(Counter(kinds).items())), has_more, str(told),
+        start, end, mode, columns_of(values.schema), rows,
+        tuple(sorted(Counter(kinds).items())), has_more, found_by,
     )  # fmt: skip
 
 

@@ -47,9 +47,14 @@ def _version(
     gives = frozenset(name for name, numbers in taken.items() if number in numbers)
     place = f"{file}" if level is None else f"level {level}, {file}"
     return Version(
-        number, str(kind), place, int(str(schema_id)), int(str(sequence)),
+        number, str(kind), place, _number(schema_id), _number(sequence),
         tuple(values.items()), gives, outcome,
     )  # fmt: skip
+
+
+def _number(found: object) -> int | None:
+    """None where a version has no such number, as those of other engines."""
+    return None if found is None else int(str(found))
 
 
 def _row(why: Why, fields: Sequence[pa.Field]) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
