@@ -15,9 +15,9 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: .venv/.ready  ## Make .venv with Keytide, its Spark extra and the development tools
+venv: .venv/.ready  ## Create .venv with Keytide, its Spark extra and the development tools
 
-interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon and .venv-duckdb, other readers to compare with
+interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Create .venv-pypaimon and .venv-duckdb, other readers for comparison
 
 .venv/.ready: requirements-dev.lock pyproject.toml
 	@sh scripts/make-venv.sh
@@ -51,78 +51,78 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon a
 
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 
-docs: .venv-docs/.ready  ## Build the documents as a site into site/, and check what it finds
+docs: .venv-docs/.ready  ## Build the documentation as a site in site/, and check its links and search
 	@.venv-docs/bin/python -m mkdocs build --quiet
 	@.venv-docs/bin/python -m pytest -m site tests/docs/test_site.py $(ARGS)
 
 docs-serve: .venv-docs/.ready  ## Show the site while you write, at http://127.0.0.1:8000
 	@.venv-docs/bin/python -m mkdocs serve
 
-demo: venv  ## Run the demonstration
+demo: venv  ## Run the demo
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
-test: lint  ## Lint, check types and run the tests; of large and long ones some, others each day
+test: lint  ## Lint, check types and run the tests; large and slow tests run a different part each day
 	@$(MAKE) --no-print-directory -j2 types run-tests
 
 run-tests: venv interop-env
 	@$(WITH_JAVA) sh scripts/run-tests.sh $(PYTEST)
 
 test-all: export KEYTIDE_CASES = all
-test-all: test  ## The same with every case of large tests, of which `make test` runs some each day
+test-all: test  ## The same with every case of large tests
 
-test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
+test-fast: venv  ## Run the tests without Spark and without slow tests; ARGS="-k name" selects tests
 	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds and not site and not browser" $(ARGS)
 
-soak: venv  ## Run the tests that kill drivers of Spark and writers for minutes
+soak: venv  ## Run the tests that repeatedly kill Spark drivers and writers, for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
 
-kafka: venv .venv-kafka/.ready  ## Run the tests that read topics of a broker of Kafka, which they start
+kafka: venv .venv-kafka/.ready  ## Run the tests that read Kafka topics; they start their own broker
 	@$(WITH_JAVA) sh scripts/get-spark-kafka.sh || true
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m kafka tests/kafka $(ARGS)
 
-metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Metastore, which they start
+metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Metastore; they start their own
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m metastore tests/metastore $(ARGS)
 
-clouds: venv .venv-clouds/.ready  ## Run tables in servers of the protocols of S3, Google Cloud Storage and Azure; KEYTIDE_STEPS=500 for longer
+clouds: venv .venv-clouds/.ready  ## Run tests on servers of the S3, Google Cloud Storage and Azure protocols; KEYTIDE_STEPS=500 runs longer
 	@$(PYTEST) -n 0 -m clouds tests/clouds $(ARGS)
 
-browser: venv .venv-browser/.ready  ## Look at the pages of keytide ui with a browser; screenshots lie in .venv-browser/screenshots
+browser: venv .venv-browser/.ready  ## Check the pages of keytide ui in a browser; screenshots are in .venv-browser/screenshots
 	@$(PYTEST) -n 0 -m browser tests/ui $(ARGS)
 
-fuzz: venv  ## Look for faults for MINUTES=10 with random use; FAR=1 puts lakes far away; SEED=1 REPLAY=sql:17 runs a case again
+fuzz: venv  ## Search for bugs with random use for MINUTES=10; FAR=1 uses an object store; SEED=1 REPLAY=sql:17 repeats a case
 	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAR),--far) $(if $(PARTS),--parts $(PARTS)) $(if $(REPLAY),--replay $(REPLAY))
 
-interop: venv interop-env .venv-java/.ready .venv-spark-peers/.ready  ## Run the tests that let other readers and writers judge
+interop: venv interop-env .venv-java/.ready .venv-spark-peers/.ready  ## Run the tests in which other readers and writers check the results
 	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)
 
-spark-versions: venv  ## Run the Spark tests on the oldest pyspark that is supported
+spark-versions: venv  ## Run the Spark tests with the oldest supported pyspark
 	@$(WITH_JAVA) sh scripts/spark-versions.sh $(VERSIONS)
 
-wheels: venv  ## Build the wheel and try it on every Python that is found; PYTHONS="..." names others
+wheels: venv  ## Build the wheel and test it on every Python that is found; PYTHONS="..." selects others
 	@sh scripts/try-wheels.sh $(PYTHONS)
 
 lint: venv  ## Check style and formatting
 	@$(PY) -m ruff check --quiet $(CHECKED)
-	@$(PY) -m ruff format --check --quiet $(CHECKED) || { echo "make format mends this"; exit 1; }
+	@$(PY) -m ruff format --check --quiet $(CHECKED) || { echo "run make format to fix this"; exit 1; }
 
 types: venv  ## Check types
 	@$(PY) -m mypy --no-error-summary
 
-format: venv  ## Mend what the linter can and format the code
+format: venv  ## Fix what the linter can fix, and format the code
 	@$(PY) -m ruff check --fix --quiet $(CHECKED)
 	@$(PY) -m ruff format --quiet $(CHECKED)
 
-lock: venv  ## Pin the newest versions that pyproject.toml allows
+lock: venv  ## Pin the latest versions that pyproject.toml allows
 	@sh scripts/lock.sh
 
-bench: .venv/.bench  ## Measure Keytide and its peers side by side
+bench: .venv/.bench  ## Run the benchmarks of Keytide and comparable tools
 	@$(WITH_JAVA) $(PY) benchmarks/run.py $(ARGS)
 
 .venv/.bench: requirements-bench.lock | venv
 	@$(PY) -m pip install -q -r requirements-bench.lock && touch $@
 
-clean:  ## Remove caches and outputs; the environments stay
+clean:  ## Remove caches and outputs, but keep the environments
 	@rm -rf build dist demo-output site spark-warehouse metastore_db derby.log \
 		.pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	@find $(CHECKED) -name __pycache__ -prune -exec rm -rf {} +
