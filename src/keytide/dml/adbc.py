@@ -1,12 +1,12 @@
-"""Tables of relational databases, through ADBC: SQLite and PostgreSQL.
+"""The connector for relational databases through ADBC: SQLite and PostgreSQL.
 
-A row id is the primary key of a row and a version, which tells whether the row is still as it was
-read: what PostgreSQL knows of the transaction that wrote it, all values of the row in SQLite.
-Sources and sinks change nothing, they tell the row ids and the new values. `finish_...` makes all
-changes in one transaction, in which every row has to have its version still; otherwise nothing is
-changed, and a `ConflictError` says to run the statement again. So no update is lost, although with
-`snapshot` isolation no transaction lasts from the reading to the change. With `serializable` one
-does, see `database_transactions`.
+A row id is the primary key of a row and a version, which shows whether the row has changed since it
+was read: the id of the transaction that wrote it in PostgreSQL, and all values of the row in
+SQLite. Sources and sinks change nothing. They only return the row ids and the new values.
+`finish_...` makes all changes in one transaction, which checks the version of every row. If a row
+has changed, nothing is changed, and a `ConflictError` says to run the statement again. So no update
+is lost, although with `snapshot` isolation no transaction lasts from the read to the change. With
+`serializable` one does, see `database_transactions`.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ _SPOOL_BYTES = 64 << 20
 
 
 def adbc_connector(name: str, place: str | Path) -> Connector:
-    """The tables of a database.
+    """The connector for the tables of a database.
 
-    `place` is `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash where the
-    path begins with one) or a path, which is that of a file of SQLite. Connects once, and looks
-    which tables there are. No error shows a password, and none shows an address that is not
-    understood. Raises `InvalidError` for other addresses, `NotFoundError` where there is no file,
-    `SetupError` without the drivers (`pip install 'keytide[databases]'`), `DataError` where the
-    database does not answer or the file is none of SQLite.
+    `place` is `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash for an
+    absolute path) or the path of an SQLite file. This connects once, and lists the tables. No error
+    contains a password, or an address that is not understood. Raises `InvalidError` for other
+    addresses, `NotFoundError` when the file does not exist, `SetupError` when the drivers are not
+    installed (`pip install 'keytide[databases]'`), and `DataError` when the database does not
+    answer or the file is not an SQLite database.
     """
     database = database_at(os.fspath(place))
     with database.session() as connection:
-        database.tables(connection)  # a connection alone need not have looked at anything
+        database.tables(connection)  # connecting alone may not access the database
     pages, sinks = _Pages(database), _MergeSinks()
     transactions = Transactions(database)
     metadata = _Metadata(database, transactions)
@@ -90,17 +90,17 @@ def adbc_connector(name: str, place: str | Path) -> Connector:
 
 @dataclass(frozen=True)
 class _Handle:
-    """A table, the condition that it is read by, and what is to be changed of it."""
+    """A table, the condition for reading it, and the change."""
 
     table: DatabaseTable
     condition: Condition = field(default_factory=Condition)
     terms: tuple[Predicate, ...] = ()
     changes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """The columns that are set, by the number of the WHEN; an UPDATE has one."""
+    """The columns that are set, by the number of the WHEN clause. An UPDATE has one entry."""
     row_id: pa.DataType | None = None
     """The type of row ids, once a change has begun."""
     snapshot: str | None = None
-    """What readers have to join, where another connection holds the statement's transaction."""
+    """The snapshot to join for readers, if another connection holds the transaction."""
 
     def __str__(self) -> str:
         return str(self.table)
@@ -111,7 +111,7 @@ class _Metadata(ConnectorMetadata):
     database: Database
     transactions: Transactions = field(repr=False)
     refused: deque[str] = field(default_factory=partial(deque, maxlen=1000), repr=False)
-    """The MERGEs that could not insert a row because its key was taken."""
+    """The MERGE statements that could not insert a row because its key existed."""
 
     # -- tables
 
@@ -229,7 +229,7 @@ class _Metadata(ConnectorMetadata):
             return self._finish(session, table, fragments)
         except KeyTakenError as error:
             # Another transaction may have inserted the row after this statement looked for it. Then
-            # it is found the next time; if it is not, the statement itself is wrong.
+            # the next attempt finds it. If not, the statement itself is wrong.
             if session.query_id in self.refused:
                 raise
             self.refused.append(session.query_id)
@@ -242,7 +242,7 @@ class _Metadata(ConnectorMetadata):
         for told in read_fragments(fragments):
             parts.setdefault((told.facts["are"], told.facts["case"]), []).append(told.rows)
         found = {part: pa.concat_tables(tables) for part, tables in parts.items()}
-        # Cases that set the same columns are one set of rows.
+        # Clauses that set the same columns are changed together.
         updated: dict[tuple[str, ...], list[pa.Table]] = {}
         for (are, case), rows in found.items():
             if are == "changed":
@@ -257,7 +257,7 @@ class _Metadata(ConnectorMetadata):
 
 
 def _row_id(database: Database, table: _Handle) -> ColumnHandle:
-    """The primary key as the database gives it, which need not be how it is shown."""
+    """The primary key as the database returns it, which can differ from the displayed form."""
     described = table.table
     if not described.key:
         raise UnsupportedError(
@@ -318,7 +318,7 @@ class _Pages(ConnectorPageSourceProvider):
 
 
 class _Source(UpdatablePageSource):
-    """The rows of a table by one query, and what is to become of them."""
+    """The rows of a table from one query, and their changes."""
 
     def __init__(
         self, database: Database, table: _Handle, split: int, columns: tuple[ColumnHandle, ...]
@@ -353,7 +353,7 @@ class _Source(UpdatablePageSource):
 
 
 class _Reading:
-    """One query, whose rows come page by page."""
+    """One query, whose rows are read page by page."""
 
     def __init__(
         self, database: Database, table: _Handle, columns: tuple[ColumnHandle, ...]
@@ -392,7 +392,7 @@ class _Reading:
         return self._database.rows_of(reader)
 
     def _items(self) -> list[tuple[str, pa.DataType]]:
-        """What is selected: the columns, those of the key and the version in place of row ids."""
+        """The selected columns, with the key columns and the version instead of row ids."""
         table, items = self._table.table, []
         for column in self._columns:
             names = table.key if column.name == ROW_ID else (column.name,)
@@ -425,7 +425,7 @@ class _Reading:
 
 
 class _Staged:
-    """What a source or sink tells: rows of ids, values or both, until it is finished."""
+    """The result of a source or sink: row ids, values or both, staged until it finishes."""
 
     def __init__(self, table: _Handle, split: int) -> None:
         self._table, self._split, self._attempt = table, split, new_attempt()

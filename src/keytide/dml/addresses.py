@@ -1,7 +1,7 @@
-"""Addresses of databases: what they have to look like, and what of one may be shown.
+"""Checks of database addresses, and removal of secrets from messages.
 
-An address that is not understood may hold a password anywhere, so nothing of it is shown. Of one
-that is understood everything is known, and the secrets in it are taken out of what others say.
+An address that is not understood can contain a password anywhere, so none of it is shown. In an
+address that is understood, the secrets are known, and are removed from all messages.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _PLAIN_OPTIONS = {
     "service", "sslmode", "ssl_min_protocol_version", "target_session_attrs", "tcp_user_timeout",
     "user",
 }  # fmt: skip
-"""Options of an address that are no secrets; any other one may be."""
+"""Options of an address that are not secret. Any other option may be."""
 
 
 def check_postgres(place: str) -> None:
-    """Raise `InvalidError`, which shows nothing of it, for what is no address of PostgreSQL."""
+    """Raise `InvalidError`, without showing the address, if it is not a PostgreSQL address."""
     if _POSTGRES.fullmatch(place) is None:
         raise InvalidError(
             "the address of PostgreSQL cannot be read, and is not shown, for it may hold a "
@@ -43,7 +43,7 @@ def check_postgres(place: str) -> None:
 
 
 def place_of_postgres(place: str) -> str:
-    """Hosts and database of an address, without a user."""
+    """The hosts and the database of an address, without the user."""
     found = _POSTGRES.fullmatch(place)
     if found is None:
         return ""
@@ -52,15 +52,15 @@ def place_of_postgres(place: str) -> str:
 
 
 def is_plain_path(text: str) -> bool:
-    """Whether a text that names no file was meant as a path, so that it can be shown.
+    """Whether a string that names no existing file was meant as a path, so that it can be shown.
 
-    Forms of addresses have signs that paths rarely have: `host=h password=p`, `user:p@host`.
+    Addresses contain characters that are rare in paths: `host=h password=p`, `user:p@host`.
     """
     return re.search(r"[=@;?&]|:(?!\\)", text) is None
 
 
 def without_secrets(text: str, place: str) -> str:
-    """What somebody says about an address, without the secrets in it."""
+    """A message about an address without the secrets of the address."""
     found = _POSTGRES.fullmatch(place)
     options = (o.partition("=") for o in ((found and found["options"]) or "").split("&"))
     given = [value for name, _, value in options if name.lower() not in _PLAIN_OPTIONS]

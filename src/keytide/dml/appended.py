@@ -1,17 +1,17 @@
-"""Tables without a primary key: rows are known by their files and their positions in them.
+"""The connector for tables without a primary key, whose rows are identified by file and position.
 
-A row id is the name of a data file and the position of the row in it, dead rows counted; for an
-UPDATE it has the columns that are not set as well, for what is stored is whole rows. What becomes
-of rows depends on the table:
+A row id is the name of a data file and the position of the row in it, counting deleted rows. For an
+UPDATE it also contains the columns that are not set, because whole rows are written. The table
+determines how rows are changed:
 
-- With deletion vectors a row that goes is marked as dead, and a new image is a row of a new file.
-  A file whose last row goes is taken away.
-- Without them the files whose rows change are written again, with what is left and the new images.
+- With deletion vectors, a removed row is marked as deleted, and an after image is written to a new
+  file. A file without remaining rows is removed.
+- Without them, the affected files are rewritten with the remaining rows and the after images.
 
-A source writes the new files; a fragment names them and the rows that go. `finish_...` puts them
-together in one commit, which conflicts where one of the files whose rows change is gone by then, or
-other rows of it died, and when it is serializable where anything happened to a partition that the
-statement read.
+A source writes the new files. A fragment names them and the removed rows. `finish_...` combines the
+fragments in one commit. It conflicts if an affected file was removed or other rows of it were
+deleted in the meantime, and, with serializable isolation, if anything changed in a partition that
+the statement read.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ __all__ = ["AppendedMetadata", "appended_connector"]
 
 
 def appended_connector(catalog: Catalog) -> Connector:
-    """The tables of a catalog that have no primary key."""
+    """The connector for the tables of a catalog without a primary key."""
     metadata = AppendedMetadata(catalog)
     return Connector("keytide", metadata, _Splits(), AppendedPages(), AppendedSinks())
 
 
 @dataclass(frozen=True)
 class AppendedMetadata(StoredMetadata[AppendedHandle]):
-    """What is said and decided of tables without a primary key."""
+    """Metadata operations for tables without a primary key."""
 
     is_changed_by_key: ClassVar[bool] = False
 
@@ -94,12 +94,12 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
     def apply_delete(
         self, session: ConnectorSession, table: AppendedHandle
     ) -> AppendedHandle | None:
-        """See `ConnectorMetadata`. Whole partitions go without their rows being read."""
+        """See `ConnectorMetadata`. Whole partitions are removed without reading their rows."""
         about = _about_partitions(table)
         return table if len(about) == len(conjuncts(table.predicate)) else None
 
     def execute_delete(self, session: ConnectorSession, table: AppendedHandle) -> int:
-        """See `ConnectorMetadata`. One commit; none where there are no rows."""
+        """See `ConnectorMetadata`. One commit, or none if there are no rows."""
         state = table.known
         live = state.live.files
         there = live.filter(live.column("_BUCKET") >= 0)
@@ -119,7 +119,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
     def get_update_row_id_column_handle(
         self, session: ConnectorSession, table: AppendedHandle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
-        """See `ConnectorMetadata`. The id carries the columns that the UPDATE does not set."""
+        """See `ConnectorMetadata`. The id contains the columns that the UPDATE does not set."""
         names = [n for n in table.view.schema.names if n not in set(updated_columns)]
         return place_column(table, names)
 
@@ -132,7 +132,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         return place_column(table)
 
     def get_update_layout(self, session: ConnectorSession, table: AppendedHandle) -> Sequence[str]:
-        """See `ConnectorMetadata`. A file is written again by one sink."""
+        """See `ConnectorMetadata`. Each file is rewritten by one sink."""
         return (FILE,)
 
     def begin_merge(
@@ -169,7 +169,7 @@ class _Splits(ConnectorSplitManager):
 
 
 def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[PlannedFile, ...]]:
-    """The files in their order, small ones together."""
+    """The files in order, with small ones grouped."""
     group: list[PlannedFile] = []
     for file in files:
         if group and sum(f.meta.file_size for f in group) + file.meta.file_size > bytes_max:
@@ -181,7 +181,7 @@ def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[Plan
 
 
 def _about_partitions(table: AppendedHandle) -> list[Predicate]:
-    """The terms that hold for all rows of a partition or for none."""
+    """The terms that are either true for all rows of a partition or for none."""
     view = table.view
     names = set(view.schema.partition_keys) - view.defaults(view.schema.partition_keys).keys()
     terms = conjuncts(table.predicate)
@@ -189,7 +189,7 @@ def _about_partitions(table: AppendedHandle) -> list[Predicate]:
 
 
 def _watched(table: AppendedHandle) -> Callable[[bytes], bool]:
-    """The partitions that a statement reads, those that are made meanwhile among them."""
+    """The partitions that a statement reads, including those that are created meanwhile."""
     about, files = _about_partitions(table), table.known.live.entries
     if not about or not files:
         return every_partition
@@ -205,7 +205,7 @@ def _watched(table: AppendedHandle) -> Callable[[bytes], bool]:
 
 
 class _Change:
-    """The files that a statement takes away, and the rows that it marks as dead."""
+    """The files that a statement removes, and the rows that it marks as deleted."""
 
     def __init__(
         self, state: TableState, session: ConnectorSession, is_read: Callable[[bytes], bool]
@@ -219,19 +219,19 @@ class _Change:
 
     @property
     def written(self) -> Written:
-        """What there is to commit, besides what tasks wrote."""
+        """The changes to commit, in addition to what tasks wrote."""
         dead = by_index_key({**self._watched_vectors(), **self._dead})
         return Written(tuple(self._gone), indexes=dead)
 
     def dead_rows(self, bucket: BucketId) -> DeadRows:
-        """The rows of a bucket that are dead already."""
+        """The rows of a bucket that are already marked as deleted."""
         view, files = self._state.view, self._vector_files.get(bucket, ())
         return load_dead_rows(view.store, files, view.name)
 
     def take_away(
         self, bucket: BucketId, entries: Iterable[ManifestEntry], dead: DeadRows | None = None
     ) -> None:
-        """Whole files go, and what is said of their rows."""
+        """Remove whole files, with their deletion vectors."""
         gone = [replace(entry, kind=FileKind.DELETE) for entry in entries]
         self._gone += gone
         if self._state.view.options.deletion_vectors_enabled:
@@ -240,7 +240,7 @@ class _Change:
             self._go_by(bucket, before, names, before.without(names))
 
     def mark(self, bucket: BucketId, dead: Mapping[str, BitMap64], entries: _ByName) -> None:
-        """Rows of files of a bucket die, and files go of which that was the last."""
+        """Mark rows of a bucket's files as deleted, and remove files without remaining rows."""
         before = self.dead_rows(bucket)
         positions = {name: np.asarray(some.to_array(), np.int64) for name, some in dead.items()}
         for name, some in positions.items():
@@ -261,7 +261,7 @@ class _Change:
         self._dead[bucket] = replace(after, went_by=went_by)
 
     def _watched_vectors(self) -> dict[BucketId, DeadRows]:
-        """The vectors of what was read, to which nothing else may have happened."""
+        """The vectors of the files that were read, which must not have changed."""
         if self.is_watched is None or not self._state.view.options.deletion_vectors_enabled:
             return {}
         return {

@@ -1,8 +1,8 @@
-"""Rows of a table without a key, known by their places: the file, and the position in it.
+"""Changes to rows of tables without a key, identified by file and position.
 
-Workers read the rows of some files of one bucket, or take what came to one merge sink. Positions of
-rows that go are kept as bitmaps. New images become rows of new files; without deletion vectors the
-files that lose rows are written again, with what is left.
+Workers read the rows of some files of one bucket, or receive the rows of one merge sink. Positions
+of removed rows are stored as bitmaps. After images become rows of new files. Without deletion
+vectors, affected files are rewritten with the remaining rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ROWS_MIN = 8 << 10
 
 
 def place_column(table: AppendedHandle, carried: Sequence[str] = ()) -> ColumnHandle:
-    """The column of row ids; what they carry is a struct of its own, whatever columns are named."""
+    """The column of row ids. Additional columns in it form a struct, to avoid name clashes."""
     members = [
         pa.field(FILE, pa.string(), nullable=False),
         pa.field("position", pa.int64(), nullable=False),
@@ -70,7 +70,7 @@ def place_column(table: AppendedHandle, carried: Sequence[str] = ()) -> ColumnHa
 
 
 def dead_rows(table: AppendedHandle, told: Iterable[Told]) -> dict[str, BitMap64]:
-    """The positions of the rows that go, by file. Raises `InvalidError` for one that goes twice."""
+    """The positions of the removed rows, by file. Raises `InvalidError` for a duplicate."""
     dead: dict[str, BitMap64] = {}
     for each in told:
         if "dead" in each.rows.column_names:
@@ -82,7 +82,7 @@ def dead_rows(table: AppendedHandle, told: Iterable[Told]) -> dict[str, BitMap64
 def _go(
     table: StoredHandle, gone: dict[str, BitMap64], name: str, some: BitMap64, twice: int = 0
 ) -> None:
-    """Add rows that go to those of their file; `twice` of them are known to have come twice."""
+    """Add removed rows to those of their file. `twice` is the number of duplicates found before."""
     known = gone.get(name, BitMap64())
     count = len(known & some) + twice
     if count:
@@ -94,7 +94,7 @@ def _go(
 
 @dataclass(frozen=True)
 class AppendedSplit:
-    """Some files of one bucket; rows that do not meet the predicate are not read."""
+    """Some files of one bucket. Rows that do not match the predicate are not read."""
 
     number: int
     bucket: BucketId
@@ -130,7 +130,7 @@ class AppendedPages(ConnectorPageSourceProvider):
 
 @dataclass(frozen=True)
 class AppendedSinks(ConnectorMergeSinkProvider):
-    """Sinks that take all changes of a file."""
+    """Sinks that receive all changes of a file."""
 
     def create_merge_sink(
         self, session: ConnectorSession, table: AppendedHandle, number: int, count: int
@@ -181,7 +181,7 @@ class _Reading:
     names: tuple[str, ...]
 
     def shown(self, file: PlannedFile, predicate: Predicate | None) -> Iterator[pa.Table]:
-        """The rows that readers are shown, of those that meet a predicate."""
+        """The rows that readers see, out of those that match a predicate."""
         rows = Rows(self.view, self.names, predicate)
         asked = rows.versions()
         columns = dict.fromkeys(
@@ -191,7 +191,7 @@ class _Reading:
             yield to_arrow(rows.outcomes(frame), self._schema)
 
     def left(self, file: PlannedFile, gone: BitMap64) -> Iterator[pl.DataFrame]:
-        """The rows as they are stored, but for some."""
+        """The rows as they are stored, except those in `gone`."""
         positions = pl.Series(np.asarray(gone.to_array()), dtype=pl.Int64)
         for frame in self._frames(file, self.names):
             yield frame.filter(~frame[POSITION].is_in(positions.implode())).drop(POSITION)
@@ -214,9 +214,9 @@ class _Reading:
 
 
 class _Places(Changes):
-    """The rows that go of some files, and those that come.
+    """The removed and the added rows of some files.
 
-    `files` are those that may have to be written again, by name.
+    `files` are those that may have to be rewritten, by name.
     """
 
     _on: AppendedHandle
@@ -229,14 +229,14 @@ class _Places(Changes):
         self._gone: dict[str, BitMap64] = {}
 
     def delete(self, row_ids: pa.Array) -> None:
-        """Rows go."""
+        """Remove rows."""
         self._take(row_ids)
         self._rows += len(row_ids)
 
     def update(
         self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
     ) -> None:
-        """Rows go, and new images come, of the values and of what the ids carry."""
+        """Remove rows and add after images, from the values and the columns in the ids."""
         self._take(row_ids)
         carried = row_ids.type.get_field_index(_ROW)
         row = members_of(pc.struct_field(row_ids, carried)) if carried >= 0 else None
@@ -244,7 +244,7 @@ class _Places(Changes):
         self._rows += len(row_ids)
 
     def insert(self, rows: pa.RecordBatch) -> None:
-        """Rows come."""
+        """Add rows."""
         self._refuse_after_end()
         self._made.add(rows)
         self._rows += rows.num_rows
@@ -265,7 +265,7 @@ class _Places(Changes):
 
     @property
     def _may_leave(self) -> bool:
-        """Whether new images may belong to another bucket than the files that are written again."""
+        """Whether after images can belong to another bucket than the rewritten files."""
         return self._on.moves_rows or len(self._buckets) != 1 or bool(self._on.files)
 
     @property
@@ -277,7 +277,7 @@ class _Places(Changes):
         return found
 
     def _write_again(self, images: Iterator[pa.Table]) -> None:
-        """Write the files that lose rows again, with `images` at the end of the first bucket's."""
+        """Rewrite the files that lose rows, with `images` at the end of the first bucket's file."""
         view = self._on.view
         memory = view.options.read_memory_bytes
         for bucket, files in self._buckets.items():

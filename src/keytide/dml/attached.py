@@ -1,6 +1,7 @@
-"""Tables of connectors that are attached to a lake, by name and for reading.
+"""Tables of connectors that are attached to a lake under a name.
 
-A name whose first part is that of a connector means the table that the rest names there.
+A name whose first part is an attached connector refers to the connector's table with the remaining
+name.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AttachedCatalog(Catalog):
-    """The tables of a warehouse, and beside them those of connectors.
+    """The tables of a warehouse, and those of attached connectors.
 
-    `attached` has connectors by the name in lower case that stands in front of their tables' names.
-    All that is read by this catalog belongs to the `statement` that is carried out.
+    `attached` has the connectors by lower-case name, the first part of their table names.
+    Everything that is read through this catalog belongs to one `statement`.
     """
 
     attached: Mapping[str, Connector] = field(default_factory=dict, compare=False)
     statement: ConnectorSession | None = field(default=None, compare=False)
 
     def pinned(self) -> AttachedCatalog:
-        """See `Catalog`. All that one statement reads of what is attached is of one session."""
+        """See `Catalog`. Everything that one statement reads from attachments is in one session."""
         one = super().pinned()
         return one if one.statement is not None else replace(one, statement=ConnectorSession())
 
     def anew(self) -> AttachedCatalog:
-        """The same for one more try of a statement, which sees tables as they are by then."""
+        """The catalog for another attempt of a statement, which sees the current tables."""
         return self
 
     def find_attached(self, name: str) -> tuple[str, str] | None:
-        """What is attached that a name leads to, and the name's rest; None if it leads nowhere."""
+        """The attachment that a name refers to, and the rest of the name. None if there is none."""
         first, dot, rest = name.partition(".")
         return (first.lower(), rest) if dot and first.lower() in self.attached else None
 
@@ -66,10 +67,10 @@ def target_of(
     session: ConnectorSession | None = None,
     version: str | None = None,
 ) -> tuple[Connector, ConnectorTableHandle] | None:
-    """The connector and the table that a name means; None where it names nothing attached.
+    """The connector and the table that a name refers to, None if nothing attached matches.
 
-    The table is the newest one, or as it was at a version. Raises `NotFoundError` where the
-    connector has no such table or version, `UnsupportedError` where it has no versions.
+    The table has its latest state, or the given version. Raises `NotFoundError` if the connector
+    has no such table or version, and `UnsupportedError` if it has no versions.
     """
     found = catalog.find_attached(name)
     if found is None:
@@ -80,7 +81,7 @@ def target_of(
 
 
 def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
-    """The names of the tables of what is attached by a name, sorted; none if nothing is."""
+    """The names of the tables of an attachment, sorted. Empty if there is no such attachment."""
     connector = catalog.attached.get(name.lower())
     if connector is None:
         return []
@@ -91,7 +92,10 @@ def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
 def open_target(
     connector: Connector, name: str, session: ConnectorSession, version: str | None = None
 ) -> ConnectorTableHandle:
-    """A table of a connector. Raises `NotFoundError` naming those there are, and as `target_of`."""
+    """A table of a connector.
+
+    Raises `NotFoundError`, listing the existing tables, for an unknown one, and as `target_of`.
+    """
     metadata = connector.metadata
     handle = (
         metadata.get_table_handle(session, name)
@@ -106,7 +110,7 @@ def open_target(
 
 @dataclass(frozen=True)
 class PagesTask:
-    """Reads one split. Pickles."""
+    """Reads one split. Can be pickled."""
 
     pages: ConnectorPageSourceProvider
     session: ConnectorSession
@@ -116,7 +120,7 @@ class PagesTask:
     connector: str
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows. Raises `ConnectorError` for a page that has other columns than asked for."""
+        """The rows. Raises `ConnectorError` for a page with other columns than requested."""
         source = self.pages.create_page_source(self.session, self.table, self.split, self.columns)
         with closing(source):
             yield from pages_as_asked(source, self.columns, self.connector)
@@ -124,7 +128,7 @@ class PagesTask:
 
 @dataclass(frozen=True)
 class PagesScan:
-    """Some columns of a connector's table, and rows among which are all that meet `terms`."""
+    """Some columns of a connector's table, with at least all rows that match `terms`."""
 
     connector: Connector
     session: ConnectorSession
@@ -138,17 +142,17 @@ class PagesScan:
         return schema_of(self.columns)
 
     def narrowed(self) -> tuple[ConnectorTableHandle, Sequence[Predicate]]:
-        """The table with the terms that its connector takes, and those that it does not."""
+        """The table with the terms that its connector handles, and the remaining terms."""
         return self.connector.metadata.apply_filter(self.session, self.table, self.terms)
 
     def tasks(self) -> list[PagesTask]:
-        """A task for each split. Driver only."""
+        """One task for each split. Runs on the driver."""
         table, _ = self.narrowed()
         splits = self.connector.splits.get_splits(self.session, table)
         return [self.task(table, split) for split in splits]
 
     def task(self, table: ConnectorTableHandle, split: Split) -> PagesTask:
-        """What reads a split of the table."""
+        """The task that reads a split of the table."""
         return PagesTask(
             self.connector.pages, self.session, table, split, self.columns, self.connector.name
         )

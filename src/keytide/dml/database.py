@@ -1,8 +1,8 @@
-"""A relational database as the connector sees it: tables, sessions, and where dialects differ.
+"""The interface to a relational database: tables, sessions, and differences between dialects.
 
-What the dialects have in common is here; `sqlite` and `postgres` say the rest. Values travel in
-Arrow: `read_expression` and `decoded` bring a column from the database into its Arrow type, and
-`staged` and `write_expression` bring it back through a temporary table.
+This module contains what the dialects have in common. `sqlite` and `postgres` implement the rest.
+Values are exchanged in Arrow: `read_expression` and `decoded` convert a column from the database to
+its Arrow type, and `staged` and `write_expression` convert it back, through a temporary table.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ __all__ = [
 ]
 
 VERSION = "$version"
-"""The member of row ids that tells whether a row is still as it was read."""
+"""The field of row ids that shows whether a row has changed since it was read."""
 
 
 _CONSTANT = re.compile(
     r"\(?(-?\d+(\.\d+)?|[xX]?'([^']|'')*'|true|false)\)?(::[\w ]+(\(\d+(,\d+)?\))?)?", re.IGNORECASE
 )
-"""A DEFAULT that needs no computing, in PostgreSQL with its type behind."""
+"""A DEFAULT that is a constant. In PostgreSQL the type follows it."""
 
 
 @dataclass(frozen=True)
 class DatabaseColumn:
-    """A column. `declared` is the database's type, by which the dialect knows what to do.
+    """A column. `declared` is the type in the database, which the dialect uses.
 
-    `is_ordered` tells that comparisons mean the same in the database, `is_equal` that equality
-    does. `default` is a constant; `computed_default` is an expression, of a NOT NULL column.
+    `is_ordered` says that comparisons have the same meaning in the database, and `is_equal` that
+    equality does. `default` is a constant. `computed_default` is the expression of a NOT NULL
+    column.
     """
 
     name: str
@@ -64,13 +65,13 @@ class DatabaseColumn:
 
     @property
     def takes_null(self) -> bool:
-        """Whether a row may be inserted without a value."""
+        """Whether a row can be inserted without a value for it."""
         return self.nullable or self.computed_default is not None
 
 
 @dataclass(frozen=True)
 class DatabaseTable:
-    """A table: where it is, its columns, and those of its primary key in the key's order."""
+    """A table: its location, its columns, and those of its primary key in key order."""
 
     label: str
     schema: str | None
@@ -80,20 +81,20 @@ class DatabaseTable:
 
     @property
     def shown(self) -> str:
-        """The name as it is given in queries."""
+        """The name as users write it in queries."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
     def __str__(self) -> str:
         return f"table {self.shown} in {self.label}"
 
     def column(self, name: str) -> DatabaseColumn:
-        """The column of a name."""
+        """The column with a name."""
         return next(column for column in self.columns if column.name == name)
 
 
 @dataclass(frozen=True)
 class Database(ABC):
-    """One database. Pickles; `place` may hold a password and is never shown."""
+    """One database. Can be pickled. `place` can contain a password and is never shown."""
 
     place: str = field(repr=False)
 
@@ -107,24 +108,24 @@ class Database(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
 
     @abstractmethod
     def connect(self) -> Any:
         """A new connection of the driver, in which every statement is its own transaction.
 
-        Raises `SetupError` where the driver is not installed, and what the driver raises.
+        Raises `SetupError` if the driver is not installed, and what the driver raises.
         """
 
     @contextmanager
     def session(self, what: str = "") -> Iterator[DatabaseSession]:
-        """A connection for the length of a block. Errors of the driver become `KeytideError`s."""
+        """A connection for the duration of a block. Errors of the driver become `KeytideError`s."""
         with self.errors(what or self.label), _closing(DatabaseSession(self, self.connect())) as s:
             yield s
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Translate errors of the driver; `what` is what they are about."""
+        """Convert errors of the driver. `what` is their subject."""
         try:
             yield
         except KeytideError:
@@ -136,16 +137,19 @@ class Database(ABC):
             raise _translated(error, what, text) from None
 
     def export_snapshot(self, session: DatabaseSession) -> str | None:
-        """How other connections see what a serializable transaction sees; None if they do."""
+        """The snapshot of a serializable transaction for other connections.
+
+        None if they see it anyway.
+        """
         return None
 
     def join_snapshot(self, session: DatabaseSession, snapshot: str) -> None:  # noqa: B027  # see above
-        """Read what an exported snapshot shows, from here on."""
+        """Read from an exported snapshot from now on."""
 
     def touch(  # noqa: B027  # some know by themselves
         self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
     ) -> None:
-        """Have a serializable transaction know that the rows `t` of a condition are read for it."""
+        """Let a serializable transaction know that the rows `t` of a condition are read for it."""
 
     # -- what is in it -----------------------------------------------------------------------------
 
@@ -155,20 +159,21 @@ class Database(ABC):
 
     @abstractmethod
     def find(self, session: DatabaseSession, name: str) -> DatabaseTable | None:
-        """A table by its name in any letter case."""
+        """The table with a name, case-insensitively."""
 
     @abstractmethod
     def is_referenced(self, session: DatabaseSession, table: DatabaseTable) -> bool:
-        """Whether a foreign key refers to a table."""
+        """Whether a foreign key refers to the table."""
 
     def with_default(
         self, session: DatabaseSession, column: DatabaseColumn, text: str | None
     ) -> DatabaseColumn:
-        """A column with the DEFAULT that the database tells."""
+        """The column with the DEFAULT that the database reports."""
         if text is None or text.upper() == "NULL":
             return column
         if not _CONSTANT.fullmatch(text):
-            # NULL stands for it where NULL cannot be kept; elsewhere it could be meant.
+            # NULL represents the default if the column cannot be NULL. Otherwise NULL could be the
+            # value.
             return column if column.nullable else replace(column, computed_default=f"({text})")
         ((value,),) = session.rows(f"SELECT {self.read_expression(column, f'({text})')}")
         try:
@@ -181,57 +186,60 @@ class Database(ABC):
 
     @abstractmethod
     def placeholder(self, number: int) -> str:
-        """Parameter `number`, the first of which is 1."""
+        """Parameter `number`, counted from 1."""
 
     @abstractmethod
     def version(self, table: DatabaseTable, alias: str) -> str:
-        """A text that is another one after a row was changed. Never NULL."""
+        """A string expression that changes when a row is changed. Never NULL."""
 
     @abstractmethod
     def read_expression(self, column: DatabaseColumn, name: str) -> str:
-        """What is selected to read a column that the query calls `name`."""
+        """The expression that reads a column that the query calls `name`."""
 
     @abstractmethod
     def read_type(self, column: DatabaseColumn) -> pa.DataType:
-        """The type of what `read_expression` gives; `write_expression` takes it too."""
+        """The type of `read_expression`, which `write_expression` accepts too."""
 
     @abstractmethod
     def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
-        """SELECT expressions, which have values of these types, FROM the table as `t`."""
+        """SELECT expressions with values of these types FROM the table as `t`."""
 
     def rows_of(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        """What a query that `select` wrote gives."""
+        """The rows of a query that `select` created."""
         return iter(reader)
 
     @abstractmethod
     def compared(self, column: DatabaseColumn, name: str, *, is_ordered: bool) -> str:
-        """What stands beside a parameter in a comparison of a column."""
+        """The expression of a column for a comparison with a parameter."""
 
     def fits(self, column: DatabaseColumn, name: str) -> str | None:
-        """A condition for a value to be one of the column's type; None where every value is."""
+        """A condition that a value has the column's type, None if every value does."""
         return None
 
     def write_expression(self, column: DatabaseColumn, value: str) -> str:
-        """A value of a column that was `staged`, as the column takes it."""
+        """An expression that converts a `staged` value to the column's type."""
         return value
 
     def source(self, table: DatabaseTable) -> str:
-        """A table as statements name it."""
+        """The table name in statements."""
         name = quoted(table.name)
         return name if table.schema is None else f"{quoted(table.schema)}.{name}"
 
     def key_names(self, table: DatabaseTable) -> list[str]:
-        """The columns of the primary key as statements name them."""
+        """The primary key columns as statements write them."""
         return [quoted(name) for name in table.key]
 
     @abstractmethod
     def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
-        """Delete the rows `t` that have a row `s` in a stage by a condition."""
+        """Delete the rows `t` that have a matching row `s` in a temporary table."""
 
     # -- values ------------------------------------------------------------------------------------
 
     def values(self, table: DatabaseTable, column: DatabaseColumn, found: pa.Array) -> pa.Array:
-        """What a query gave for a column, in the column's type. Raises `DataError` naming it."""
+        """The values of a query for a column, in its type.
+
+        Raises `DataError`, naming the column.
+        """
         try:
             return self.decoded(found, column)
         except pa.ArrowException as error:
@@ -242,25 +250,25 @@ class Database(ABC):
 
     @abstractmethod
     def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
-        """What `read_expression` gave, in the column's type. Raises Arrow's errors."""
+        """The values of `read_expression`, in the column's type. Raises Arrow's errors."""
 
     @abstractmethod
     def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
-        """Values of the column's type in one that the driver takes."""
+        """Values of the column's type in a type that the driver accepts."""
 
     @abstractmethod
     def changed(self, session: DatabaseSession) -> int:
-        """How many rows the last statement without parameters changed."""
+        """The number of rows that the last statement without parameters changed."""
 
     @abstractmethod
     def deleted(
         self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
     ) -> int:
-        """Delete the rows `t` that meet a condition with parameters; returns how many."""
+        """Delete the rows `t` that match a condition with parameters. Returns their number."""
 
 
 class DatabaseSession:
-    """One connection and one cursor, for one thread. What it reads ends with the next statement."""
+    """One connection and one cursor, for one thread. A new statement ends the previous result."""
 
     def __init__(self, database: Database, connection: Any) -> None:
         self.database = database
@@ -269,12 +277,12 @@ class DatabaseSession:
         self._reader: Any = None
 
     def execute(self, text: str, given: pa.RecordBatch | None = None) -> None:
-        """Carry a statement out."""
+        """Execute a statement."""
         self._end_reading()
         self.cursor.execute(text, given)
 
     def change(self, text: str) -> int:
-        """Carry out a statement that changes rows; returns how many."""
+        """Execute a statement that changes rows. Returns their number."""
         self.execute(text)
         return self.database.changed(self)
 
@@ -292,12 +300,12 @@ class DatabaseSession:
         return list(self.cursor.fetchall())
 
     def stage(self, name: str, rows: pa.Table, *, adds: bool = False) -> None:
-        """Put rows into a new temporary table, or add them to one."""
+        """Insert rows into a new temporary table, or into an existing one."""
         self._end_reading()
         self.cursor.adbc_ingest(name, rows, mode="append" if adds else "create", temporary=True)
 
     def close(self) -> None:
-        """Close the connection; what is not committed is undone."""
+        """Close the connection. Uncommitted changes are rolled back."""
         self._end_reading()
         self.cursor.close()
         self._connection.close()
@@ -329,7 +337,7 @@ def _is_of_driver(error: Exception) -> bool:
 
 
 def _message(error: Exception) -> str:
-    """What the database says, without the driver's words around it if it can be told apart."""
+    """The message of the database, without text of the driver if it can be removed."""
     told = dict(getattr(error, "details", None) or [])
     names = (b"PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_DETAIL")
     parts = [bytes(told[name]).decode(errors="replace") for name in names if name in told]
@@ -342,7 +350,7 @@ _MISFITS = ("datatype mismatch", "constraint failed", "cannot store", "too big")
 
 
 class KeyTakenError(InvalidError):
-    """A row that is to come has a key that another one has."""
+    """The key of a new row already exists."""
 
 
 def _translated(error: Exception, what: str, text: str) -> KeytideError:

@@ -1,7 +1,7 @@
-"""Row-level changes of a database's table, all in one transaction.
+"""Row-level changes of a database table, in one transaction.
 
-Staged rows go into temporary tables first; then the table is changed by sets. Every row must be as
-it was read, or nothing is changed.
+First, staged rows are inserted into temporary tables. Then the table is changed set by set. If any
+row has changed since it was read, nothing is changed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Insertion", "RowsToChange", "apply_changes", "commit", "id_names", "
 
 @dataclass(frozen=True)
 class RowsToChange:
-    """What becomes of rows: each part has the members of row ids, values, or both.
+    """The changes: each part has the fields of row ids, values, or both.
 
-    `updated` has parts that set different columns.
+    `updated` has one part for each set of changed columns.
     """
 
     deleted: pa.Table | None = None
@@ -39,12 +39,12 @@ class RowsToChange:
 
 
 def id_names(table: DatabaseTable) -> list[str]:
-    """What the members of row ids are called in staged rows: the key's, then the version."""
+    """The names of the row id fields in staged rows: those of the key, then the version."""
     return [*(f"k{i}" for i in range(len(table.key))), VERSION]
 
 
 def value_names(columns: Sequence[str]) -> list[str]:
-    """What the values of columns are called in staged rows."""
+    """The names of the values in staged rows."""
     return [f"v{i}" for i in range(len(columns))]
 
 
@@ -52,12 +52,12 @@ def apply_changes(
     database: Database, table: DatabaseTable, rows: RowsToChange,
     held: HeldTransaction | None = None,
 ) -> int:  # fmt: skip
-    """Make changes, atomically; returns how many rows came, went or were changed.
+    """Apply changes atomically. Returns the number of inserted, deleted and updated rows.
 
-    In a transaction that is held they are the last that happens in it.
+    In a transaction that is held open, this is the last step.
 
-    Raises `ConflictError` where a row is no longer as it was read, `InvalidError` where the
-    database refuses a row or one is changed twice.
+    Raises `ConflictError` if a row has changed since it was read, and `InvalidError` if the
+    database refuses a row or a row is changed twice.
     """
     if held is not None:
         with database.errors(str(table)), held.used() as session:
@@ -74,9 +74,9 @@ def apply_changes(
 
 
 class Insertion:
-    """Rows on their way into a table: staged page by page, inserted all at once.
+    """Rows to insert into a table: staged page by page, and inserted together.
 
-    Staged rows are in temporary tables of a connection, so that nobody is held up meanwhile.
+    Staged rows are in temporary tables of a connection, so they block nobody.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Insertion:
         self._session: DatabaseSession | None = None
 
     def stage(self, page: pa.RecordBatch) -> None:
-        """Take rows with the columns, in their order."""
+        """Stage rows, with the columns in order."""
         if not page.num_rows:
             return
         with self._database.errors(str(self._table)), self._used() as session:
@@ -103,7 +103,7 @@ class Insertion:
         self._rows += page.num_rows
 
     def insert(self) -> int:
-        """Insert what is staged, in one transaction; returns how many rows came."""
+        """Insert the staged rows in one transaction. Returns their number."""
         try:
             if not self._rows:
                 return 0
@@ -118,7 +118,7 @@ class Insertion:
             self.close()
 
     def close(self) -> None:
-        """Forget what is staged. More than one call is harmless."""
+        """Discard the staged rows. Can be called repeatedly."""
         self._session = None
         self._open.close()
 
@@ -153,13 +153,13 @@ def _transaction(session: DatabaseSession) -> Iterator[None]:
         yield
         commit(session)
     except BaseException:
-        with suppress(Exception):  # the error that led here says more; closing undoes it too
+        with suppress(Exception):  # the original error is more useful, and closing rolls back too
             session.execute("ROLLBACK")
         raise
 
 
 def commit(session: DatabaseSession) -> None:
-    """Commit. Raises `DataError` where nobody knows whether that was done."""
+    """Commit. Raises `DataError` if the outcome is unknown."""
     try:
         session.execute("COMMIT")
     except Exception as error:
@@ -173,7 +173,7 @@ def commit(session: DatabaseSession) -> None:
 
 @dataclass
 class _Stage:
-    """A temporary table: of rows that are there, of values, or both."""
+    """A temporary table with existing rows, values, or both."""
 
     name: str
     rows: int
@@ -195,7 +195,7 @@ class _Changes:
     # -- before the transaction --------------------------------------------------------------------
 
     def stage(self, rows: RowsToChange) -> None:
-        """Put all rows into temporary tables."""
+        """Insert all rows into temporary tables."""
         names = tuple(column.name for column in self.table.columns)
         if rows.deleted is not None:
             self.deleted += self._staged(rows.deleted, ())
@@ -226,7 +226,7 @@ class _Changes:
     # -- in the transaction ------------------------------------------------------------------------
 
     def apply(self) -> int:
-        """Change the table: what goes, what changes, what comes."""
+        """Change the table: first deletes, then updates, then inserts."""
         for stage in self.deleted:
             self._delete(stage)
         moving = [stage for stage in self.updated if self._meets_others(stage)]
@@ -266,7 +266,7 @@ class _Changes:
         self.session.execute(f"INSERT INTO {target} {rows}")
 
     def _is_same(self, stage: _Stage) -> str:
-        """Whether a row `t` is the one that `s` names, as it was read."""
+        """A condition that row `t` is the one that `s` names, as it was read."""
         keys = self._keys(stage, is_new=False)
         version = self.database.version(self.table, "t")
         return " AND ".join((*keys, f"{version} = s.{quoted(VERSION)}"))
@@ -288,9 +288,9 @@ class _Changes:
     # -- rows that move to other keys --------------------------------------------------------------
 
     def _meets_others(self, stage: _Stage) -> bool:
-        """Whether a row moves to a key that another one has now, and perhaps leaves.
+        """Whether a row moves to a key that another row has now, and may give up.
 
-        Databases check keys row by row, so an UPDATE would stumble over it.
+        Databases check keys row by row, so an UPDATE would fail.
         """
         if not {*stage.columns} & {*self.table.key}:
             return False
@@ -307,7 +307,7 @@ class _Changes:
         return bool(met)
 
     def _moved(self, stage: _Stage) -> str:
-        """Make a temporary table of the rows as they will be; returns what selects them."""
+        """Create a temporary table of the rows after the change. Returns its SELECT."""
         places = dict(zip(stage.columns, value_names(stage.columns), strict=True))
         items = (
             f"{self._given(places[c.name], c)} AS {quoted(c.name)}"

@@ -1,4 +1,4 @@
-"""From an address to a database."""
+"""Finds the database for an address."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["database_at"]
 
 
 def database_at(place: str) -> Database:
-    """The database at an address, to which nothing is connected yet.
+    """The database at an address, without connecting to it.
 
-    `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash where the path begins
-    with one) or a path, which is that of a file of SQLite. Raises `InvalidError` for other
-    addresses, which is not shown, and `NotFoundError` where there is no file.
+    `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash for an absolute path)
+    or the path of an SQLite file. Raises `InvalidError`, without showing the address, for any other
+    one, and `NotFoundError` when the file does not exist.
     """
     scheme, separator, rest = place.partition("://")
     if separator and scheme in ("postgresql", "postgres"):

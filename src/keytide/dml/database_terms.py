@@ -1,7 +1,7 @@
-"""Conditions that a database takes over: those that mean there what they mean here.
+"""Pushdown of conditions that have the same meaning in the database as in Keytide.
 
-A column of a database may hold values that are none of its type here, such as a text among
-numbers, and a database has an answer for them too. They meet no comparison that it takes over.
+A database column can contain values that do not have its type, such as a string among numbers, and
+the database can compare these too. Such values match no comparison that is pushed down.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["Condition", "condition_of"]
 
 _OPPOSITES = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _VALUES_MAX = 1000
-"""Longer lists stay here; a statement has a limited number of parameters."""
+"""Longer lists are not pushed down, because a statement has a limited number of parameters."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What stands behind WHERE, and its parameters in one row; both are empty for no terms."""
+    """A WHERE condition and its parameters in one row. Both are empty if there are no terms."""
 
     text: str = ""
     given: pa.RecordBatch | None = None
@@ -34,7 +34,7 @@ class Condition:
 def condition_of(
     database: Database, table: DatabaseTable, terms: Sequence[Predicate]
 ) -> tuple[Condition, tuple[Predicate, ...]]:
-    """The terms that a database takes over as one condition on `t`, and those that it does not."""
+    """The terms that the database evaluates, as one condition on `t`, and the remaining terms."""
     writer, texts, left = _Writer(database, table), [], []
     for term in terms:
         known = len(writer.given)
@@ -49,7 +49,7 @@ def condition_of(
 
 
 class _OpenError(Exception):
-    """A term does not mean the same in the database."""
+    """A term does not have the same meaning in the database."""
 
 
 @dataclass
@@ -59,9 +59,9 @@ class _Writer:
     given: list[pa.Array] = field(default_factory=list)
 
     def write(self, predicate: Predicate) -> str:
-        """A predicate as SQL that is true where it is. Raises `_OpenError`.
+        """A predicate as SQL that is true in the same cases. Raises `_OpenError`.
 
-        Where it is unknown the SQL may be false: it has no NOT around what may be unknown.
+        If the predicate is NULL, the SQL can be false: it contains no NOT of a nullable condition.
         """
         if isinstance(predicate, And | Or):
             word = " AND " if isinstance(predicate, And) else " OR "
@@ -77,7 +77,7 @@ class _Writer:
         return self._in(predicate, "IN")
 
     def _opposite(self, predicate: Predicate) -> str:
-        """SQL that is true where a predicate is false."""
+        """SQL that is true if a predicate is false."""
         if isinstance(predicate, And | Or):
             word = " OR " if isinstance(predicate, And) else " AND "
             return word.join(f"({self._opposite(term)})" for term in predicate.terms)
@@ -114,16 +114,16 @@ class _Writer:
         return self._of_its_type(column, f"{beside} {operator} ({values})")
 
     def _of_its_type(self, column: DatabaseColumn, comparison: str) -> str:
-        """A comparison that a value which is none of the column's type does not meet."""
+        """A comparison that is never true for a value that does not have the column's type."""
         fits = self.database.fits(column, f"t.{quoted(column.name)}")
         return comparison if fits is None else f"{comparison} AND {fits}"
 
     def _values(self, column: DatabaseColumn, values: Sequence[Any]) -> Iterator[str]:
         for value in values:
             if isinstance(value, str) and "\0" in value:
-                raise _OpenError  # which PostgreSQL knows in no text
+                raise _OpenError  # PostgreSQL supports it in no string
             if isinstance(value, float) and isnan(value):
-                raise _OpenError  # which SQLite takes for NULL
+                raise _OpenError  # SQLite treats it as NULL
             array = pa.array([value], column.type)
             self.given.append(self.database.staged(array, column))
             mark = self.database.placeholder(len(self.given))

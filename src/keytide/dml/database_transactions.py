@@ -1,7 +1,8 @@
-"""Serializable statements: a transaction of the database from the first look to the change.
+"""Serializable statements: one database transaction from the first read to the change.
 
-It is held on the driver, where statements begin and end. Rows are read by other connections, and
-perhaps by other processes, at the transaction's snapshot; the transaction is told what they read.
+The driver, where statements begin and end, holds it open. Other connections, possibly in other
+processes, read rows at the transaction's snapshot, and the transaction is informed of what they
+read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["HeldTransaction", "Transactions"]
 
 @dataclass
 class HeldTransaction:
-    """A transaction that has begun. By `snapshot` others see what it sees, where they need that."""
+    """An open transaction. `snapshot` lets other connections see its state, if they need that."""
 
     session: DatabaseSession
     snapshot: str | None
@@ -29,15 +30,15 @@ class HeldTransaction:
 
     @contextmanager
     def used(self) -> Iterator[DatabaseSession]:
-        """The connection, for a block in which no other thread has it."""
+        """The connection, for exclusive use within a block."""
         with self.lock:
             yield self.session
 
 
 class Transactions:
-    """The transactions of serializable statements on a database, by statement.
+    """The transactions of serializable statements in a database, by statement.
 
-    They stay in their process: what is pickled has none.
+    They stay in their process. Pickling drops them.
     """
 
     def __init__(self, database: Database) -> None:
@@ -49,7 +50,7 @@ class Transactions:
         return Transactions, (self._database,)
 
     def begun(self, statement: ConnectorSession) -> HeldTransaction | None:
-        """The transaction of a statement, which begins with the first call; None for `snapshot`."""
+        """The transaction of a statement. The first call begins it. None for `snapshot`."""
         if statement.isolation == "snapshot":
             return None
         with self._lock:
@@ -61,14 +62,14 @@ class Transactions:
     def touch(
         self, statement: ConnectorSession, table: DatabaseTable, condition: str, given: Any
     ) -> None:
-        """Note that rows of a condition are read for a statement."""
+        """Record that rows of a condition are read for a statement."""
         held = self.begun(statement)
         if held is not None:
             with self._database.errors(str(table)), held.used() as session:
                 self._database.touch(session, table, condition, given)
 
     def end(self, statement: ConnectorSession) -> None:
-        """End the transaction of a statement; what it has not committed is undone."""
+        """End the transaction of a statement. Uncommitted changes are rolled back."""
         with self._lock:
             held = self._held.pop(statement.query_id, None)
         if held is not None:

@@ -1,8 +1,8 @@
-"""Keys under which rows come: no two rows of a statement, and none that keeps its own, share one.
+"""Checks that no two rows of a statement, and no unchanged row, have the same key.
 
-Sources and sinks tell keys in four kinds: `came` of rows that come, `moved` of those among them
-that leave another key, `gone` of rows that leave theirs, and `new` of rows that come under a key
-which no row of the table has.
+Sources and sinks report keys of four kinds: `came` for added rows, `moved` for rows among them that
+had another key before, `gone` for the old keys of these rows, and `new` for added rows whose key no
+row of the table has.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from keytide.types import arrow_schema
 __all__ = ["KEYS", "Outcomes", "refuse_taken_keys", "refuse_twice_in_parts"]
 
 KEYS = "keys"
-"""The fact of a fragment that says of which kind its keys are."""
+"""The fact in a fragment that gives the kind of its keys."""
 
 
 def refuse_twice(table: ChangedByKey, keys: Iterable[pa.Table]) -> None:
-    """Raise `InvalidError` where a key comes twice."""
+    """Raise `InvalidError` for a duplicate key."""
     every = _together(table, keys)
     _refuse(table, every.filter(every.is_duplicated()))
 
@@ -39,7 +39,7 @@ def refuse_twice(table: ChangedByKey, keys: Iterable[pa.Table]) -> None:
 def refuse_twice_in_parts(
     table: ChangedByKey, keys: Callable[[], Iterable[pa.Table]], rows: int
 ) -> None:
-    """The same of keys that are given as often as they are asked for, of which few are held."""
+    """The same check with bounded memory, for keys that can be read several times."""
     parts = -(-rows // _PART_ROWS)
     for part in range(parts):
         refuse_twice(table, (_part(some, part, parts) for some in keys()))
@@ -49,7 +49,7 @@ _PART_ROWS = 1 << 20
 
 
 def _part(keys: pa.Table, part: int, parts: int) -> pa.Table:
-    """The keys of one part; equal ones are in the same."""
+    """The keys of one part. Equal keys are in the same part."""
     if parts == 1:
         return keys
     frame = pl.DataFrame(pl.from_arrow(keys))
@@ -57,17 +57,17 @@ def _part(keys: pa.Table, part: int, parts: int) -> pa.Table:
 
 
 Outcomes = Callable[[tuple[str, ...], Predicate | None], Iterator[pl.DataFrame]]
-"""What became of keys, of all at least that meet a condition: columns, and `_VALUE_KIND`.
+"""The merged result of at least all keys that match a condition: columns and `_VALUE_KIND`.
 
-A delete is told for as long as it is stored.
+A delete is included as long as it is stored.
 """
 
 
 def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], outcomes: Outcomes) -> None:
-    """Raise `InvalidError` where a key comes twice, or is that of another row, which keeps it.
+    """Raise `InvalidError` for a duplicate key, or one of another row that keeps its key.
 
-    So it does where a row moves to a key whose delete is fresher than the row. Reads keys and what
-    orders versions, of keys that are told as `came` or `moved`.
+    This includes a row that moves to a key whose delete is newer than the row. Reads keys and order
+    columns, for keys reported as `came` or `moved`.
     """
     refuse_twice(table, _of_kind(told, "came", "moved", "new"))
     came = _together(table, _of_kind(told, "came", "moved"))
@@ -84,9 +84,10 @@ def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], outcomes: Outco
 
 
 def _refuse_hidden(table: ChangedByKey, moved: pl.DataFrame, left: pl.DataFrame, why: str) -> None:
-    """Raise `InvalidError` where a row moves to a key that something fresher has left.
+    """Raise `InvalidError` if a row moves to a key that a newer row has left.
 
-    What deletes under the key is as fresh as that was, so nobody would see the row (rule R21).
+    The delete under that key is as new as the row that left it, so readers would not see the moved
+    row (rule R21).
     """
     if not (moved.height and left.height):
         return
@@ -110,12 +111,12 @@ _LEFT = scratch("left")
 
 
 def _among(keys: pl.DataFrame, others: pl.DataFrame, how: Literal["semi", "anti"]) -> pl.DataFrame:
-    """Those of some keys that others are too, or are not."""
+    """The keys that are among others, or that are not."""
     return keys.join(others, on=keys.columns, how=how, nulls_equal=True)
 
 
 def _with_order(table: ChangedByKey, rows: Sequence[pa.Table]) -> pl.DataFrame:
-    """Keys with what orders their versions."""
+    """Keys with the columns that order their versions."""
     schema = table.view.schema
     names = dict.fromkeys((*schema.primary_keys, *table.view.options.sequence_field))
     none = arrow_schema(schema.select(list(names))).empty_table()

@@ -1,8 +1,8 @@
-"""DELETE and UPDATE of any connector's rows: the sequence of calls, and what is checked of it.
+"""DELETE and UPDATE through any connector: the sequence of calls, and checks of the connector.
 
-Where the rows are looked for, and by whom conditions and new values are computed, is a *host*'s
-business: threads and DuckDB in `keytide.sql`, tasks and Spark SQL in `keytide.spark`. The engine
-begins a change, hands it to the host, and settles it: finished once, or aborted.
+A *host* finds the rows and evaluates conditions and new values: threads and DuckDB in
+`keytide.sql`, tasks and Spark SQL in `keytide.spark`. The engine begins a change, passes it to the
+host, and then finishes it once or aborts it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 class RowCalls(NamedTuple):
-    """What a change calls of a connector's metadata, each time with the session and a handle."""
+    """The metadata methods that a change calls, each with the session and a handle."""
 
     row_id: Callable[[ConnectorSession, ConnectorTableHandle], ColumnHandle]
     begin: Callable[[ConnectorSession, ConnectorTableHandle], ConnectorTableHandle]
@@ -61,27 +61,27 @@ class RowCalls(NamedTuple):
 
 
 class RowChange(ABC):
-    """What differs between DELETE and UPDATE. Pickles."""
+    """What differs between DELETE and UPDATE. Can be pickled."""
 
     what: str
 
     @property
     @abstractmethod
     def changes(self) -> RowChanges:
-        """What it does to rows."""
+        """The changes to rows."""
 
     @abstractmethod
     def calls(self, metadata: ConnectorMetadata) -> RowCalls:
-        """Its calls to a connector."""
+        """The connector calls of this change."""
 
     @abstractmethod
     def apply(self, source: UpdatablePageSource, page: pa.RecordBatch) -> None:
-        """Hand a page of new values and row ids, in that order, to a source."""
+        """Pass a page of new values and row ids, in that order, to a source."""
 
 
 @dataclass(frozen=True)
 class DeleteRows(RowChange):
-    """Rows go. Pages have row ids alone."""
+    """A DELETE. Pages contain only row ids."""
 
     what = "DELETE"
     changes = RowChanges(deletes=True)
@@ -102,7 +102,7 @@ class DeleteRows(RowChange):
 
 @dataclass(frozen=True)
 class UpdateRows(RowChange):
-    """Columns, named in the table's order, get new values. Pages have these and the row ids."""
+    """An UPDATE. Pages contain the new values, in the table's column order, and the row ids."""
 
     updated_columns: tuple[str, ...]
     what = "UPDATE"
@@ -134,9 +134,9 @@ class UpdateRows(RowChange):
 
 @dataclass(frozen=True)
 class Scanned:
-    """The rows that a change looks at: splits, and the columns to read, the row ids' the last.
+    """The rows that a change reads: splits, and the columns to read, with the row ids last.
 
-    `is_exact` says that all rows of the splits are meant, and no others.
+    `is_exact` says that the splits contain exactly the affected rows.
     """
 
     pages: ConnectorPageSourceProvider
@@ -146,11 +146,11 @@ class Scanned:
     columns: tuple[ColumnHandle, ...]
     is_exact: bool = False
     stored_bytes: int | None = None
-    """The size of the files that the splits are read from; None where nobody knows."""
+    """The total size of the files of the splits, None if it is unknown."""
     among: Callable[[Mapping[str, pa.Array]], Scanned] | None = None
-    """What plans anew for rows that have some values, see `ConnectorMetadata.apply_values`.
+    """Plans again for rows with given values, see `ConnectorMetadata.apply_values`.
 
-    Where a host may ask for that; on the way to a worker it stays behind.
+    Only set where a host can use it. It is not sent to workers.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,26 +159,29 @@ class Scanned:
 
 @dataclass(frozen=True)
 class SplitResult:
-    """What came of one split: how many rows were handed to its source, and what that told."""
+    """The result of one split: the number of rows passed to its source, and its fragments."""
 
     rows: int
     fragments: Sequence[Fragment]
 
 
 class Host(Protocol):
-    """Reads splits, computes, and hands rows back to sources of the split that they came from."""
+    """Reads splits, evaluates the statement, and passes rows to sources of their splits."""
 
     def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """Lines that say where splits of so many bytes would be worked on; `Scanned` has both."""
+        """Lines that say where splits of this size would be processed.
+
+        `Scanned` has both arguments.
+        """
         ...
 
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
-        """Carry a change out on every split, and hand on what came of each.
+        """Apply a change to every split, and pass on each result.
 
-        Raises the first error after what came of the other splits was handed on; sources that did
-        not finish are aborted by then.
+        Raises the first error after passing on the results of the other splits. Sources that did
+        not finish have been aborted by then.
         """
         ...
 
@@ -204,11 +207,11 @@ def change_rows(
     *,
     is_all_terms: bool = False,
 ) -> Changed:
-    """Change the rows that a host finds among those that meet `terms`. Driver only.
+    """Change the rows that a host finds among those that match `terms`. Runs on the driver.
 
-    `columns` are what the host computes with. With `is_all_terms` nothing but the terms decides
-    which rows are meant, so a DELETE may be left to the connector. One atomic change. Raises
-    `ConnectorError` where the connector breaks its contract, and what it raises.
+    `columns` are those that the host needs. `is_all_terms` means that the terms alone determine the
+    affected rows, so the connector can do a DELETE by itself. Atomic. Raises `ConnectorError` if
+    the connector violates its contract, and what the connector raises.
     """
     metadata = connector.metadata
     calls = change.calls(metadata)
@@ -242,11 +245,11 @@ def change_rows(
 def aborted_on_error(
     abort: Callable[[Sequence[Fragment]], None], results: Sequence[SplitResult]
 ) -> Iterator[None]:
-    """Have a change given up where the block is left with an error."""
+    """A context that aborts a change if the block raises an error."""
     try:
         yield
     except BaseException:
-        with suppress(KeytideError):  # the error that led here says more
+        with suppress(KeytideError):  # the original error is more useful
             abort(_fragments(results))
         raise
 
@@ -259,7 +262,7 @@ def _fragments(results: Sequence[SplitResult]) -> list[Fragment]:
 
 
 def connector_counted(connector: Connector, what: str, rows: int, counted: int) -> None:
-    """Raise `ConnectorError` where a connector counted other rows than were handed to it."""
+    """Raise `ConnectorError` if a connector counted other rows than it received."""
     if counted != rows:
         raise ConnectorError(
             f"connector {connector.name}: {rows} rows were handed to it for {what}, and its finish "
@@ -270,7 +273,7 @@ def connector_counted(connector: Connector, what: str, rows: int, counted: int) 
 def checked_pages(
     source: Any, columns: Sequence[ColumnHandle], connector: str
 ) -> Iterator[pa.RecordBatch]:
-    """The pages of a source. Raises `ConnectorError` for columns or row ids that are wrong."""
+    """The pages of a source. Raises `ConnectorError` for wrong columns or row ids."""
     for page in pages_as_asked(source, columns, connector):
         if page.num_columns and page.column(page.num_columns - 1).null_count:
             raise ConnectorError(f"connector {connector}: a page has rows without a row id")

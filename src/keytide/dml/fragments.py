@@ -1,7 +1,7 @@
-"""Fragments: what page sources and merge sinks tell their connector's `finish_...`, as bytes.
+"""Fragments: the results of page sources and merge sinks for `finish_...`, as bytes.
 
-A fragment is an Arrow IPC stream of one table, whose schema carries the facts as JSON. Facts and
-rows are the connector's own; this module adds a version, the split and the attempt.
+A fragment is an Arrow IPC stream of one table, whose schema contains facts as JSON. Facts and rows
+belong to the connector. This module adds a version, the split and the attempt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEY = b"keytide.fragment"
 
 @dataclass(frozen=True)
 class Told:
-    """What one fragment tells: of which split, by which attempt at it, facts, and rows."""
+    """The content of one fragment: split, attempt, facts and rows."""
 
     split: int
     attempt: str
@@ -34,12 +34,12 @@ class Told:
 
 
 def new_attempt() -> str:
-    """A name for an attempt at a split, which no other attempt has."""
+    """A unique name for an attempt at a split."""
     return uuid4().hex
 
 
 def write_fragment(told: Told) -> Fragment:
-    """A fragment that tells this. Facts are what JSON can say."""
+    """A fragment with this content. Facts must be JSON values."""
     header = {
         "version": VERSION, "split": told.split, "attempt": told.attempt, "facts": told.facts,
     }  # fmt: skip
@@ -51,11 +51,10 @@ def write_fragment(told: Told) -> Fragment:
 
 
 def read_fragments(fragments: Iterable[Fragment]) -> list[Told]:
-    """What fragments tell, one attempt for each split, in the order of the splits.
+    """The content of fragments, one attempt for each split, in the order of the splits.
 
-    A split that was worked on twice counts once: the attempt that comes first is taken, whole. So
-    does a fragment that comes twice.
-    Raises `ConnectorError` for bytes that are no fragment of this version.
+    If a split was processed twice, only the first attempt is used, as a whole. A duplicate fragment
+    also counts once. Raises `ConnectorError` for bytes that are not a fragment of this version.
     """
     taken: dict[int, str] = {}
     found = [

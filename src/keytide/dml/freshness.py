@@ -1,4 +1,4 @@
-"""Which of two versions of a key is older, by the order that a table's sequence fields say."""
+"""Comparison of two versions of a key by a table's sequence fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows: TypeAlias = "pa.RecordBatch | pl.DataFrame"
 
 
 def orders_of(view: TableView) -> Sequence[tuple[str, ...]]:
-    """The columns that order versions, or those of each producer where these have their own."""
+    """The columns that order versions, or one list per producer if each has its own."""
     order = view.options.sequence_field
     if view.kind.has_key_index:
         return [(name,) for name in order]
@@ -24,7 +24,7 @@ def orders_of(view: TableView) -> Sequence[tuple[str, ...]]:
 
 
 def is_older(new: Rows, old: Rows, order: Sequence[str], *, descends: bool) -> pl.Series:
-    """Which rows come before others in an order of several columns, in which NULL is lowest."""
+    """Which rows precede others in an order of several columns, in which NULL is lowest."""
     comes_before, is_decided = pl.repeat(False, len(pl.Series(new[order[0]])), eager=True), None
     for name in order:
         one, other = pl.Series(new[name]), pl.Series(old[name])

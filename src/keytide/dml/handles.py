@@ -1,6 +1,6 @@
-"""Handles: a table of a lake at one snapshot, and what a statement does to it.
+"""Table handles: a table of a lake at one snapshot, and the change of a statement.
 
-On its way to a worker a handle leaves behind what only the driver needs.
+When a handle is pickled for a worker, parts that only the driver needs are dropped.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _H = TypeVar("_H", bound="StoredHandle")
 
 
 class ChangedTable(Protocol):
-    """What those who work on a table's rows need to know of it."""
+    """What workers need to know about a table."""
 
     @property
     def view(self) -> TableView:
-        """The table at the schema of the statement."""
+        """The table with the statement's schema."""
         ...
 
     @property
     def task(self) -> WriteTask | None:
-        """What writes files of a table of the lake; None where workers write none."""
+        """The task that writes files of a table of the lake, None if workers write no files."""
         ...
 
     @property
@@ -43,31 +43,31 @@ class ChangedTable(Protocol):
 
     @property
     def cases(self) -> Mapping[int, tuple[str, ...]]:
-        """Those that each WHEN of a MERGE sets, by its number."""
+        """The columns that each WHEN clause of a MERGE sets, by its number."""
         ...
 
     @property
     def has_begun(self) -> bool:
-        """Whether a statement that changes the table has."""
+        """Whether a statement has begun to change the table."""
         ...
 
 
 class ChangedByKey(ChangedTable, Protocol):
-    """The same of a table of which versions of keys are appended."""
+    """The same for a table to which versions of keys are appended."""
 
     @property
     def began_ns(self) -> int | None:
-        """When the statement began."""
+        """When the statement began, in nanoseconds."""
         ...
 
     @property
     def gives_keys(self) -> bool:
-        """Whether a row may come under the key of one that goes."""
+        """Whether a new row can have the key of a removed row."""
         ...
 
     @property
     def inserts_new_keys(self) -> bool:
-        """Whether rows that a MERGE inserts have keys that no row has."""
+        """Whether the rows that a MERGE inserts have keys that no row has."""
         ...
 
     @property
@@ -77,19 +77,19 @@ class ChangedByKey(ChangedTable, Protocol):
 
     @property
     def fresher_by(self) -> int:
-        """By how many ticks a version is fresher than that whose place it takes, at least.
+        """The minimum number of ticks by which a new version must be newer than the replaced one.
 
-        0 where of equal ones the later is the row.
+        0 if the later one of two equal versions wins.
         """
         ...
 
 
 @dataclass
 class Settling:
-    """Whether the commit of a statement has begun. Driver only; changes.
+    """Whether the commit of a statement has begun. Mutable, and on the driver only.
 
-    From then on the commit tidies up after itself. Where its outcome is unknown, a snapshot may
-    name what the statement wrote, so an abort that comes later has to leave it.
+    From then on, the commit cleans up after itself. If its outcome is unknown, a snapshot may refer
+    to the statement's files, so a later abort must not delete them.
     """
 
     has_begun: bool = False
@@ -97,10 +97,11 @@ class Settling:
 
 @dataclass(frozen=True)
 class StoredHandle:
-    """What all statements say of a table.
+    """What the handles of all tables have in common.
 
-    `state` is what the commit goes by, `settling` how far it is; both stay on the driver. `task`
-    writes; `updated` are the columns that an UPDATE sets, `cases` those of each WHEN of a MERGE.
+    `state` is the state that the commit is based on, and `settling` its progress. Both stay on the
+    driver. `task` writes files. `updated` are the columns that an UPDATE sets, `cases` those of
+    each WHEN clause of a MERGE.
     """
 
     table: PinnedTable
@@ -119,27 +120,27 @@ class StoredHandle:
 
     @property
     def view(self) -> TableView:
-        """The table at the schema of the statement."""
+        """The table with the statement's schema."""
         return self.known.view if self.task is None else self.task.view
 
     @property
     def has_begun(self) -> bool:
-        """Whether a statement that changes the table has."""
+        """Whether a statement has begun to change the table."""
         return self.task is not None
 
     @property
     def known(self) -> TableState:
-        """What the commit goes by. Driver only."""
+        """The state that the commit is based on. Driver only."""
         assert self.state is not None
         return self.state
 
     def begun(self: _H, updated: Sequence[str] = ()) -> _H:
-        """The handle of a statement that has begun, with what writes. Driver only."""
+        """The handle after the statement has begun, with the write task. Driver only."""
         task = task_on(self.known).of_statement()
         return replace(self, task=task, settling=Settling(), updated=tuple(updated))
 
     def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
-        """The same of a MERGE, by what each WHEN sets. Driver only."""
+        """The same for a MERGE, with the columns that each WHEN clause sets. Driver only."""
         updated = sorted({name for names in cases.values() for name in names})
         return replace(self.begun(updated), cases={n: tuple(s) for n, s in cases.items()})
 
@@ -148,8 +149,8 @@ class StoredHandle:
 class KeyedHandle(StoredHandle):
     """A table with a primary key.
 
-    With `gives_keys` a row may come under the key of one that goes; rows that a MERGE inserts have
-    keys that no row has with `inserts_new_keys`. `began_ns` is when the statement began.
+    With `gives_keys`, a new row can have the key of a removed one. With `inserts_new_keys`, the
+    rows that a MERGE inserts have keys that no row has. `began_ns` is when the statement began.
     """
 
     began_ns: int | None = None
@@ -159,7 +160,7 @@ class KeyedHandle(StoredHandle):
 
     @property
     def fresher_by(self) -> int:
-        """See `ChangedByKey`: which version came later is known."""
+        """See `ChangedByKey`. Of equal versions the later one wins."""
         return 0
 
     @property
@@ -170,18 +171,18 @@ class KeyedHandle(StoredHandle):
 
 @dataclass(frozen=True)
 class AppendedHandle(StoredHandle):
-    """A table without one; `files` are those whose rows merge sinks may have to write again."""
+    """A table without a key. Merge sinks may have to rewrite the files in `files`."""
 
     files: Mapping[str, PlannedFile] = field(default_factory=dict)
 
     @property
     def marks_rows(self) -> bool:
-        """Whether rows that go are marked as dead; otherwise their files are written again."""
+        """Whether removed rows are marked as deleted. Otherwise their files are rewritten."""
         return self.view.options.deletion_vectors_enabled
 
     @property
     def moves_rows(self) -> bool:
-        """Whether rows get to other partitions or buckets."""
+        """Whether rows move to other partitions or buckets."""
         view = self.view
         placing = {*view.schema.partition_keys, *(view.options.bucket_key or ())}
         changed = set(self.updated)

@@ -1,7 +1,6 @@
-"""INSERT into any connector's table: the sequence of calls, settled once.
+"""INSERT through any connector: the sequence of calls.
 
-Rows stream from whoever computes them into a sink of the driver, and are inserted when all of them
-are there.
+Rows are streamed into a sink on the driver, and inserted once all of them have arrived.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ def insert_rows(
     columns: Sequence[str],
     feed: Callable[[Callable[[pa.RecordBatch], None]], None],
 ) -> Changed:
-    """Insert the rows that `feed` hands to what it is given. One atomic change. Driver only.
+    """Insert the rows that `feed` passes to its argument. Atomic. Runs on the driver.
 
-    Raises `UnsupportedError` where the connector has no INSERT, and what it and `feed` raise; then
-    nothing is inserted.
+    Raises `UnsupportedError` if the connector has no INSERT, and what the connector and `feed`
+    raise, with nothing inserted.
     """
     sink = connector.metadata.begin_insert(session, table, columns)
     try:
         feed(sink.store_rows)
         return Changed(sink.finish(), 0)
     except BaseException:
-        with suppress(KeytideError):  # the error that led here says more
+        with suppress(KeytideError):  # the original error is more useful
             sink.abort()
         raise

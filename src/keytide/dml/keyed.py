@@ -1,10 +1,10 @@
-"""Tables with a primary key: a DELETE appends tombstones, an UPDATE appends new images.
+"""The connector for tables with a primary key: DELETE appends tombstones, UPDATE new versions.
 
-A row id is a row's primary key, with what else a version of it needs: the sequence fields, which a
-new version copies so that it wins as the later one (rule R21 of docs/semantics.md), and for an
-UPDATE the columns that it does not set. What workers append is in `keyed_changes`; a fragment names
-their files, and `finish_...` commits them together. The commit conflicts where another one came to
-a bucket that the statement changed or, when it is serializable, to any bucket.
+A row id is the primary key of a row and the other columns that a new version needs: the sequence
+fields, which a new version copies so that it wins as the later one (rule R21 of docs/semantics.md),
+and, for an UPDATE, the columns that it does not set. Workers append versions, see `keyed_changes`.
+A fragment names their files, and `finish_...` commits them together. The commit conflicts if
+another one changed a bucket that the statement changed or, with serializable isolation, any bucket.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ __all__ = ["KeyedMetadata", "keyed_connector"]
 
 
 def keyed_connector(catalog: Catalog) -> Connector:
-    """The tables of a catalog that have a primary key."""
+    """The connector for the tables of a catalog with a primary key."""
     return Connector("keytide", KeyedMetadata(catalog), _Splits(), KeyedPages(), KeyedSinks())
 
 
 @dataclass(frozen=True)
 class KeyedMetadata(StoredMetadata[KeyedHandle]):
-    """What is said and decided of tables with a primary key."""
+    """Metadata operations for tables with a primary key."""
 
     clock_ns: Callable[[], int] = time.time_ns
     is_changed_by_key: ClassVar[bool] = True
@@ -70,7 +70,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         return KeyedHandle(table, table.state_on(table.newest_files(), view))
 
     def commit(self, session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> None:
-        """See `StoredMetadata`. Raises `InvalidError` where two rows would have one key."""
+        """See `StoredMetadata`. Raises `InvalidError` if two rows would have the same key."""
         refuse_taken_keys(table, told, partial(_outcomes, table))
         with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
             transaction.asked_for(asked_by(session))
@@ -80,7 +80,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     def check_changes(
         self, session: ConnectorSession, table: KeyedHandle, changes: RowChanges
     ) -> None:
-        """See `ConnectorMetadata`. A row that moves is deleted under its old key."""
+        """See `ConnectorMetadata`. A row with a new key is deleted under its old key."""
         super().check_changes(session, table, changes)
         for updated in changes.updated.values():
             _check_updatable(table)
@@ -107,7 +107,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     def get_update_row_id_column_handle(
         self, session: ConnectorSession, table: KeyedHandle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
-        """See `ConnectorMetadata`. The id carries the columns that the UPDATE does not set."""
+        """See `ConnectorMetadata`. The id contains the columns that the UPDATE does not set."""
         needed = {*table.view.schema.primary_keys, *table.view.options.sequence_field}
         dropped = set(updated_columns) - needed
         return _row_id(table, [n for n in table.view.schema.names if n not in dropped])
@@ -138,7 +138,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     def apply_match(
         self, session: ConnectorSession, table: KeyedHandle, columns: Sequence[str]
     ) -> KeyedHandle:
-        """See `ConnectorMetadata`. What no row has in a part of its key is in no key."""
+        """See `ConnectorMetadata`. A value that no row has in a key column is in no key."""
         if not set(columns) <= set(table.view.schema.primary_keys):
             return table
         return replace(table, inserts_new_keys=True, gives_keys=table.moves_rows)
@@ -158,7 +158,7 @@ class _Splits(ConnectorSplitManager):
 
 
 def _check_deletable(table: KeyedHandle) -> None:
-    """Raise `UnsupportedError` for a table that takes no deletes, or would drop them."""
+    """Raise `UnsupportedError` for a table that does not support deletes, or would ignore them."""
     view = table.view
     if view.options.ignore_delete:
         raise UnsupportedError(
@@ -174,7 +174,7 @@ def _check_deletable(table: KeyedHandle) -> None:
 
 
 def _check_updatable(table: KeyedHandle) -> None:
-    """Raise `UnsupportedError` for a table that would not store new values as they are."""
+    """Raise `UnsupportedError` for a table that would not store new values unchanged."""
     view = table.view
     reason = view.engine.refuses_update
     if reason is not None:
@@ -184,7 +184,7 @@ def _check_updatable(table: KeyedHandle) -> None:
 
 
 def _scan(table: KeyedHandle) -> Scan:
-    """The rows that are shown, as any reader sees them."""
+    """The rows that any reader sees."""
     view = table.known.view
     lifetime = Lifetime.of(view)
     shown = [] if lifetime is None else [lifetime.shown]
@@ -200,7 +200,7 @@ def _outcomes(
     for task in scan.tasks():
         yield from task.outcomes(view.options.read_memory_bytes)
     if view.schema.is_indexed:
-        # An index leaves deletes out of what is shown, and they judge rows that come late.
+        # An index excludes deletes from what readers see, but late rows must be compared with them.
         dead = pl.lit(int(RowKind.DELETE), pl.Int8).alias(VALUE_KIND)
         for task in replace(scan, which=WhichRows.DELETES).tasks():
             for frame in task.outcomes(view.options.read_memory_bytes):
@@ -212,10 +212,10 @@ def _with_splits(table: KeyedHandle) -> KeyedHandle:
 
 
 def _version_columns(view: TableView) -> list[str]:
-    """The columns that a tombstone has to have, besides its kind."""
+    """The columns that a tombstone needs, besides its kind."""
     schema, options = view.schema, view.options
     if not view.engine.picks_a_version or options.changelog_producer != "none":
-        return list(schema.names)  # what is taken back, and what a changelog tells, is a whole row
+        return list(schema.names)  # retractions and changelogs need whole rows
     needed = {*schema.primary_keys, *options.sequence_field, *(options.bucket_key or ())}
     needed |= set(schema.partition_keys)
     return [name for name in schema.names if name in needed]

@@ -1,7 +1,7 @@
-"""Rows of a table with a primary key, and the versions that are appended for those that change.
+"""Changes to rows of tables with a primary key: the versions that are appended.
 
-Workers read the rows of one bucket, or take what came to one merge sink, and write files of level
-0 like any writer.
+Workers read the rows of one bucket, or receive the rows of one merge sink, and write level 0 files
+like any writer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["KeyedPages", "KeyedSinks", "Versions", "structs_of"]
 
 @dataclass(frozen=True)
 class KeyedPages(ConnectorPageSourceProvider):
-    """Page sources of single buckets; a split is a number and what reads the bucket."""
+    """Page sources of single buckets. A split is a number and the task that reads the bucket."""
 
     def create_page_source(
         self,
@@ -70,7 +70,7 @@ class KeyedPages(ConnectorPageSourceProvider):
 
 @dataclass(frozen=True)
 class KeyedSinks(ConnectorMergeSinkProvider):
-    """Sinks of versions."""
+    """Sinks that append versions."""
 
     def create_merge_sink(
         self, session: ConnectorSession, table: KeyedHandle, number: int, count: int
@@ -80,13 +80,13 @@ class KeyedSinks(ConnectorMergeSinkProvider):
 
 
 _KEYS = 8
-"""Keys wait in this part of what rows wait in."""
+"""The fraction of the row buffer that keys use (1 / this number)."""
 _KINDS = ("gone", "came", "moved", "new")
 """See `duplicate_keys`."""
 
 
 class _Source(TableSource):
-    """The rows of one bucket; their ids are columns of theirs."""
+    """The rows of one bucket. Their ids are columns of the rows."""
 
     def __init__(
         self,
@@ -102,17 +102,17 @@ class _Source(TableSource):
         view = self._table.view
         names = self._names([member.name for member in self._id_type])
         task = replace(self._bucket, columns=names or view.schema.names[:1])
-        beside = max(1, min(os.cpu_count() or 1, self._splits))  # others read at the time
+        beside = max(1, min(os.cpu_count() or 1, self._splits))  # other splits are read in parallel
         for table in task.tables(max(1, view.options.read_memory_bytes // beside)):
             for rows in pages_of(table):
                 yield rows, partial(structs_of, rows)
 
 
 class Versions(Changes):
-    """The versions that one split or sink, of `count`, appends, and the keys that move.
+    """The versions and the moved keys of one split or sink, out of `count`.
 
-    Tombstones have lower numbers than all new images of the statement, whichever split they come
-    from: a key that one row leaves another may take.
+    Tombstones have lower sequence numbers than all new versions of the statement, whatever their
+    split, because a row can take a key that another row gives up.
     """
 
     _on: ChangedByKey
@@ -136,7 +136,7 @@ class Versions(Changes):
     def update(
         self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
     ) -> None:
-        """Append new images, and tombstones, no older, for rows that leave their key."""
+        """Append new versions, and tombstones (no newer) for rows that leave their key."""
         self._begin(row_ids)
         old = members_of(row_ids)
         new = self._image({**values, **watermarks(self._on, old, updated)}, old, updated)
@@ -153,18 +153,18 @@ class Versions(Changes):
             self._tell("moved", new.filter(moved))
 
     def insert(self, rows: pa.RecordBatch) -> None:
-        """Append rows that were not there."""
+        """Append new rows."""
         self._refuse_after_end()
         self._refuse_other_kinds(rows)
         rows = filled(rows, self._on.view)
         self._made.add(self._of_kind(rows, RowKind.INSERT))
-        # NULL matches nothing, and is in a key what NULL is in another one.
+        # NULL matches nothing in ON, but a NULL in one key equals a NULL in another key.
         may_be_there = any(rows.column(n).null_count for n in self._on.view.schema.primary_keys)
         self._tell("came" if may_be_there or not self._on.inserts_new_keys else "new", rows)
         self._rows += rows.num_rows
 
     def close(self) -> None:
-        """Let go of what waits."""
+        """Release the buffered rows."""
         super().close()
         for spool in (self._gone, *self._keys.values()):
             spool.close()
@@ -176,7 +176,7 @@ class Versions(Changes):
     def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         kinds = list(_KINDS)
         if self._count == 1:
-            # Nobody else has rows that come, and what no row has needs to be looked up nowhere.
+            # These keys are in no other split, and new keys need no lookup.
             come = [self._keys[kind] for kind in ("came", "moved", "new")]
             rows = sum(spool.rows for spool in come)
             refuse_twice_in_parts(self._on, lambda: _tables_of(come), rows)
@@ -197,7 +197,7 @@ class Versions(Changes):
         return _with(rows, {name: kinds})
 
     def _refuse_other_kinds(self, rows: pa.RecordBatch) -> None:
-        """Refuse rows that call themselves anything but inserted ones."""
+        """Refuse rows whose row kind is not an insert."""
         name = self._on.view.options.rowkind_field
         if name is None:
             return
@@ -211,7 +211,7 @@ class Versions(Changes):
             )
 
     def _refuse_gaps(self, values: Mapping[str, pa.Array], updated: Sequence[str]) -> None:
-        """Refuse NULLs that a merge engine would take for 'no new value'."""
+        """Refuse NULLs that a merge engine would interpret as 'no new value'."""
         if not self._on.view.engine.fills_gaps:
             return
         for name in updated:
@@ -225,7 +225,7 @@ class Versions(Changes):
     def _refuse_older(
         self, old: pa.RecordBatch, new: pa.RecordBatch, updated: Sequence[str]
     ) -> None:
-        """Refuse new images that would lose against the rows that they are made of."""
+        """Refuse new versions that would lose against the rows that they replace."""
         order = self._on.view.options.sequence_field
         if not set(order) & set(updated):
             return
@@ -255,18 +255,18 @@ def _tables_of(spools: Iterable[Spool]) -> Iterator[pa.Table]:
 
 
 def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Rows with other columns, in the place of those that they have."""
+    """Rows with some columns replaced."""
     named = {**dict(zip(rows.schema.names, rows.columns, strict=True)), **columns}
     return pa.record_batch(list(named.values()), list(named))
 
 
 def structs_of(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:
-    """Row ids of a type, whose members are columns of the rows."""
+    """Row ids of a type whose fields are columns of the rows."""
     return pa.StructArray.from_arrays([rows.column(f.name) for f in type_], fields=list(type_))
 
 
 def _differs(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """Which rows have other values in some of these columns."""
+    """Which rows differ in some of these columns."""
     before, after = (pl.DataFrame(pl.from_arrow(batch.select(names))) for batch in (old, new))
     same = [before[name].eq_missing(after[name]) for name in names]
     return (~pl.DataFrame(same).select(pl.all_horizontal(pl.all())).to_series()).to_arrow()

@@ -1,10 +1,10 @@
-"""Tables in the memory of this process: the connector to copy, and one for tests.
+"""Tables in the memory of this process: an example connector, also used by tests.
 
-A table is a list of pages. Pages are never changed, only replaced, and each has a number that no
-other one ever had. A row id is the place of a row in its page; the page is known by the split. A
-DELETE tells the places that go; an UPDATE tells the places and the new values of the columns that
-it sets. `finish_...` puts new pages in the places of old ones, all at once, and raises
-`ConflictError` where another statement replaced one of them meanwhile.
+A table is a list of pages. Pages are never changed, only replaced, and each one has a unique
+number. A row id is the position of a row in its page, which follows from the split. A DELETE
+returns the positions of removed rows. An UPDATE returns positions and the new values of the columns
+that it sets. `finish_...` replaces old pages by new ones atomically, and raises `ConflictError` if
+another statement replaced one of them meanwhile.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = ["MemoryConnector"]
 
 _PLACE = pa.int64()
 _ROW = pa.struct([("page", pa.int64()), ("place", pa.int64())])
-"""Row ids of a MERGE, whose sinks get rows of any page."""
+"""Row ids of a MERGE, whose sinks receive rows of any page."""
 
 
 @dataclass(frozen=True)
 class _Handle:
-    """A table as it is when a statement begins: its pages by their numbers."""
+    """The state of a table when a statement begins: its pages by number."""
 
     name: str
     pages: Mapping[int, pa.RecordBatch]
@@ -66,9 +66,9 @@ class _Table:
 
 
 class MemoryConnector:
-    """Tables in memory. `connector` is what engines take; the other methods fill tables.
+    """Tables in memory. Pass `connector` to an engine. The other methods fill tables.
 
-    Safe for threads. What is in it is gone with it.
+    Thread-safe. The data exists as long as this object.
     """
 
     def __init__(self, name: str = "memory") -> None:
@@ -85,7 +85,7 @@ class MemoryConnector:
         primary_key: Sequence[str] = (),
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make an empty table; `defaults` are values for columns that an INSERT leaves out.
+        """Create an empty table. `defaults` are values for columns that an INSERT omits.
 
         Raises `AlreadyExistsError`.
         """
@@ -98,7 +98,7 @@ class MemoryConnector:
             self._tables[name.lower()] = _Table(described)
 
     def insert(self, name: str, rows: pa.Table) -> None:
-        """Add rows, each of their chunks as a page."""
+        """Add rows. Each chunk becomes a page."""
         with self._lock:
             table = self._tables[name.lower()]
             for page in rows.select(list(table.schema.names)).to_batches():
@@ -114,7 +114,7 @@ class MemoryConnector:
         return sorted(table.schema.name for table in self._tables.values())
 
     def find(self, name: str) -> _Table | None:
-        """A table by its name in any letter case."""
+        """The table with a name, case-insensitively."""
         return self._tables.get(name.lower())
 
     def replace_pages(
@@ -124,10 +124,10 @@ class MemoryConnector:
         changes: Mapping[int, Callable[[pa.RecordBatch], pa.RecordBatch]],
         inserted: Sequence[pa.RecordBatch] = (),
     ) -> None:
-        """Put changed pages in the places of those of a handle, and add some, all at once.
+        """Replace pages of a handle by changed pages, and add some, atomically.
 
-        Raises `ConflictError` where one of them is gone, or where a serializable statement has read
-        what others changed.
+        Raises `ConflictError` if one of them is gone, or if a serializable statement has read what
+        others changed.
         """
         made = {number: change(handle.pages[number]) for number, change in changes.items()}
         with self._lock:
@@ -193,7 +193,7 @@ class _Metadata(ConnectorMetadata):
         return sum(map(len, gone.values()))
 
     def apply_delete(self, session: ConnectorSession, table: _Handle) -> _Handle:
-        return table  # no term is open and none was taken: every row is meant
+        return table  # without remaining terms, every row is affected
 
     def execute_delete(self, session: ConnectorSession, table: _Handle) -> int:
         everything = {
@@ -272,7 +272,7 @@ class _InsertSink(ConnectorInsertSink):
 
     def finish(self) -> int:
         pages, self._pages = self._pages, []
-        # What is inserted depends on nothing that was read of the table.
+        # An insert does not depend on anything that was read from the table.
         session = replace(self._session, isolation="snapshot")
         self._metadata.tables.replace_pages(session, self._table, {}, pages)
         return sum(page.num_rows for page in pages)
@@ -311,7 +311,7 @@ class _Pages(ConnectorPageSourceProvider):
 
 
 class _Source(UpdatablePageSource):
-    """One page of a table, and what is to become of its rows."""
+    """One page of a table, and the changes of its rows."""
 
     def __init__(self, table: _Handle, split: int, columns: tuple[ColumnHandle, ...]) -> None:
         self._table, self._split, self._columns = table, split, columns
@@ -374,7 +374,7 @@ class _MergeSinks(ConnectorMergeSinkProvider):
 
 
 class _MergeSink(ConnectorMergeSink):
-    """Rows that go, and rows that come; an update is one of each."""
+    """Removed and added rows. An update is one of each."""
 
     def __init__(self, number: int) -> None:
         self._number, self._attempt = number, new_attempt()
@@ -391,7 +391,7 @@ class _MergeSink(ConnectorMergeSink):
         self._gone.append(pa.table({name: gone.field(name) for name in ("page", "place")}))
         added = page.filter(pc.invert(is_gone)).select(range(width))
         self._added += [added] if added.num_rows else []
-        # Half an update is no row of its own.
+        # The two halves of an update count as one row.
         self._rows += (
             page.num_rows
             - pc.sum(
@@ -429,7 +429,7 @@ def _no_ids() -> pa.Table:
 
 
 def _shown(page: pa.RecordBatch, number: int, columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
-    """The columns that were asked for, the row ids among them made of the places."""
+    """The requested columns. Row ids are built from the positions."""
     made: list[Any] = []
     for column in columns:
         if column.name != ROW_ID:
@@ -445,7 +445,7 @@ def _shown(page: pa.RecordBatch, number: int, columns: Sequence[ColumnHandle]) -
 
 
 def _without(places: np.ndarray[Any, Any]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A change of a page that leaves rows out."""
+    """A change of a page that removes rows."""
 
     def change(page: pa.RecordBatch) -> pa.RecordBatch:
         stays = np.ones(page.num_rows, bool)
@@ -456,7 +456,7 @@ def _without(places: np.ndarray[Any, Any]) -> Callable[[pa.RecordBatch], pa.Reco
 
 
 def _changed(rows: pa.Table) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A change of a page that gives columns new values where rows have them."""
+    """A change of a page that sets new values in some rows."""
 
     def change(page: pa.RecordBatch) -> pa.RecordBatch:
         source = np.full(page.num_rows, -1)

@@ -1,8 +1,8 @@
-"""MERGE of any connector's rows: the sequence of calls, and pages as merge sinks take them.
+"""MERGE through any connector: the sequence of calls, and the pages for merge sinks.
 
-A *host* joins the target with the source and finds out for each pair which WHEN applies; it gives
-pages of one WHEN each. The engine turns these into the pages that sinks take, and settles the
-whole: finished once, or aborted.
+A *host* joins the target with the source and determines which WHEN clause applies to each pair. It
+returns pages for one WHEN clause each. The engine converts these to the pages that sinks accept,
+and then finishes the change once or aborts it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPERATION, CASE = "$operation", "$case"
 
 @dataclass(frozen=True)
 class SinkPages:
-    """Makes the pages that sinks take out of rows of one WHEN. Pickles."""
+    """Creates the pages for sinks from rows of one WHEN clause. Can be pickled."""
 
     columns: tuple[ColumnHandle, ...]
     row_id: ColumnHandle
@@ -57,24 +57,24 @@ class SinkPages:
         return pa.schema([*fields, (OPERATION, pa.int8()), (CASE, pa.int32()), last])
 
     def deleted(self, row_ids: pa.Array) -> pa.RecordBatch:
-        """Rows that go."""
+        """Deleted rows."""
         nulls = [pa.nulls(len(row_ids), c.type) for c in self.columns]
         return self._page(nulls, MergeOperation.DELETE, -1, row_ids)
 
     def inserted(self, values: Sequence[pa.Array], case: int) -> pa.RecordBatch:
-        """Rows that come, with the values of all columns."""
+        """Inserted rows, with the values of all columns."""
         ids = pa.nulls(len(values[0]), self.row_id.type)
         return self._page(values, MergeOperation.INSERT, case, ids)
 
     def updated(self, values: Sequence[pa.Array], row_ids: pa.Array, case: int) -> pa.RecordBatch:
-        """Rows that change, with the values of all columns, in the connector's paradigm."""
+        """Updated rows, with the values of all columns, in the connector's paradigm."""
         if self.paradigm is RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS:
             return self._page(values, MergeOperation.UPDATE, case, row_ids)
         nulls = [pa.nulls(len(row_ids), c.type) for c in self.columns]
         gone = self._page(nulls, MergeOperation.UPDATE_DELETE, -1, row_ids)
         come = self._page(values, MergeOperation.UPDATE_INSERT, case, row_ids)
         both = pa.Table.from_batches([gone, come]).combine_chunks()
-        # Each row that goes stands right before the one that comes in its place.
+        # Each deleted row directly precedes the inserted row that replaces it.
         turns = np.arange(2 * len(row_ids)).reshape(2, -1).T.ravel()
         return both.take(pa.array(turns)).combine_chunks().to_batches()[0]
 
@@ -89,28 +89,28 @@ class SinkPages:
 
 @dataclass(frozen=True)
 class Sinks:
-    """Where merged rows go: a provider of sinks, and what to make them with. Pickles."""
+    """The destination of merged rows: a provider of sinks, and its arguments. Can be pickled."""
 
     provider: ConnectorMergeSinkProvider
     session: ConnectorSession
     table: ConnectorTableHandle
     pages: SinkPages
     layout: tuple[str, ...] = ()
-    """The members of row ids whose equal values belong in one sink."""
+    """The row id fields whose equal values must go to the same sink."""
 
 
 class MergeHost(Protocol):
-    """Joins the rows of a target with a source, and has sinks take what comes of them."""
+    """Joins the rows of a target with a source, and passes the results to sinks."""
 
     def explained(self, stored_bytes: int | None) -> Sequence[str]:
-        """Lines that say where a target of so many bytes would be merged."""
+        """Lines that say where a target of this size would be merged."""
         ...
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
-        """Carry a MERGE out, and hand on what came of each sink.
+        """Run a MERGE, and pass on the result of each sink.
 
-        Raises `InvalidError` where a row of the target is matched twice, and the first error after
-        what came of the other sinks was handed on.
+        Raises `InvalidError` if a target row is matched twice, and the first error after passing on
+        the results of the other sinks.
         """
         ...
 
@@ -124,12 +124,12 @@ def merge_rows(
     matched_by: Sequence[str],
     host: MergeHost,
 ) -> Changed:
-    """Merge a source into a table. One atomic change. Driver only.
+    """Merge a source into a table. Atomic. Runs on the driver.
 
-    `changes` are what all WHENs together may do; `columns` are those of the target that the host
-    computes with. Where equality of some columns is all that matches, and rows that are inserted
-    have the values there that matched nothing, `matched_by` has these columns. Raises
-    `UnsupportedError` where the connector has no MERGE, and what the connector and the host raise.
+    `changes` are the possible changes of all WHEN clauses. `columns` are the target columns that
+    the host needs. `matched_by` has columns if their equality is the only condition and inserted
+    rows keep the values that matched nothing. Raises `UnsupportedError` if the connector has no
+    MERGE, and what the connector and the host raise.
     """
     if connector.merge_sinks is None:
         raise UnsupportedError(f"{table}: connector {connector.name} does not support MERGE")

@@ -1,4 +1,4 @@
-"""Pages: what is checked of those that come from a source, and of those that are handed to one."""
+"""Checks of the pages from a source and of the pages for a source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pages_as_asked(
 
 
 def pages_of(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Some rows as pages, not many small ones: each costs its engine a query."""
+    """Rows as pages. Small chunks are combined, because each page costs the engine a query."""
     chunks = rows.column(0).num_chunks if rows.num_columns else 1
     is_scattered = chunks > 1 and rows.num_rows < chunks * _ROWS_MIN
     yield from (rows.combine_chunks() if is_scattered else rows).to_batches()
@@ -46,9 +46,9 @@ def channel_columns(
     page: pa.RecordBatch,
     channels: Sequence[int],
 ) -> list[pa.Array]:
-    """The new values of the updated columns of a page, and its row ids.
+    """The new values of a page's updated columns, and its row ids.
 
-    Raises `InvalidError` for channels that are not one for each of them, in the page.
+    Raises `InvalidError` unless there is one channel for each of them, within the page.
     """
     channels = list(channels)
     if len(channels) != len(updated) + 1 or not all(0 <= c < page.num_columns for c in channels):

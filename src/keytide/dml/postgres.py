@@ -1,7 +1,7 @@
 """PostgreSQL through ADBC.
 
-Types that Arrow and the driver both know are read as they are, NUMERIC(p, s) of at most 38 digits
-as DECIMAL, and all others as the texts that PostgreSQL writes and reads: NUMERIC without a
+Types that both Arrow and the driver support are read unchanged, and NUMERIC(p, s) of at most 38
+digits as DECIMAL. All others are read as the strings that PostgreSQL uses: NUMERIC without a
 precision, TIME, UUID, JSON, enums, arrays.
 """
 
@@ -33,7 +33,7 @@ _DIGITS_MAX = 38
 
 @dataclass(frozen=True)
 class PostgresDatabase(Database):
-    """A database of a server. `place` is a `postgresql://` address."""
+    """A database on a server. `place` is a `postgresql://` address."""
 
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     begin_serializable = "BEGIN ISOLATION LEVEL SERIALIZABLE"
@@ -42,7 +42,7 @@ class PostgresDatabase(Database):
 
     @property
     def label(self) -> str:
-        """Host and database, without a user."""
+        """Host and database, without the user."""
         return f"PostgreSQL {place_of_postgres(self.place)}"
 
     def connect(self) -> Any:
@@ -55,7 +55,7 @@ class PostgresDatabase(Database):
         return connection
 
     def tables(self, session: DatabaseSession) -> list[str]:
-        """See `Database`; with the names of their schemas."""
+        """See `Database`. The names include the schema."""
         text = (
             "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n "
             f"ON n.oid = c.relnamespace WHERE {_IS_TABLE} AND n.nspname !~ '^pg_' "
@@ -64,7 +64,7 @@ class PostgresDatabase(Database):
         return [str(name) for (name,) in session.rows(text)]
 
     def find(self, session: DatabaseSession, name: str) -> DatabaseTable | None:
-        """See `Database`. Raises `InvalidError` where several differ in case only."""
+        """See `Database`. Raises `InvalidError` if several differ only in case."""
         schema, dot, table = name.rpartition(".")
         text = (
             "SELECT c.oid::int8, n.nspname::text, c.relname::text FROM pg_class c "
@@ -112,7 +112,10 @@ class PostgresDatabase(Database):
     def touch(
         self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
     ) -> None:
-        """See `Database`. The server notes what a transaction reads, however little it returns."""
+        """See `Database`.
+
+        The server records what a transaction reads, however little it returns.
+        """
         text = f"SELECT count(*) FROM {self.source(table)} AS t WHERE {condition}"
         session.read(text, given).read_all()
 
@@ -123,7 +126,7 @@ class PostgresDatabase(Database):
         return f"${number}"
 
     def version(self, table: DatabaseTable, alias: str) -> str:
-        """The transaction that wrote the row."""
+        """The id of the transaction that wrote the row."""
         return f"{alias}.xmin::text"
 
     def read_expression(self, column: DatabaseColumn, name: str) -> str:
@@ -140,11 +143,11 @@ class PostgresDatabase(Database):
         return f"SELECT {chosen} FROM {self.source(table)} AS t"
 
     def compared(self, column: DatabaseColumn, name: str, *, is_ordered: bool) -> str:
-        """See `Database`. Other collations than C order texts otherwise."""
+        """See `Database`. Collations other than C have another order of strings."""
         return f'{name} COLLATE "C"' if is_ordered and pa.types.is_string(column.type) else name
 
     def fits(self, column: DatabaseColumn, name: str) -> str | None:
-        """See `Database`. NaN and infinity are the largest values to PostgreSQL."""
+        """See `Database`. NaN and infinity are the largest values in PostgreSQL."""
         if pa.types.is_decimal(column.type):
             return f"{name} <> 'NaN'"
         if pa.types.is_timestamp(column.type):
@@ -152,7 +155,7 @@ class PostgresDatabase(Database):
         return f"isfinite({name})" if pa.types.is_date(column.type) else None
 
     def write_expression(self, column: DatabaseColumn, value: str) -> str:
-        """See `Database`. Without the length, so that a value that is too long is an error."""
+        """See `Database`. Without the length, so that a value that is too long raises an error."""
         return f"CAST({value} AS {column.declared})"
 
     def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
@@ -162,7 +165,10 @@ class PostgresDatabase(Database):
     # -- values ------------------------------------------------------------------------------------
 
     def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
-        """See `Database`. What has no place in Arrow comes from the driver as a time before all."""
+        """See `Database`.
+
+        The driver returns a value that Arrow cannot represent as a minimal time.
+        """
         first = _first(column.type)
         if first is not None and pc.any(pc.less(values, first)).as_py():
             raise pa.ArrowInvalid(
@@ -188,7 +194,7 @@ class PostgresDatabase(Database):
 
 
 class _KeptOpen:
-    """Stands for a database that a connection is not to close."""
+    """A wrapper of a database that a connection must not close."""
 
     def close(self) -> None:
         """Leave it open."""
@@ -196,9 +202,9 @@ class _KeptOpen:
 
 @cache
 def _opened(place: str) -> tuple[Any, Any, Any]:
-    """What connections are made from, with the driver's modules; the driver reads all types once.
+    """The parts for connections, with the driver's modules. The driver loads all types once.
 
-    That takes ten times as long as a connection.
+    This takes ten times as long as a connection.
     """
     names = ("adbc_driver_postgresql", "adbc_driver_manager.dbapi", "adbc_driver_manager")
     driver, dbapi, lib = (library(name, "databases", "PostgreSQL") for name in names)
@@ -236,15 +242,16 @@ _TYPES = {
     "timestamp without time zone": pa.timestamp("us"),
     "timestamp with time zone": pa.timestamp("us", "UTC"),
 }
-# The first day that PostgreSQL knows, 24 November 4714 BC.
+# The first day in PostgreSQL, 24 November 4714 BC.
 _DAYS = -2_440_588
-# Floats are not: NaN is a number to PostgreSQL, the largest. Neither is CHAR, which has blanks.
+# Floats are excluded, because NaN is the largest number in PostgreSQL. CHAR is excluded, because it
+# has trailing blanks.
 _ORDERED = {*_TYPES} - {"boolean", "real", "double precision", "bpchar", "bytea"}
 
 
 @cache
 def _first(type_: pa.DataType) -> pa.Scalar | None:
-    """The first time of a type that PostgreSQL knows; None for what is no time."""
+    """The first time of a type in PostgreSQL, None for other types."""
     if type_ == pa.date32():
         return pa.scalar(_DAYS, pa.int32()).cast(type_)
     is_time = pa.types.is_timestamp(type_) and type_.unit == "us"

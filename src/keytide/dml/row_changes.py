@@ -1,7 +1,7 @@
-"""Rows that come, change and go, as workers are handed them.
+"""Inserted, updated and deleted rows, as workers receive them.
 
-A page source and a merge sink hand them on to *changes*, which keep them until the split or the
-sink ends, write files, and tell of these in fragments.
+A page source and a merge sink pass them to *changes*, which buffer them until the split or the sink
+ends, write files, and describe these in fragments.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["Changes", "TableSink", "TableSource", "members_of"]
 
 
 def members_of(structs: pa.StructArray) -> pa.RecordBatch:
-    """The columns that structs are made of."""
+    """The columns that structs consist of."""
     return pa.record_batch(structs.flatten(), [member.name for member in structs.type])
 
 
 class Changes(ABC):
-    """What becomes of the rows of one split, or of those that came to one sink."""
+    """The changes of the rows of one split or one sink."""
 
     def __init__(self, table: ChangedTable, number: int) -> None:
         self._on, self._number = table, number
@@ -52,28 +52,28 @@ class Changes(ABC):
 
     @abstractmethod
     def delete(self, row_ids: pa.Array) -> None:
-        """Rows go."""
+        """Delete rows."""
 
     @abstractmethod
     def update(
         self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
     ) -> None:
-        """Rows get new values; `updated` are the columns that the statement sets."""
+        """Set new values in rows. `updated` are the columns that the statement sets."""
 
     @abstractmethod
     def insert(self, rows: pa.RecordBatch) -> None:
-        """Rows come, whole."""
+        """Insert whole rows."""
 
     @abstractmethod
     def _write(self) -> None:
-        """Write files, which go to `_written` one by one."""
+        """Write files and append them to `_written`."""
 
     def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-        """Facts and rows to tell beside the files."""
+        """Facts and rows for fragments, in addition to the files."""
         return iter(())
 
     def finish(self) -> Sequence[Fragment]:
-        """Write what waits; the fragments name the files, and tell how many rows there were."""
+        """Write the buffered rows. The fragments name the files and the number of rows."""
         self._refuse_after_end()
         self._is_over = True
         try:
@@ -87,7 +87,7 @@ class Changes(ABC):
         return [write_fragment(Told(self._number, self._attempt, *each)) for each in told]
 
     def abort(self) -> None:
-        """Delete what was written."""
+        """Delete the written files."""
         self._is_over = True
         written, self._written = self._written, []
         if written:
@@ -95,16 +95,16 @@ class Changes(ABC):
         self.close()
 
     def close(self) -> None:
-        """Let go of what waits."""
+        """Release the buffered rows."""
         self._made.close()
 
     def _spool(self, parts: int = 1) -> Spool:
-        """What holds a write buffer, or one of `parts` of it."""
+        """A spool with the size of a write buffer, or a fraction of it."""
         has_begun = self._on.has_begun
         return Spool(self._on.view.options.write_buffer_bytes // parts if has_begun else 1)
 
     def _feed(self, spool: Spool, part: int) -> None:
-        """Write what waits in a spool, if anything, as one part of the statement."""
+        """Write the content of a spool, if any, as one part of the statement."""
         assert self._on.task is not None
         if spool.rows and (made := self._on.task.feed(spool.tables(), part)) is not None:
             self._written.append(made)
@@ -112,9 +112,9 @@ class Changes(ABC):
     def _image(
         self, values: Mapping[str, pa.Array], old: pa.RecordBatch | None, updated: Sequence[str]
     ) -> pa.RecordBatch:
-        """Whole rows with new values, and old ones where there are no new ones.
+        """Whole rows from new values and, for other columns, old values.
 
-        Generated columns follow, but for those that the statement sets.
+        Generated columns are computed, except those that the statement sets.
         """
         columns = [
             values[f.name].cast(f.type) if old is None or f.name in values else old.column(f.name)
@@ -144,15 +144,18 @@ class TableSource(UpdatablePageSource):
 
     @abstractmethod
     def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
-        """The rows, and what makes their ids; `_names` are the columns of the table to read."""
+        """The rows, and a function that creates their ids.
+
+        `_names` are the table columns to read.
+        """
 
     @property
     def _id_type(self) -> pa.StructType:
-        """The type of the row ids; one of no members where they are not asked for."""
+        """The type of the row ids, without fields if they are not requested."""
         return next((c.type for c in self._columns if c.name == ROW_ID), pa.struct([]))
 
     def _names(self, carried: Sequence[str]) -> tuple[str, ...]:
-        """The columns to read, with those that row ids carry, in the table's order."""
+        """The columns to read, including those in row ids, in the table's order."""
         wanted = {*(column.name for column in self._columns), *carried}
         return tuple(name for name in self._table.view.schema.names if name in wanted)
 

@@ -1,10 +1,11 @@
-"""What a connector offers so that an engine which knows nothing of storage can change its rows.
+"""The connector interface, through which an engine without storage can change rows.
 
-The engine finds the rows and computes the new values; the connector says how its rows are named
-and makes the changes. In between are *row ids*: values of a column that the connector adds to the
-rows it gives, opaque to the engine, which hands them back with what is to become of their rows.
+The engine finds the rows and computes the new values. The connector identifies its rows and makes
+the changes. Between them there are *row ids*: values of a column that the connector adds to the
+rows that it returns. The engine does not interpret them, and passes them back with the change of
+their rows.
 
-A DELETE or an UPDATE is this sequence of calls, every one of them made once unless it says else:
+A DELETE or an UPDATE is this sequence of calls. Each one is made once, unless stated otherwise:
 
     driver    metadata.check_changes(session, table, changes)
     driver    metadata.get_delete_row_id_column_handle(session, table)
@@ -18,30 +19,30 @@ A DELETE or an UPDATE is this sequence of calls, every one of them made once unl
     driver    metadata.finish_delete(session, table, fragments)
           or  metadata.abort_delete(session, table, fragments)
 
-The rules that both sides may rely on:
+Both sides can rely on these rules:
 
-- **Order.** `begin` comes after everything that was pushed down and before splits are listed.
-  `finish` of a source comes after its last page and its last change, once, also where nothing was
-  changed; after `finish` or `abort` comes nothing but `close`. `finish_delete` comes once, when all
-  sources have finished.
-- **Atomicity.** Nothing that a source does can be seen by anybody before `finish_delete`; that
-  call makes all of it visible, or none of it. It may raise `ConflictError` when another writer came
-  first; nothing is changed then, and the statement may be carried out anew.
-- **Failure.** After an error the engine aborts the sources that have not finished, and then calls
-  `abort_delete` with the fragments of those that have. Aborting twice is harmless.
-- **Attempts.** A worker may be started again for the same split, or two may work on it at once. The
-  engine passes on the fragments of one attempt for each split; what the others made is left to
-  `abort` or to whoever removes what nothing refers to. So a source must have no effect that another
-  attempt could not undo or ignore.
-- **Rows go back to where they came from.** Row ids are handed to a source of the split that gave
-  them. Where the engine reads in another process than it changes, that is a second source of the
-  same split, from which no page is taken.
-- **Threads.** A source is never used by two threads at once, but not always by the same one.
-  Sources of different splits are used at the same time.
-- **Pickling.** Sessions, handles, splits, column handles and page source providers pickle; metadata
-  and sources stay where they are.
+- **Order.** `begin` is called after all pushdown and before splits are listed. `finish` of a source
+  is called once, after its last page and its last change, even if nothing was changed. After
+  `finish` or `abort`, only `close` is called. `finish_delete` is called once, when all sources have
+  finished.
+- **Atomicity.** Changes by sources are not visible before `finish_delete`. That call makes all of
+  them visible, or none. It can raise `ConflictError` when another writer came first. Then nothing
+  is changed, and the statement can be retried.
+- **Failure.** After an error, the engine aborts the sources that have not finished, and then calls
+  `abort_delete` with the fragments of those that have. Aborting twice has no further effect.
+- **Attempts.** A worker can be restarted for the same split, or two can process it at the same
+  time. The engine passes on the fragments of one attempt for each split. The output of other
+  attempts is left to `abort`, or to the removal of unreferenced files. So a source must have no
+  effect that another attempt could not undo or ignore.
+- **Rows return to their origin.** Row ids are passed to a source of the split that returned them.
+  If the engine reads in one process and changes in another, that is a second source of the same
+  split, from which no page is read.
+- **Threads.** A source is never used by two threads at the same time, but not always by the same
+  thread. Sources of different splits are used concurrently.
+- **Pickling.** Sessions, handles, splits, column handles and page source providers can be pickled.
+  Metadata and sources stay in their process.
 
-Pages are Arrow record batches, blocks Arrow arrays. Errors are `KeytideError`s.
+Pages are Arrow record batches, and blocks are Arrow arrays. Errors are `KeytideError`s.
 """
 
 from __future__ import annotations
@@ -82,41 +83,40 @@ __all__ = [
 ]
 
 ConnectorTableHandle: TypeAlias = Any
-"""A table as the connector wants to be told of it again. Opaque to the engine; pickles."""
+"""The connector's own representation of a table. Opaque to the engine. Can be pickled."""
 
 Split: TypeAlias = Any
-"""A part of a table's rows. Opaque to the engine; pickles. Each row is in exactly one split."""
+"""A part of a table's rows. Opaque to the engine. Can be pickled. Each row is in one split."""
 
 Fragment: TypeAlias = bytes
-"""What a source or a sink tells its connector's `finish_...`. Opaque to the engine."""
+"""The result of a source or a sink for the connector's `finish_...`. Opaque to the engine."""
 
 Isolation: TypeAlias = Literal["snapshot", "serializable"]
 
 ROW_ID = "$row_id"
-"""The name that the engine gives to the column of row ids in its pages."""
+"""The name of the row id column in the engine's pages."""
 
 
 @dataclass(frozen=True)
 class ConnectorSession:
-    """One statement. `query_id` tells it from all others.
+    """One statement, identified by `query_id`.
 
-    With `snapshot` isolation a statement conflicts with writers that changed rows which it changes.
-    With `serializable` it also conflicts with those that changed what it has read.
+    With `snapshot` isolation, a statement conflicts with writers that changed rows that it changes.
+    With `serializable`, it also conflicts with those that changed rows that it read.
     """
 
     query_id: str = field(default_factory=lambda: uuid4().hex)
     isolation: Isolation = "snapshot"
     operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None
-    """What the statement is, for whoever keeps a history of what was done; None where it is none
-    of these."""
+    """The kind of statement, for a history of operations. None for any other kind."""
 
 
 @dataclass(frozen=True)
 class ColumnHandle:
-    """A column: its name, its Arrow type, and whether it takes NULL.
+    """A column: its name, its Arrow type, and whether it is nullable.
 
-    `default` is the value that an INSERT stores which leaves the column out; None stands for NULL.
-    Where `is_generated`, the connector computes the value of the columns beside it.
+    `default` is the value that an INSERT stores if it omits the column. None means NULL. If
+    `is_generated`, the connector computes the value from the other columns.
     """
 
     name: str
@@ -128,7 +128,7 @@ class ColumnHandle:
 
 @dataclass(frozen=True)
 class ConnectorTableSchema:
-    """The columns of a table in their order, and those by whose values a row is known, if any."""
+    """The columns of a table in order, and the key columns that identify a row, if any."""
 
     name: str
     columns: tuple[ColumnHandle, ...]
@@ -141,26 +141,29 @@ class ConnectorTableSchema:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names of those that rows bring: all but generated ones."""
+        """The names of the columns that rows contain: all except generated ones."""
         return tuple(column.name for column in self.columns if not column.is_generated)
 
     def column(self, name: str) -> ColumnHandle:
-        """The column of a name. Raises `KeyError` where there is none."""
+        """The column with a name. Raises `KeyError` if there is none."""
         return {column.name: column for column in self.columns}[name]
 
 
 class RowChangeParadigm(Enum):
-    """In what form a merge sink takes an update."""
+    """The form in which a merge sink receives an update."""
 
     CHANGE_ONLY_UPDATED_COLUMNS = "change only updated columns"
     """One row with the operation UPDATE."""
 
     DELETE_ROW_AND_INSERT_ROW = "delete row and insert row"
-    """A row UPDATE_DELETE, right behind it a row UPDATE_INSERT."""
+    """A row UPDATE_DELETE, directly followed by a row UPDATE_INSERT."""
 
 
 class MergeOperation(IntEnum):
-    """What becomes of a row of a merge page; the numbers are those of the field."""
+    """The operation of a row in a merge page.
+
+    The numbers are the values of the operation column.
+    """
 
     INSERT = 1
     DELETE = 2
@@ -171,10 +174,10 @@ class MergeOperation(IntEnum):
 
 @dataclass(frozen=True)
 class RowChanges:
-    """What a statement may do to rows of a table, by all that it says.
+    """The kinds of changes that a statement can make.
 
-    `updated` tells what is set: by an UPDATE under number 0, by each WHEN of a MERGE that updates
-    under its own number.
+    `updated` lists the columns that are set: by an UPDATE under number 0, and by each updating WHEN
+    clause of a MERGE under its number.
     """
 
     deletes: bool = False
@@ -183,12 +186,12 @@ class RowChanges:
 
     @property
     def sets(self) -> frozenset[str]:
-        """The columns that something sets."""
+        """All columns that are set."""
         return frozenset(name for names in self.updated.values() for name in names)
 
 
 class ConnectorMetadata(ABC):
-    """What is said and decided of tables as wholes. Driver only."""
+    """Operations on whole tables. Driver only."""
 
     # -- tables ------------------------------------------------------------------------------------
 
@@ -198,17 +201,17 @@ class ConnectorMetadata(ABC):
 
     @abstractmethod
     def get_table_handle(self, session: ConnectorSession, name: str) -> ConnectorTableHandle | None:
-        """The newest state of a table, to which all that is read by the handle belongs.
+        """The latest state of a table. Everything that is read through the handle belongs to it.
 
-        Names ignore letter case. None where there is no such table.
+        Names are case-insensitive. None if there is no such table.
         """
 
     def get_table_version(
         self, session: ConnectorSession, name: str, version: str
     ) -> ConnectorTableHandle | None:
-        """An older state of a table, for reading, by what VERSION AS OF says. As the newest one.
+        """An older state of a table, for reading, by the argument of VERSION AS OF.
 
-        Raises `NotFoundError` where there is no such version.
+        Otherwise like `get_table_handle`. Raises `NotFoundError` if there is no such version.
         """
         raise UnsupportedError(
             f"table {name}: its connector has no versions, so leave VERSION AS OF out"
@@ -223,18 +226,18 @@ class ConnectorMetadata(ABC):
     def apply_filter(
         self, session: ConnectorSession, table: ConnectorTableHandle, terms: Sequence[Predicate]
     ) -> tuple[ConnectorTableHandle, Sequence[Predicate]]:
-        """A handle of rows among which are all that meet every term, and the terms it leaves open.
+        """A handle for at least all rows that match every term, and the terms that remain.
 
-        A term is a tree of `keytide.table.conditions.predicate`, with values of the columns' types;
-        `keytide.table.conditions.matching` says what it means. Rows that do not meet them may still
-        be given, unless the connector says that it leaves no term open.
+        A term is a tree of `keytide.table.conditions.predicate`, with values of the columns' types.
+        `keytide.table.conditions.matching` defines its meaning. Rows that do not match a term can
+        still be returned, unless the connector says that the term does not remain.
         """
         return table, terms
 
     def end_statement(self, session: ConnectorSession) -> None:  # noqa: B027  # most hold nothing
-        """Let go of what was held for a statement that is over, however it ended.
+        """Release what was held for a statement that has ended, however it ended.
 
-        Called once for each try of a statement, of every connector that is attached.
+        Called once for each attempt of a statement, on every attached connector.
         """
 
     def check_changes(  # noqa: B027  # most tables take all that their connector offers
@@ -242,7 +245,7 @@ class ConnectorMetadata(ABC):
     ) -> None:
         """Raise `UnsupportedError` or `InvalidError` for changes that a table would not store.
 
-        Asked of every DELETE, UPDATE and MERGE before anything else, whether rows are found or not.
+        Called first for every DELETE, UPDATE and MERGE, whether rows are found or not.
         """
 
     # -- INSERT ------------------------------------------------------------------------------------
@@ -250,9 +253,9 @@ class ConnectorMetadata(ABC):
     def begin_insert(
         self, session: ConnectorSession, table: ConnectorTableHandle, columns: Sequence[str]
     ) -> ConnectorInsertSink:
-        """Begin an INSERT of rows that have these columns; the others get their defaults.
+        """Begin an INSERT of rows with these columns. The other columns get their defaults.
 
-        Raises `UnsupportedError` for a table that takes no rows.
+        Raises `UnsupportedError` for a table that does not support inserts.
         """
         raise _lacks("INSERT", table)
 
@@ -263,42 +266,42 @@ class ConnectorMetadata(ABC):
     ) -> ColumnHandle:
         """The column of row ids for a DELETE.
 
-        Values are never NULL, and no two rows of a split have the same. Raises `UnsupportedError`
-        for a table whose rows cannot be deleted one by one.
+        Values are never NULL, and are unique within a split. Raises `UnsupportedError` for a table
+        whose rows cannot be deleted individually.
         """
         raise _lacks("DELETE", table)
 
     def begin_delete(
         self, session: ConnectorSession, table: ConnectorTableHandle
     ) -> ConnectorTableHandle:
-        """Begin a DELETE; the handle that is returned is that of all calls which follow."""
+        """Begin a DELETE. The returned handle is used in all calls that follow."""
         raise _lacks("DELETE", table)
 
     def finish_delete(
         self, session: ConnectorSession, table: ConnectorTableHandle, fragments: Sequence[Fragment]
     ) -> int:
-        """Make a DELETE visible, atomically; returns how many rows are gone.
+        """Make a DELETE visible atomically, and return the number of deleted rows.
 
-        `fragments` come in no order. Raises `ConflictError` when another writer came first.
+        `fragments` have no particular order. Raises `ConflictError` when another writer came first.
         """
         raise _lacks("DELETE", table)
 
     def abort_delete(  # noqa: B027  # not every connector leaves something
         self, session: ConnectorSession, table: ConnectorTableHandle, fragments: Sequence[Fragment]
     ) -> None:
-        """Remove what the sources of a failed DELETE have left, as far as that can be done."""
+        """Remove the leftovers of a failed DELETE's sources, on a best-effort basis."""
 
     def apply_delete(
         self, session: ConnectorSession, table: ConnectorTableHandle
     ) -> ConnectorTableHandle | None:
-        """A handle by which all rows of `table` can be deleted without their being read.
+        """A handle with which all rows of `table` can be deleted without reading them.
 
-        Asked only where `apply_filter` left no term open. None where that cannot be done.
+        Only called if `apply_filter` left no term. None if this is not possible.
         """
         return None
 
     def execute_delete(self, session: ConnectorSession, table: ConnectorTableHandle) -> int:
-        """Delete what `apply_delete` agreed to, atomically; returns how many rows are gone."""
+        """Delete the rows of an `apply_delete` handle atomically, and return their number."""
         raise _lacks("DELETE without reading", table)
 
     # -- UPDATE ------------------------------------------------------------------------------------
@@ -311,7 +314,7 @@ class ConnectorMetadata(ABC):
     ) -> ColumnHandle:
         """The column of row ids for an UPDATE of these columns, which are in the table's order.
 
-        As for a DELETE; a connector that writes whole rows lets it carry the other columns.
+        As for a DELETE. A connector that writes whole rows can include the other columns.
         """
         raise _lacks("UPDATE", table)
 
@@ -327,34 +330,34 @@ class ConnectorMetadata(ABC):
     def finish_update(
         self, session: ConnectorSession, table: ConnectorTableHandle, fragments: Sequence[Fragment]
     ) -> int:
-        """Make an UPDATE visible, atomically; returns how many rows were changed."""
+        """Make an UPDATE visible atomically, and return the number of changed rows."""
         raise _lacks("UPDATE", table)
 
     def abort_update(  # noqa: B027  # not every connector leaves something
         self, session: ConnectorSession, table: ConnectorTableHandle, fragments: Sequence[Fragment]
     ) -> None:
-        """Remove what the sources of a failed UPDATE have left, as far as that can be done."""
+        """Remove the leftovers of a failed UPDATE's sources, on a best-effort basis."""
 
     # -- MERGE -------------------------------------------------------------------------------------
 
     def get_row_change_paradigm(
         self, session: ConnectorSession, table: ConnectorTableHandle
     ) -> RowChangeParadigm:
-        """In what form merge sinks take updates."""
+        """The form in which merge sinks receive updates."""
         raise _lacks("MERGE", table)
 
     def get_merge_row_id_column_handle(
         self, session: ConnectorSession, table: ConnectorTableHandle
     ) -> ColumnHandle:
-        """The column of row ids for a MERGE, of which no two rows of the table have the same."""
+        """The column of row ids for a MERGE. Values are unique within the table."""
         raise _lacks("MERGE", table)
 
     def get_update_layout(
         self, session: ConnectorSession, table: ConnectorTableHandle
     ) -> Sequence[str]:
-        """The members of row ids that decide which rows must come to one merge sink.
+        """The row id fields that determine which rows must go to the same merge sink.
 
-        Empty where any sink takes any row.
+        Empty if any sink accepts any row.
         """
         return ()
 
@@ -364,15 +367,19 @@ class ConnectorMetadata(ABC):
         table: ConnectorTableHandle,
         updated_columns: Mapping[int, Sequence[str]],
     ) -> ConnectorTableHandle:
-        """Begin a MERGE; `updated_columns` tells for each WHEN, by its number, what it sets."""
+        """Begin a MERGE.
+
+        `updated_columns` lists the columns that each WHEN clause sets, by number.
+        """
         raise _lacks("MERGE", table)
 
     def apply_match(
         self, session: ConnectorSession, table: ConnectorTableHandle, columns: Sequence[str]
     ) -> ConnectorTableHandle:
-        """Know, of a handle of `begin_merge`, that equality of these columns is all that matches.
+        """A handle that knows that equality of these columns is the only match condition.
 
-        Rows that are inserted have the values there with which they matched no row that was read.
+        `table` comes from `begin_merge`. In these columns, inserted rows have values that matched
+        no row that was read.
         """
         return table
 
@@ -382,36 +389,40 @@ class ConnectorMetadata(ABC):
         table: ConnectorTableHandle,
         values: Mapping[str, pa.Array],
     ) -> ConnectorTableHandle:
-        """A handle to read by, of rows among which are all that a source can match.
+        """A handle to read at least all rows that a source can match.
 
-        Those have in every column of `values` one of them: whole numbers or texts, each once. Other
-        rows may still be given. What was begun is finished by the handle of `begin_merge`.
+        In every column of `values`, these rows have one of its values: integers or strings, without
+        duplicates. Other rows can still be returned. The MERGE is finished with the handle of
+        `begin_merge`.
         """
         return table
 
     def finish_merge(
         self, session: ConnectorSession, table: ConnectorTableHandle, fragments: Sequence[Fragment]
     ) -> int:
-        """Make a MERGE visible, atomically; returns how many rows came, went or were changed."""
+        """Make a MERGE visible atomically, and return the number of changed rows.
+
+        This counts inserted, deleted and updated rows.
+        """
         raise _lacks("MERGE", table)
 
     def abort_merge(  # noqa: B027  # not every connector leaves something
         self, session: ConnectorSession, table: ConnectorTableHandle, fragments: Sequence[Fragment]
     ) -> None:
-        """Remove what the sinks of a failed MERGE have left, as far as that can be done."""
+        """Remove the leftovers of a failed MERGE's sinks, on a best-effort basis."""
 
 
 class ConnectorSplitManager(ABC):
-    """Which parts a table's rows come in. Driver only."""
+    """Divides a table's rows into splits. Driver only."""
 
     @abstractmethod
     def get_splits(self, session: ConnectorSession, table: ConnectorTableHandle) -> Sequence[Split]:
-        """The parts of the rows that a handle stands for, in any order, perhaps none."""
+        """The splits of a handle's rows, in any order, possibly none."""
 
     def stored_bytes(self, splits: Sequence[Split]) -> int | None:
-        """The size of the files that are read for splits; None where nobody knows.
+        """The total size of the files of splits, None if it is unknown.
 
-        Told without reading any. Where it is small, a cluster is not asked to read them.
+        Determined without reading files. If it is small, a cluster is not used to read them.
         """
         return None
 
@@ -421,14 +432,14 @@ class ConnectorPageSource(ABC):
 
     @abstractmethod
     def get_next_page(self) -> pa.RecordBatch | None:
-        """The next rows; None when there are no more, then and ever after.
+        """The next rows. None when there are no more, also in all later calls.
 
-        Columns are those that were asked for, in that order.
+        The columns are those that were requested, in that order.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held. More than one call is harmless."""
+        """Release all resources. Can be called repeatedly."""
 
 
 class UpdatablePageSource(ConnectorPageSource):
@@ -438,7 +449,7 @@ class UpdatablePageSource(ConnectorPageSource):
     """
 
     def delete_rows(self, row_ids: pa.Array) -> None:
-        """Delete the rows of these ids, which this split has given; none of them twice."""
+        """Delete the rows with these ids, which this split returned. Each id occurs once."""
         raise UnsupportedError(f"{type(self).__name__} deletes no rows")
 
     def update_rows(
@@ -446,23 +457,23 @@ class UpdatablePageSource(ConnectorPageSource):
     ) -> None:
         """Change the rows of a page.
 
-        Entry `i` of the channels is the place in the page of the new values of updated column
-        `i`; the last entry is the place of the row ids. Two entries may be the same place, and the
-        page may have columns that no entry names.
+        Entry `i` of the channels is the position in the page of the new values of updated column
+        `i`. The last entry is the position of the row ids. Two entries can be the same position,
+        and the page can have columns that no entry names.
         """
         raise UnsupportedError(f"{type(self).__name__} updates no rows")
 
     @abstractmethod
     def finish(self) -> Sequence[Fragment]:
-        """End the changes of this split; what is told goes to the connector's `finish_...`."""
+        """End the changes of this split. The result is for the connector's `finish_...`."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Undo what was prepared. More than one call is harmless, and so is one after `finish`."""
+        """Undo what was prepared. Can be called repeatedly, and after `finish`."""
 
 
 class ConnectorPageSourceProvider(ABC):
-    """Makes page sources, wherever a split is worked on. Pickles."""
+    """Creates page sources, wherever a split is processed. Can be pickled."""
 
     @abstractmethod
     def create_page_source(
@@ -472,9 +483,9 @@ class ConnectorPageSourceProvider(ABC):
         split: Split,
         columns: Sequence[ColumnHandle],
     ) -> ConnectorPageSource:
-        """The rows of a split with these columns, one of which may be that of the row ids.
+        """The rows of a split with these columns, one of which can be the row id.
 
-        Under a handle of `begin_delete` or `begin_update` it is an `UpdatablePageSource`. No I/O
+        With a handle of `begin_delete` or `begin_update`, this is an `UpdatablePageSource`. No I/O
         before the first page or change.
         """
 
@@ -485,49 +496,49 @@ class ConnectorPageSourceProvider(ABC):
         split: Split,
         values: Mapping[str, pa.Array],
     ) -> Split:
-        """A split to read instead of one: the same as `ConnectorMetadata.apply_values` of a handle.
+        """A narrower split to read, like `ConnectorMetadata.apply_values` for a handle.
 
-        For values that are not known before splits are read. No I/O.
+        It is used for values that are not known before splits are read. No I/O.
         """
         return split
 
 
 class ConnectorInsertSink(ABC):
-    """Takes the rows of an INSERT, page by page. Driver only.
+    """Receives the rows of an INSERT, page by page. Driver only.
 
-    Legal sequences: `store_rows* (finish abort* | abort+)`. Nothing can be seen before `finish`.
+    Legal sequences: `store_rows* (finish abort* | abort+)`. Nothing is visible before `finish`.
     """
 
     @abstractmethod
     def store_rows(self, page: pa.RecordBatch) -> None:
-        """Take rows with the columns that `begin_insert` was told, in that order."""
+        """Store rows with the columns of `begin_insert`, in that order."""
 
     @abstractmethod
     def finish(self) -> int:
-        """Make all rows visible, atomically, or none of them; returns how many came.
+        """Make all rows visible atomically, or none, and return their number.
 
-        What gave the rows has ended by then. Raises `InvalidError` where the table refuses a row,
-        `ConflictError` when another writer came first.
+        The producer of the rows has ended by then. Raises `InvalidError` if the table refuses a
+        row, and `ConflictError` when another writer came first.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Forget the rows. More than one call is harmless, and so is one after `finish`."""
+        """Discard the rows. Can be called repeatedly, and after `finish`."""
 
 
 class ConnectorMergeSink(ABC):
-    """Takes the rows of a MERGE that came to one worker.
+    """Receives the MERGE rows of one worker.
 
     Legal sequences: `store_merged_rows* (finish | abort*)`.
     """
 
     @abstractmethod
     def store_merged_rows(self, page: pa.RecordBatch) -> None:
-        """Take rows with all columns of the table, in its order, and three more.
+        """Store rows with all columns of the table, in its order, and three more columns.
 
-        Those are the operation (`MergeOperation`, int8), the number of the WHEN that made the row
-        (int32, -1 where a row deletes) and the row id. Rows that delete have NULL columns, rows
-        that insert have no row id; half an update has the id of its row.
+        These are the operation (`MergeOperation`, int8), the number of the WHEN clause that
+        produced the row (int32, -1 for a delete) and the row id. A row that deletes has NULL
+        columns, and a row that inserts has no row id. Each half of an update has the id of its row.
         """
 
     @abstractmethod
@@ -536,24 +547,24 @@ class ConnectorMergeSink(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Undo what was prepared. More than one call is harmless, and so is one after `finish`."""
+        """Undo what was prepared. Can be called repeatedly, and after `finish`."""
 
 
 class ConnectorMergeSinkProvider(ABC):
-    """Makes merge sinks, wherever rows are. Pickles."""
+    """Creates merge sinks, wherever rows are. Can be pickled."""
 
     @abstractmethod
     def create_merge_sink(
         self, session: ConnectorSession, table: ConnectorTableHandle, number: int, count: int
     ) -> ConnectorMergeSink:
-        """Sink `number` of `count`, under a handle of `begin_merge`."""
+        """Sink `number` of `count`, for a handle of `begin_merge`."""
 
 
 @dataclass(frozen=True)
 class Connector:
-    """A kind of storage, as its parts. `merge_sinks` is None where MERGE is not supported.
+    """A kind of storage, as its parts. `merge_sinks` is None if MERGE is not supported.
 
-    `isolation` is that of SQL statements which change its tables.
+    `isolation` is that of SQL statements that change its tables.
     """
 
     name: str

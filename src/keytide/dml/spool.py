@@ -1,4 +1,4 @@
-"""Rows that wait until all of a split is known: in memory up to a size, beyond it on disk."""
+"""A buffer for rows until the end of a split: in memory up to a limit, then on disk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Spool"]
 
 
 class Spool:
-    """Batches of one schema, given back in their order.
+    """Batches of one schema, returned in order.
 
-    Holds about `memory_bytes` of them; what is more goes to a temporary file, which is gone with
-    `close`. Not for several threads at once.
+    Holds about `memory_bytes` of them in memory. The rest goes to a temporary file, which `close`
+    removes. Not thread-safe.
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -28,7 +28,7 @@ class Spool:
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Keep a batch."""
+        """Add a batch."""
         self.rows += batch.num_rows
         self._held.append(batch)
         self._held_bytes += batch.nbytes
@@ -36,9 +36,9 @@ class Spool:
             self._spill()
 
     def tables(self) -> Iterator[pa.Table]:
-        """All of them, in tables of about the size that fits in memory; as often as asked for.
+        """All batches, in tables that fit into the memory limit. Can be called repeatedly.
 
-        Nothing is added afterwards.
+        Nothing can be added afterwards.
         """
         if self._writer is not None:
             self._writer.close()
@@ -51,7 +51,7 @@ class Spool:
             yield pa.Table.from_batches(self._held)
 
     def close(self) -> None:
-        """Forget everything. More than one call is harmless."""
+        """Discard everything. Can be called repeatedly."""
         self._held.clear()
         if self._writer is not None:
             self._writer.close()

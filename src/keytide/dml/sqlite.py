@@ -1,9 +1,9 @@
 """SQLite through ADBC.
 
-A column takes any value in SQLite; here its declared type decides, and a value that is none of it
-is a `DataError` when it is read. BOOLEAN is 0 or 1, DATE and TIMESTAMP are texts as ISO 8601 writes
-them, and DECIMAL of at most 15 digits is a number with a point, which SQLite keeps exactly; with
-more digits it is the DOUBLE that SQLite makes of it.
+An SQLite column accepts any value. In Keytide its declared type applies, and reading a value of
+another type raises `DataError`. BOOLEAN is 0 or 1, and DATE and TIMESTAMP are ISO 8601 strings.
+DECIMAL of at most 15 digits is a number with a decimal point, which SQLite stores exactly. With
+more digits it is the DOUBLE that SQLite converts it to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATIENCE_MS = 10_000
 
 @dataclass(frozen=True)
 class SqliteDatabase(Database):
-    """A file of SQLite. `place` is its path."""
+    """An SQLite file. `place` is its path."""
 
     begin = "BEGIN IMMEDIATE"
     begin_serializable = "BEGIN IMMEDIATE"  # nobody else writes until it ends
@@ -47,7 +47,7 @@ class SqliteDatabase(Database):
         return f"SQLite {self.place}"
 
     def connect(self) -> Any:
-        """See `Database`. Foreign keys hold, which SQLite leaves to whoever connects."""
+        """See `Database`. Foreign keys are enforced, which SQLite leaves to each connection."""
         driver = library("adbc_driver_sqlite.dbapi", "databases", self.label)
         connection = driver.connect(self.place, autocommit=True)
         with connection.cursor() as cursor:
@@ -60,7 +60,7 @@ class SqliteDatabase(Database):
         return [str(name) for (name,) in session.rows(_TABLES + " ORDER BY name")]
 
     def find(self, session: DatabaseSession, name: str) -> DatabaseTable | None:
-        """See `Database`; SQLite itself ignores the case of ASCII letters."""
+        """See `Database`. SQLite itself is case-insensitive for ASCII letters."""
         found = session.rows(_TABLES + " AND name = ?1 COLLATE NOCASE", name)
         if not found:
             return None
@@ -69,7 +69,7 @@ class SqliteDatabase(Database):
             'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?1) ORDER BY cid',
             stored,
         )
-        # Texts of other encodings come in the order of their bytes.
+        # In other encodings, strings are ordered by their bytes.
         is_utf8 = session.rows("PRAGMA encoding") == [("UTF-8",)]
         columns = tuple(
             self.with_default(
@@ -95,7 +95,7 @@ class SqliteDatabase(Database):
         return f"?{number}"
 
     def version(self, table: DatabaseTable, alias: str) -> str:
-        """All values of the row, as SQL writes them."""
+        """All values of the row as SQL literals."""
         return _joined([_literal(f"{alias}.{quoted(c.name)}") for c in table.columns])
 
     def read_expression(self, column: DatabaseColumn, name: str) -> str:
@@ -117,9 +117,9 @@ class SqliteDatabase(Database):
         return column.type if any(check(column.type) for check in kept) else pa.string()
 
     def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
-        """See `Database`. The first row is no row of the table: it tells the driver the types.
+        """See `Database`. The first row is not a row of the table: it gives the driver the types.
 
-        The driver takes them from the first values, and a column may begin with NULLs.
+        The driver infers types from the first values, and a column may begin with NULLs.
         """
         types = ", ".join(_example(type_) for _, type_ in items)
         chosen = ", ".join(expression for expression, _ in items)
@@ -139,7 +139,7 @@ class SqliteDatabase(Database):
         return f"{name} COLLATE BINARY" if pa.types.is_string(column.type) else name
 
     def fits(self, column: DatabaseColumn, name: str) -> str | None:
-        """See `Database`. Any column may hold a text, a number or bytes."""
+        """See `Database`. Any column can contain a string, a number or bytes."""
         if pa.types.is_string(column.type):
             return f"typeof({name}) = 'text'"
         return f"typeof({name}) = '{'real' if pa.types.is_floating(column.type) else 'integer'}'"
@@ -160,14 +160,14 @@ class SqliteDatabase(Database):
         """See `Database`."""
         if pa.types.is_boolean(column.type):
             return pc.not_equal(values.cast(pa.int64()), 0)
-        values.validate(full=True)  # SQLite keeps texts that are no UTF-8, and so does the driver
+        values.validate(full=True)  # SQLite and its driver accept strings that are not UTF-8
         return values.cast(column.type)
 
     def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
         """See `Database`.
 
-        Raises `InvalidError` for NaN, which SQLite would keep as NULL, and for days of which the
-        texts have more digits than those that SQLite and others compare and read.
+        Raises `InvalidError` for NaN, which SQLite would store as NULL, and for dates whose strings
+        have more digits than SQLite and other programs can compare and read.
         """
         type_ = column.type
         if pa.types.is_boolean(type_):
@@ -216,7 +216,7 @@ def _column(name: str, declared: str, not_null: bool, *, is_utf8: bool) -> Datab
     type_ = _type_of(declared)
     words = declared.upper()
     is_text = pa.types.is_string(type_) and ("CHAR" in words or "TEXT" in words) and is_utf8
-    # Elsewhere whole numbers stay such, and SQLite compares them as no DOUBLE does.
+    # Otherwise integers stay integers, which SQLite compares differently from DOUBLEs.
     is_real = pa.types.is_floating(type_) and any(word in words for word in _REAL)
     is_ordered = is_text or is_real or pa.types.is_integer(type_)
     is_equal = is_ordered or pa.types.is_boolean(type_)
@@ -227,7 +227,7 @@ _REAL = ("REAL", "FLOA", "DOUB")
 
 
 def _type_of(declared: str) -> pa.DataType:
-    """The type of a column by what it is declared as."""
+    """The type of a column for its declared type."""
     words = declared.upper().strip()
     base = re.split(r"[\s(]", words, maxsplit=1)[0]
     if base in ("DECIMAL", "NUMERIC", "DEC"):
@@ -236,7 +236,7 @@ def _type_of(declared: str) -> pa.DataType:
         return pa.string()
     if base in _TYPES:
         return _TYPES[base]
-    # SQLite's own rule for the affinity of other names.
+    # SQLite's own rule for the affinity of other type names.
     return next((type_ for word, type_ in _AFFINITIES if word in words), pa.string())
 
 
@@ -274,7 +274,7 @@ def _example(type_: pa.DataType) -> str:
 
 
 def _literal(name: str) -> str:
-    """A value as SQL writes it; `quote` would end a text at a NUL character."""
+    """A value as an SQL literal. `quote` would truncate a string at a NUL character."""
     return (
         f"CASE WHEN typeof({name}) = 'text' AND instr({name}, char(0)) "
         f"THEN 't' || quote(CAST({name} AS BLOB)) ELSE quote({name}) END"
@@ -282,7 +282,7 @@ def _literal(name: str) -> str:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """Texts with commas between them, nested as little as can be: SQLite limits the depth."""
+    """Strings joined by commas, nested as flat as possible, because SQLite limits the depth."""
     if len(texts) == 1:
         return texts[0]
     middle = len(texts) // 2

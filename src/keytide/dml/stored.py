@@ -1,4 +1,4 @@
-"""What the connectors of a lake's own tables have in common on the driver."""
+"""What the connectors for a lake's own tables have in common on the driver."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ H = TypeVar("H", bound=StoredHandle)
 
 @dataclass(frozen=True)
 class StoredMetadata(ConnectorMetadata, Generic[H]):
-    """What is said and decided of tables of a catalog, and how a statement on one ends."""
+    """Metadata operations for tables of a catalog, including the end of a statement."""
 
     catalog: Catalog
     is_changed_by_key: ClassVar[bool]
 
     @abstractmethod
     def handle_of(self, table: PinnedTable) -> H:
-        """A table as it was seen, or as it is after a compaction.
+        """The handle of a table, in a known state or after a compaction.
 
-        Raises `UnsupportedError` for one that cannot be written to.
+        Raises `UnsupportedError` for a table that cannot be written to.
         """
 
     @abstractmethod
     def commit(self, session: ConnectorSession, table: H, told: Sequence[Told]) -> None:
-        """Make visible what sources and sinks told, in one commit; none where nothing changed."""
+        """Commit the results of sources and sinks once, or not at all if nothing changed."""
 
     # -- tables
 
@@ -66,14 +66,17 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         return [n for n in names if kinds[n].is_changed_by_key is self.is_changed_by_key]
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> H | None:
-        """See `ConnectorMetadata`. Raises `UnsupportedError` for one that cannot be written to."""
+        """See `ConnectorMetadata`.
+
+        Raises `UnsupportedError` for a table that cannot be written to.
+        """
         catalog = self.catalog.pinned()
         found = catalog.find(name)
         if found is None:
             return None
         handle = self.handle_of(catalog.table(found).pinned())
         if catalog.pins is not None:
-            catalog.pins.renew(handle.table)  # what else the statement reads of it is after that
+            catalog.pins.renew(handle.table)  # the rest of the statement must read this newer state
         return handle
 
     def get_table_schema(self, session: ConnectorSession, table: H) -> ConnectorTableSchema:
@@ -85,7 +88,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
             ColumnHandle(
                 f.name,
                 f.type,
-                # Whoever leaves a generated column out has no value for it, and the table has.
+                # A generated column needs no value in an INSERT, because the table computes it.
                 f.nullable or f.name in made,
                 defaults.get(f.name),
                 is_generated=f.name in made,
@@ -97,7 +100,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     def apply_filter(
         self, session: ConnectorSession, table: H, terms: Sequence[Predicate]
     ) -> tuple[H, Sequence[Predicate]]:
-        """See `ConnectorMetadata`. All terms are taken."""
+        """See `ConnectorMetadata`. No term remains."""
         predicate = conjunction([*conjuncts(table.predicate), *terms])
         return replace(table, predicate=predicate), ()
 
@@ -141,7 +144,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     ) -> None:
         """See `ConnectorMetadata`."""
         if table.settling is not None and table.settling.has_begun:
-            return  # the commit has tidied up, unless a snapshot may name the files
+            return  # the commit has cleaned up, unless a snapshot may refer to the files
         discard(table.view, _written(read_fragments(fragments)))
 
     def begin_update(
@@ -153,7 +156,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     finish_update, abort_update = finish_delete, abort_delete
 
     def get_row_change_paradigm(self, session: ConnectorSession, table: H) -> RowChangeParadigm:
-        """See `ConnectorMetadata`. A row of an update is whole, and comes once."""
+        """See `ConnectorMetadata`. An update is one whole row."""
         return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
 
     def apply_values(
@@ -166,12 +169,12 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
 
 
 def asked_by(session: ConnectorSession) -> Operation | None:
-    """What the snapshot of a statement says that it is."""
+    """The operation that the snapshot of a statement records."""
     return None if session.operation is None else Operation(session.operation)
 
 
 def take_written(transaction: Transaction, table: StoredHandle, told: Sequence[Told]) -> None:
-    """Take in the files that fragments name; the commit begins."""
+    """Add the files that fragments name to the transaction. The commit begins."""
     for written in _written(told):
         transaction.take(written)
     if table.settling is not None:

@@ -1,7 +1,7 @@
-"""The calls of one statement to its connector, written down as they happen.
+"""Records the calls of one statement to its connector.
 
-A traced connector hands every call on. What is pickled to another process is the connector itself,
-so of a change on Spark the calls of the driver are known, and those of its workers are not.
+A traced connector passes every call on. Only the connector itself is pickled for other processes,
+so on Spark the calls on the driver are recorded, and those of its workers are not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Worker = tuple[str, int]
 
 @dataclass(frozen=True)
 class Call:
-    """One call, or several alike: what was counted in it by what noun, and how long it took.
+    """One call, or several similar ones: the counted items by noun, and the duration.
 
     `worker` is None on the driver.
     """
@@ -54,7 +54,7 @@ class Call:
     times: int = 1
 
     def and_(self, other: Call) -> Call:
-        """Both in one."""
+        """Both calls combined."""
         nouns = {**self.counts, **other.counts}
         sums = {noun: self.counts.get(noun, 0) + other.counts.get(noun, 0) for noun in nouns}
         return replace(
@@ -70,7 +70,7 @@ class Call:
 
 
 class Trace:
-    """What was called. Safe for threads."""
+    """The recorded calls. Thread-safe."""
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
@@ -84,7 +84,7 @@ class Trace:
         told: Callable[[T], Mapping[str, int] | str],
         worker: Worker | None = None,
     ) -> T:
-        """Make a call, and write it down, also where it fails."""
+        """Make a call and record it, even if it fails."""
         start = perf_counter()
         counts: Mapping[str, int] = {}
         says = ""
@@ -102,7 +102,7 @@ class Trace:
         return result
 
     def know(self, splits: Sequence[Split]) -> None:
-        """Remember the splits in their order, which numbers them."""
+        """Remember the order of the splits, which gives their numbers."""
         self._splits = list(splits)
 
     def worker_of(self, split: Split) -> Worker:
@@ -111,12 +111,12 @@ class Trace:
 
     @property
     def calls(self) -> list[Call]:
-        """The calls so far, in the order in which they ended."""
+        """The recorded calls, in the order in which they ended."""
         with self._lock:
             return list(self._calls)
 
     def lines(self) -> Iterator[str]:
-        """The walk: calls of the driver in their order, those of each split together."""
+        """The lines to display: calls of the driver in order, those of each split together."""
         for on_worker, group in groupby(self.calls, lambda call: call.worker is not None):
             if not on_worker:
                 yield from map(str, group)
@@ -132,7 +132,7 @@ _WORKERS_SHOWN = 8
 
 
 def _worker_lines(by_worker: Mapping[Worker, Sequence[Call]]) -> Iterator[str]:
-    """The calls of each split, in sums where they are too many to be looked at."""
+    """The calls of each split, summed up if there are too many splits."""
     workers = sorted(by_worker, key=lambda worker: (worker[0] != "split", worker[1]))
     for worker in workers[:_WORKERS_SHOWN]:
         calls = by_worker[worker]
@@ -157,7 +157,7 @@ def _sums(calls: Sequence[Call]) -> list[Call]:
 
 
 def traced(connector: Connector, trace: Trace) -> Connector:
-    """A connector that does the same, and whose calls are written down."""
+    """A connector that does the same and records its calls."""
     sinks = connector.merge_sinks
     return Connector(
         connector.name,
@@ -170,7 +170,7 @@ def traced(connector: Connector, trace: Trace) -> Connector:
 
 
 class _Metadata:
-    """Writes down the calls that change rows; others are handed on as they are."""
+    """Records the calls that change rows. Other calls are passed on."""
 
     def __init__(self, inner: ConnectorMetadata, trace: Trace) -> None:
         self._inner, self._trace = inner, trace

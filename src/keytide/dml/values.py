@@ -1,4 +1,4 @@
-"""Values that rows have to have, as conditions to read by."""
+"""Conditions that restrict a read to rows with given values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from keytide.table.values.spellings import has_one_spelling
 __all__ = ["among_keys", "narrowed"]
 
 _LISTED_MAX = 1 << 20
-"""Of more values their range is asked for: a list of them is held in Python's own objects."""
+"""For more values, their range is used, because a list of them consists of Python objects."""
 
 
 def _among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
-    """A condition that rows meet which have in each column one of its values.
+    """A condition that is true for rows that have one of the values in each column.
 
-    The columns are whole numbers or texts; others may meet it too.
+    The columns are integers or strings. It can be true for other rows too.
     """
     types = {field.name: field.type.to_arrow() for field in view.schema.select(tuple(values))}
     terms = [_term(name, _known(some, types[name])) for name, some in values.items()]
@@ -37,15 +37,15 @@ def _among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
 def narrowed(
     predicate: Predicate | None, values: Mapping[str, pa.Array], view: TableView
 ) -> Predicate | None:
-    """A predicate that keeps fewer rows: those that have one of its values in each column.
+    """A predicate that is also restricted to rows with one of the values in each column.
 
-    The columns are whole numbers or texts; other rows may be kept too.
+    The columns are integers or strings. It can be true for other rows too.
     """
     return conjunction([*conjuncts(predicate), *conjuncts(_among(values, view))])
 
 
 def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:
-    """A condition that rows meet which have one of some keys, each column by itself."""
+    """A condition that is true for rows with one of the keys, column by column."""
     fields = view.schema.select(tuple(keys.columns))
     listed = {
         f.name: keys[f.name].unique().to_arrow()
@@ -65,5 +65,5 @@ def _known(values: pa.Array, type_: pa.DataType) -> pl.Series:
 def _term(name: str, values: pl.Series) -> Predicate | None:
     if len(values) <= _LISTED_MAX:
         return In(name, tuple(values.to_list()))
-    low, high = values.min(), values.max()  # without a sorted copy of them all
+    low, high = values.min(), values.max()  # without a sorted copy of all values
     return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])

@@ -1,8 +1,8 @@
-"""What a statement stores in the watermark key of the versions that it appends (rule R21).
+"""The watermark that a statement stores in the versions that it appends (rule R21).
 
-A version has the watermark of the row that it takes the place of, or with `statement-time` the time
-at which its statement began, where that is later; a column that the statement sets has what it is
-set to. With `explicit` a statement has to set them.
+A version copies the watermark of the row that it replaces. With `statement-time` it gets the time
+at which its statement began, if that is later. If the statement sets the column, that value is
+stored. With `explicit`, a statement must set it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["refuse_delete", "refuse_unset", "watermarks"]
 
 
 def refuse_delete(table: ChangedByKey) -> None:
-    """Raise `UnsupportedError` where a delete would have to say how fresh it is."""
+    """Raise `UnsupportedError` if a delete would have to set the watermark."""
     if _policy(table) == "explicit":
         raise UnsupportedError(
             f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', and a DELETE cannot set "
@@ -30,7 +30,7 @@ def refuse_delete(table: ChangedByKey) -> None:
 
 
 def refuse_unset(table: ChangedByKey, updated: Sequence[str]) -> None:
-    """Raise `InvalidError` where an UPDATE of these columns lacks some that it has to set."""
+    """Raise `InvalidError` if an UPDATE does not set a watermark column that it must set."""
     if _policy(table) == "explicit" and not set(table.view.options.watermark_key) <= set(updated):
         raise InvalidError(
             f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', so an UPDATE has to set "
@@ -41,7 +41,7 @@ def refuse_unset(table: ChangedByKey, updated: Sequence[str]) -> None:
 def watermarks(
     table: ChangedByKey, old: pa.RecordBatch, updated: Sequence[str] = ()
 ) -> Mapping[str, pa.Array]:
-    """The watermark column of versions in the place of `old`; none where it is copied, or set."""
+    """The watermark columns of versions that replace `old`. Empty if they are copied or set."""
     columns = table.view.options.watermark_key
     if _policy(table) != "statement-time" or set(columns) & set(updated):
         return {}
@@ -49,7 +49,7 @@ def watermarks(
     (name,) = columns
     type_ = table.view.schema.field(name).type
     assert isinstance(type_, AtomicType)
-    # No more digits than the column has.
+    # The column's precision.
     step = 10 ** (9 - (type_.precision or 0))
     began = pa.scalar(table.began_ns // step * step, pa.timestamp("ns"))
     ticks = began.cast(pa.timestamp(type_.to_arrow().unit)).cast(pa.int64())

@@ -1,7 +1,7 @@
-"""Tables as views in a connection of DuckDB that somebody else keeps.
+"""Tables as views in a DuckDB connection of the caller.
 
-Files that need no merge are read by DuckDB's own Parquet reader; all other rows come through a
-dataset, of which DuckDB asks the columns and conditions that a query needs.
+DuckDB's own Parquet reader reads files that need no merge. All other rows come through a dataset,
+to which DuckDB pushes the columns and conditions of a query.
 
 >>> con = duckdb.connect()                                              # doctest: +SKIP
 >>> kt.duckdb.register(con, lake)                                       # doctest: +SKIP

@@ -1,6 +1,7 @@
-"""What DuckDB asks of a dataset, cut into what a scan takes over and what Arrow does.
+"""Splits the conditions that DuckDB pushes down between a scan and Arrow.
 
-DuckDB does not look again at the conditions that it hands on: each has to be met, as DuckDB would.
+DuckDB does not evaluate conditions that it pushes down again, so each of them must be applied with
+DuckDB's semantics.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _LOG = logging.getLogger("keytide.plan")
 
 @dataclass(frozen=True)
 class Asked:
-    """The conditions of a query on a table, all of which have to hold."""
+    """The conditions of a query on a table, all of which must be true."""
 
     pushed: Predicate | None = None
-    """What a scan looks at, of rows too."""
+    """The condition that a scan applies, also to rows."""
     left: pc.Expression | None = None
-    """What is to be asked of the rows that it gives."""
+    """The condition that remains to be applied to its rows."""
 
     @classmethod
     def of(cls, filter: pc.Expression | None, fields: Sequence[Field], table: str) -> Asked:
-        """The conditions of an expression of Arrow over some columns."""
+        """The conditions in an Arrow expression over some columns."""
         by_name = {field.name: field for field in fields}
         pushed, left = [], []
         for term in [] if filter is None else terms_of_arrow(filter):
@@ -54,6 +55,6 @@ def _read(term: pc.Expression, fields: Mapping[str, Field], table: str) -> Predi
         predicate = predicate_of(term, tuple(fields.values()), table)
     except KeytideError:
         return None
-    # DuckDB heeds trailing blanks, which are none of a CHAR's value to a scan.
+    # DuckDB respects trailing blanks, but a scan ignores them in a CHAR.
     is_padded = any(fields[name].type.root == "CHAR" for name in columns_of(predicate))
     return None if is_padded else predicate

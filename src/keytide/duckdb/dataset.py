@@ -1,4 +1,4 @@
-"""Rows as datasets of Arrow, which DuckDB asks for the columns and rows that a query needs."""
+"""Rows as Arrow datasets, to which DuckDB pushes the columns and conditions of a query."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from keytide.types import Field
 __all__ = ["MadeRows", "Narrowed", "TableRows"]
 
 Narrowed: TypeAlias = "Callable[[Sequence[str], Predicate | None], RowSource]"
-"""The scan of some columns, and of the rows that meet a predicate."""
+"""Creates the scan of some columns and of the rows that match a predicate."""
 
 
 class MadeRows(ds.Dataset):
-    """Rows that are made anew for each query."""
+    """Rows that are computed for each query."""
 
-    # Nothing of the class above is made: it is there for DuckDB to know what it may call.
+    # The base class is not initialized. It only tells DuckDB which methods it can call.
     def __init__(self, schema: pa.Schema, made: Callable[[], Iterable[pa.RecordBatch]]) -> None:
         self._schema = schema
         self._made = made
@@ -42,13 +42,13 @@ class MadeRows(ds.Dataset):
         filter: pc.Expression | None = None,
         **hints: Any,
     ) -> Scanned:
-        """The rows of a query. What it says of the size of batches is left to what makes them."""
+        """The rows of a query. Hints about the batch size are ignored."""
         del hints
         return Scanned(self._made, _picked(self._schema, columns), filter)
 
 
 class TableRows(ds.Dataset):
-    """The rows of a table, narrowed down to what a query needs before they are read."""
+    """The rows of a table, restricted to what a query needs before they are read."""
 
     def __init__(self, table: str, fields: Sequence[Field], narrowed: Narrowed) -> None:
         self._table = table
@@ -57,7 +57,7 @@ class TableRows(ds.Dataset):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, nullable ones all."""
+        """The columns, all nullable."""
         return pa.schema([pa.field(f.name, f.type.to_arrow()) for f in self._fields])
 
     def scanner(
@@ -88,14 +88,14 @@ class TableRows(ds.Dataset):
 
 @dataclass(frozen=True)
 class Scanned:
-    """Rows that a query asked for, of which `left` is asked yet."""
+    """The rows of a query, to which the condition `left` must still be applied."""
 
     made: Callable[[], Iterable[pa.RecordBatch]]
     schema: pa.Schema
     left: pc.Expression | None
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows, read as they are taken."""
+        """The rows, read lazily."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Plain files by DuckDB's own Parquet reader, as text of SQL."""
+"""SQL that reads plain files with DuckDB's own Parquet reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from keytide.types import AtomicType, Field
 __all__ = ["DEAD_ROWS", "dead_rows", "name", "plain_query", "split_for_duckdb", "text"]
 
 DEAD_ROWS = pa.schema({"file": pa.uint64(), "row": pa.int64()})
-"""The columns of what tells dead rows: which of the files, and where in it."""
+"""The columns that identify a deleted row: the number of the file, and the position in it."""
 
 _PLACES = ("file_index", "file_row_number")
 _PATTERNS = frozenset("*?[]\\")
@@ -46,8 +46,8 @@ def split_for_duckdb(scan: Scan) -> PlainSplit:
 
 
 def _reads(type_: AtomicType) -> bool:
-    """Whether DuckDB's own reader reads a stored type as a table's reader does."""
-    # Nanoseconds are stored as INT96, of which DuckDB reads microseconds.
+    """Whether DuckDB's own reader reads a stored type as Keytide does."""
+    # Nanoseconds are stored as INT96, which DuckDB reads as microseconds.
     return not (type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (type_.precision or 0) > 6)
 
 
@@ -58,9 +58,9 @@ def plain_query(
     columns: Sequence[tuple[Field, str]],
     dead: str,
 ) -> str:
-    """A query of some columns, each with its type as DuckDB has it, in files of a shape.
+    """A query of some columns, each with its DuckDB type, in files of one shape.
 
-    `dead` names what has the dead rows of the files, see `DEAD_ROWS`.
+    `dead` is the name of the relation with the deleted rows, see `DEAD_ROWS`.
     """
     stored = stored_fields(view, shape, [field for field, _ in columns])
     shown = [
@@ -83,7 +83,7 @@ def plain_query(
 
 
 def dead_rows(view: TableView, files: Sequence[PlannedFile]) -> Iterator[pa.RecordBatch]:
-    """The dead rows of files, in batches with the columns of `DEAD_ROWS`. Raises `DataError`."""
+    """The deleted rows of files, in batches with the columns of `DEAD_ROWS`. Raises `DataError`."""
     for number, file in enumerate(files):
         if file.dead_rows is not None:
             rows = dead_positions(view.store, file.dead_rows)
@@ -92,22 +92,23 @@ def dead_rows(view: TableView, files: Sequence[PlannedFile]) -> Iterator[pa.Reco
 
 
 def _value(old: Field | None) -> str:
-    """What stands for a stored column in a query."""
+    """The expression for a stored column in a query."""
     if old is None:
         return "NULL"
     column = f"stored.{name(old.name)}"
     if not has_floats(old.type):
         return column
-    # DuckDB asks the bounds of row groups, too. NaN is none of Parquet's bounds and the largest
-    # number to DuckDB, which would pass over it; of a CASE it infers no bounds.
+    # DuckDB also evaluates conditions on row-group bounds. NaN is not included in Parquet's bounds,
+    # but DuckDB treats it as the largest number, so it would skip row groups that contain NaN. It
+    # infers no bounds for a CASE.
     return f"CASE WHEN {column} IS NULL THEN NULL ELSE {column} END"
 
 
 def name(value: str) -> str:
-    """A name as SQL of DuckDB has it."""
+    """A name in DuckDB's SQL."""
     return '"' + value.replace('"', '""') + '"'
 
 
 def text(value: str) -> str:
-    """A text as SQL has it."""
+    """A string in SQL."""
     return "'" + value.replace("'", "''") + "'"

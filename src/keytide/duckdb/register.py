@@ -1,4 +1,4 @@
-"""Tables of a lake as views in somebody's connection of DuckDB."""
+"""Registers the tables of a lake as views in a DuckDB connection."""
 
 from __future__ import annotations
 
@@ -34,23 +34,27 @@ def register(
     *,
     fresh: bool = False,
 ) -> list[str]:
-    """Make tables of a lake views `database.table` of a connection; the names of the views.
+    """Register tables of a lake as views `database.table`. Returns the names of the views.
 
-    All tables of the lake, external ones too, and those of what is attached with a format whose
-    keys were given to `Lake.attach`; or the `tables` that are named. The views of a database are in
-    one in memory that is attached under its name, so nothing of them is stored in a file of
-    DuckDB's, and they are for this connection: cursors of it register again. A query reads the
-    columns that it needs, and its conditions leave out files and rows before they are merged.
+    - `tables` are the tables to register. By default these are all tables of the lake, including
+      external ones, and those of attachments with a format whose keys were given to `Lake.attach`.
+    - `fresh` makes each query read the current state of the table. All rows are then streamed. A
+      query that mentions a table twice can see two snapshots of it. The columns stay those at the
+      time of the registration.
 
-    Every query reads what the table was when it was registered, until the lake is registered again,
-    which also takes away views of tables that are gone. Files that need no merge are read by
-    DuckDB's own Parquet reader, which looks at no checksums. With `fresh` each query reads the
-    table as it is by then, and everything comes through a stream; a query that names a table twice
-    may see two snapshots of it, and columns stay those of the registration.
+    By default, every query reads the state of the table when it was registered, until you register
+    the lake again. Registering again also removes views of tables that no longer exist. DuckDB's
+    own Parquet reader reads files that need no merge, without verifying checksums. A query reads
+    only the columns that it needs, and its conditions skip files and rows before they are merged.
 
-    Raises `InvalidError` for columns that SQL cannot tell apart, and where the connection has
-    something else under such a name; `NotFoundError` for a table that is not there, and what
-    `scan` raises. A query raises errors of DuckDB, with the text of what reading raises.
+    The views of a database are in an in-memory database that is attached under its name, so nothing
+    is stored in a DuckDB file. They exist only in this connection. A cursor of it must register
+    them again.
+
+    Raises `InvalidError` for columns that SQL cannot distinguish, and when the connection already
+    uses such a name for something else. Raises `NotFoundError` for a table that does not exist, and
+    what `scan` raises. A query raises DuckDB errors, which contain the message of errors in
+    reading.
     """
     names = _names(lake) if tables is None else list(dict.fromkeys(tables))
     scans = {each: lake.table(each).scan() for each in names}
@@ -85,7 +89,7 @@ class _Views:
     lake: Lake
 
     def make(self, table: str, scan: _AnyScan, fresh: bool) -> None:
-        """Make the view of a table, or make it anew. Raises `InvalidError`."""
+        """Create or replace the view of a table. Raises `InvalidError`."""
         split = None if fresh else _split(scan)
         look = partial(_look, self.lake, table) if fresh else lambda: scan
         try:
@@ -100,7 +104,7 @@ class _Views:
             raise _refused(table, f"DuckDB says: {error}") from error
 
     def drop_others(self, names: Sequence[str]) -> None:
-        """Take away the views that were made of this lake, but some."""
+        """Remove the views of this lake, except some."""
         made = self.con.execute(
             "SELECT database_name, schema_name, view_name FROM duckdb_views() WHERE comment = ?",
             [self._comment],
@@ -114,7 +118,7 @@ class _Views:
         return f"a table of {self.lake.uri}, by keytide"
 
     def _place(self, table: str) -> str:
-        """The name of a table's view, in a database in memory. Raises `InvalidError`."""
+        """The name of a table's view, in an in-memory database. Raises `InvalidError`."""
         database, _, view = table.partition(".")
         taken = self.con.execute(_TAKEN, [database, database]).fetchall()
         if taken:
@@ -123,7 +127,7 @@ class _Views:
         return f"{name(database)}.main.{name(view)}"
 
     def _streamed(self, table: str, scan: _AnyScan, look: Callable[[], _AnyScan]) -> str:
-        """A query of all rows of the scan that a look gives, through a dataset."""
+        """A query of all rows of the scan that `look` returns, through a dataset."""
 
         def narrowed(columns: Sequence[str], where: Predicate | None) -> _AnyScan:
             return _narrowed(look(), columns, where)
@@ -134,7 +138,7 @@ class _Views:
         return f"SELECT {columns} FROM {source}"
 
     def _divided(self, table: str, scan: Scan, split: PlainSplit) -> str:
-        """A query of plain files, and of the other rows where there are some."""
+        """A query of plain files and, if there are any, of the other rows."""
         others = OtherRows.of(scan, split)
         streamed = self._streamed(table, scan, lambda: others)
         types = [row[1] for row in self.con.execute(f"DESCRIBE {streamed}").fetchall()]
@@ -163,8 +167,8 @@ def _narrowed(scan: _AnyScan, columns: Sequence[str], where: Predicate | None) -
 
 
 def _split(scan: _AnyScan) -> PlainSplit | None:
-    """The plain files of a scan and the others; None where all rows are to be streamed."""
-    # A condition that a table has by itself, on the age of rows, is one that scans know to ask.
+    """The plain files of a scan and the others. None if all rows must be streamed."""
+    # A condition that belongs to the table, on the age of rows, can only be applied by a scan.
     if not isinstance(scan, Scan) or scan.predicate is not None:
         return None
     split = split_for_duckdb(scan)

@@ -1,1 +1,1 @@
-"""Tables whose names and places a metastore keeps: AWS Glue or a Hive Metastore."""
+"""Tables that are registered in a metastore: AWS Glue or a Hive Metastore."""

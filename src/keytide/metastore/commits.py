@@ -1,4 +1,4 @@
-"""Commits of tables that a metastore lists: those of the file system."""
+"""Commits of tables in a metastore, which are file system commits."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ __all__ = ["RegisteredCommits"]
 
 @dataclass(frozen=True)
 class RegisteredCommits(FolderCommits):
-    """The creation of `snapshot/snapshot-N` is the commit; the metastore is told of new columns."""
+    """Creating `snapshot/snapshot-N` is the commit. New columns are reported to the metastore."""
 
     registry: Registry
     database: str
     table: str
 
     def altered(self, store: Store, schema: TableSchema) -> None:
-        """See `Commits`. Warns where the metastore cannot be told: the table is altered then."""
+        """See `Commits`.
+
+        Warns if the metastore cannot be updated, because the table is already altered.
+        """
         if branch_of(store) != paths.MAIN_BRANCH:
             return
         try:

@@ -1,7 +1,7 @@
-"""A table of Apache Paimon as metastores describe it.
+"""The description of an Apache Paimon table in a metastore.
 
-The words are those of Paimon's own catalog, by which it, and engines that go by it, tell its tables
-from others: classes of its connector for Hive, and a few parameters.
+It uses the same values as Paimon's own catalog, by which Paimon and compatible engines recognize
+its tables: class names of its Hive connector, and a few parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column; `type` is a text in Hive's words."""
+    """A column. `type` is a Hive type name."""
 
     name: str
     type: str
@@ -34,7 +34,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Description:
-    """What a metastore is told of a table."""
+    """The description of a table for a metastore."""
 
     location: str
     columns: tuple[Column, ...]
@@ -43,9 +43,9 @@ class Description:
 
     @classmethod
     def of(cls, schema: TableSchema, location: str) -> Description:
-        """The description of a table that lies somewhere.
+        """The description of a table at a location.
 
-        Partitions are not told apart: that is done by the files of the table alone.
+        It does not list partitions, which are defined by the table's files alone.
         """
         columns = (
             Column(each.name, hive_type(each.type), each.description) for each in schema.fields

@@ -1,4 +1,4 @@
-"""AWS Glue's Data Catalog as a metastore, asked by the library boto3."""
+"""AWS Glue's Data Catalog as a metastore, using the library boto3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keytide.metastore.registry import RegisteredDatabase, RegisteredTable
 
 __all__ = ["GlueRegistry"]
 
-# What a table can be registered anew with, of all that Glue tells of it.
+# The attributes in Glue's response that can be sent back in an update.
 _INPUT = (
     "Name", "Description", "Owner", "LastAccessTime", "LastAnalyzedTime", "Retention",
     "StorageDescriptor", "PartitionKeys", "ViewOriginalText", "ViewExpandedText", "TableType",
@@ -25,9 +25,9 @@ _INPUT = (
 
 @dataclass(frozen=True)
 class GlueRegistry:
-    """The catalog of an account, that of the credentials where `account` is none. See `Registry`.
+    """The catalog of an account, by default that of the credentials. See `Registry`.
 
-    `settings` are arguments of boto3's client; what they leave out comes from the environment.
+    `settings` are arguments of boto3's client. Other settings come from the environment.
     """
 
     account: str | None = None
@@ -62,7 +62,7 @@ class GlueRegistry:
         return self._unless_taken(doing, "create_database", DatabaseInput=told)
 
     def drop_database(self, name: str) -> bool:
-        """See `Registry`. Glue would drop the tables along, so they are looked for."""
+        """See `Registry`. Glue would drop the tables too, so this checks for tables first."""
         if self.tables(name):
             return False
         self._if_there(f"drop database {name}", "delete_database", Name=name)
@@ -113,7 +113,10 @@ class GlueRegistry:
         self._if_there(doing, "delete_table", DatabaseName=database, Name=name)
 
     def rename_table(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
-        """See `Registry`. In two steps: for a moment, or where the second fails, both are there."""
+        """See `Registry`.
+
+        Not atomic: for a moment, or if the second step fails, both names exist.
+        """
         known = self._known(*old)
         if not self._created(new[0], {**known, "Name": new[1]}):
             return False
@@ -140,7 +143,7 @@ class GlueRegistry:
         return None if found is None else found["Table"]
 
     def _known(self, database: str, name: str) -> dict[str, Any]:
-        """What a table was registered with. Raises `NotFoundError`."""
+        """The registered attributes of a table. Raises `NotFoundError`."""
         found = self._table(database, name)
         if found is None:
             raise NotFoundError(
@@ -179,7 +182,7 @@ class GlueRegistry:
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
-        """A block whose errors of boto3 say what to do."""
+        """A context that converts errors of boto3 to errors that say how to fix them."""
         exceptions = library("botocore.exceptions", "glue", "AWS Glue")
         try:
             yield
@@ -192,7 +195,7 @@ class GlueRegistry:
 
 @cache
 def _client(settings: tuple[tuple[str, str], ...]) -> Any:
-    """One client for all tables: it is costly to make, and threads may share it."""
+    """One client for all tables: creating it is expensive, and threads can share it."""
     boto3 = library("boto3", "glue", "AWS Glue")
     return boto3.client("glue", **dict(settings))
 

@@ -1,4 +1,4 @@
-"""A Hive Metastore, asked over Thrift by the library pymetastore."""
+"""A Hive Metastore over Thrift, using the library pymetastore."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CATALOG = "hive"
 class HiveRegistry:
     """A metastore at `host` and `port`. See `Registry`.
 
-    Each call has a connection of its own, so that threads share nothing.
+    Each call uses its own connection, so that threads share nothing.
     """
 
     host: str
@@ -67,7 +67,7 @@ class HiveRegistry:
         with self._asked(f"drop database {name}") as hive:
             try:
                 _if_there(lambda: hive.drop_database(name, False, False))
-            except _types().InvalidOperationException:  # tables are in it
+            except _types().InvalidOperationException:  # it contains tables
                 return False
         return True
 
@@ -92,7 +92,7 @@ class HiveRegistry:
         """See `Registry`."""
         made = _new_table(database, name, description)
         with self._asked(f"create table {database}.{name}") as hive:
-            # What a metastore says of a missing database differs by release.
+            # The response for a missing database differs between releases.
             if _if_there(lambda: hive.get_database(database)) is None:
                 raise NotFoundError(f"database {database} is not in {self.uri}; make it first")
             return _unless_taken(lambda: hive.create_table(made))
@@ -111,7 +111,7 @@ class HiveRegistry:
             _if_there(lambda: hive.drop_table(database, name, False))
 
     def rename_table(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
-        """See `Registry`. A metastore may move the files of a table along."""
+        """See `Registry`. A metastore can also move the files of a table."""
         with self._asked(f"rename table {'.'.join(old)}") as hive:
             known = self._known(hive, *old)
             if _table(hive, *new) is not None:
@@ -130,7 +130,7 @@ class HiveRegistry:
 
     @contextmanager
     def _asked(self, doing: str) -> Iterator[Any]:
-        """A block with a connection, whose errors say what to do."""
+        """A context with a connection, whose errors say how to fix them."""
         thrift = library("thrift.Thrift", "hive", "a Hive Metastore")
         types = _types()
         try:
@@ -183,7 +183,7 @@ def _unless_taken(call: Callable[[], object]) -> bool:
 
 
 def _table(hive: Any, database: str, name: str) -> Any:
-    # Metastores of release 4 answer this request alone.
+    # Metastores of release 4 support only this request.
     asked = _types().GetTableRequest(dbName=database, tblName=name)
     found = _if_there(lambda: hive.get_table_req(asked))
     return None if found is None else found.table

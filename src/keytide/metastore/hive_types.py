@@ -1,4 +1,4 @@
-"""Types of columns in Hive's words, as Apache Paimon's catalog has them."""
+"""Hive type names of columns, as in Apache Paimon's catalog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VARCHAR_LENGTH_MAX = 65_535
 
 
 def hive_type(type_: DataType) -> str:
-    """The text of a type. Hive knows no lengths of bytes and no time of day, which is a text."""
+    """The Hive type name. Hive has no lengths of bytes, and a time of day is a string."""
     match type_:
         case ArrayType():
             return f"array<{hive_type(type_.element)}>"

@@ -1,4 +1,4 @@
-"""From an address and options to the warehouse of a metastore."""
+"""Opens the warehouse of a metastore from an address and options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GLUE, _HIVE = "glue://", "thrift://"
 _WAREHOUSE, _ENDPOINT = "warehouse", "glue.endpoint"
 _HIVE_PORT = 9083
 _ACCOUNT = re.compile(r"\d{12}")
-# What boto3 calls the options of the object store that Glue needs as well.
+# boto3's names for options of the object store that Glue also needs.
 _SHARED = {
     "region": "region_name",
     "access_key_id": "aws_access_key_id",
@@ -31,18 +31,18 @@ _SHARED = {
 
 
 def is_metastore_address(address: str) -> bool:
-    """Whether an address is that of a metastore, and not of files."""
+    """Whether an address is that of a metastore."""
     return address.startswith((_GLUE, _HIVE))
 
 
 def open_metastore_warehouse(
     address: str, options: Mapping[str, str] | None, copies: CacheFolder | None
 ) -> MetastoreWarehouse:
-    """The warehouse of a metastore; nothing is asked yet.
+    """The warehouse of a metastore. No request is sent yet.
 
-    `warehouse` among the options is where new databases lie, `glue.endpoint` another service than
-    that of the region; others are those of the tables' object store. Raises `InvalidError`, and
-    `SetupError` without the client library.
+    The option `warehouse` is the location of new databases, and `glue.endpoint` replaces the
+    service of the region. Other options are those of the tables' object store. Raises
+    `InvalidError`, and `SetupError` without the client library.
     """
     given = dict(options or {})
     root = _root(given.pop(_WAREHOUSE, None))
@@ -84,7 +84,7 @@ def _glue(address: str, options: dict[str, str]) -> GlueRegistry:
 
 
 def _root(given: str | None) -> str | None:
-    """Where new databases lie, as an address."""
+    """The location of new databases, as an address."""
     if not given:
         return None
     if takes_options(given) or given.startswith("file:"):

@@ -1,8 +1,8 @@
-"""What a metastore keeps of databases and tables, and what may be asked of it.
+"""The interface of metastores: databases, tables, and the operations on them.
 
-A metastore knows names, places and a description of each table. What the table really is, its
-schemas and snapshots among it, lies in its folder, as Apache Paimon has it. AWS Glue is one
-implementation of `Registry`, a Hive Metastore another.
+A metastore stores the names, locations and a description of tables. The table itself, with its
+schemas and snapshots, is in its folder, as in Apache Paimon. AWS Glue and a Hive Metastore are
+implementations of `Registry`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["RegisteredDatabase", "RegisteredTable", "Registry"]
 
 @dataclass(frozen=True)
 class RegisteredDatabase:
-    """A database: where its new tables are to lie, if it says so, and what is said of it."""
+    """A database, with the location for its new tables, if set, and its comment."""
 
     name: str
     location: str | None
@@ -27,11 +27,11 @@ class RegisteredDatabase:
 
 @dataclass(frozen=True)
 class RegisteredTable:
-    """A table, of whatever engine."""
+    """A table of any engine."""
 
     name: str
     kind: str
-    """`MANAGED_TABLE`, whose files go with it, `EXTERNAL_TABLE`, or another word."""
+    """`MANAGED_TABLE`, whose files are deleted with it, `EXTERNAL_TABLE`, or another value."""
     location: str | None
     input_format: str | None
     parameters: Mapping[str, str]
@@ -40,8 +40,8 @@ class RegisteredTable:
 class Registry(Protocol):
     """A metastore. Names are in lower case.
 
-    Pickles, and may be shared between threads. Methods raise `DataError`, which names what to do,
-    where the metastore does not answer or refuses.
+    Can be pickled, and shared between threads. Methods raise `DataError`, which says how to fix it,
+    if the metastore does not answer or refuses the request.
     """
 
     @property
@@ -54,23 +54,23 @@ class Registry(Protocol):
         ...
 
     def database(self, name: str) -> RegisteredDatabase | None:
-        """A database; None where there is none."""
+        """A database, None if it does not exist."""
         ...
 
     def create_database(self, database: RegisteredDatabase) -> bool:
-        """Register a database: atomic; False where there is one of that name."""
+        """Register a database. Atomic. False if the name is taken."""
         ...
 
     def drop_database(self, name: str) -> bool:
-        """Forget a database without tables; False where there are some."""
+        """Remove a database without tables. False if there are tables."""
         ...
 
     def tables(self, database: str) -> Sequence[RegisteredTable]:
-        """The tables of a database; none where there is no such database."""
+        """The tables of a database, empty if it does not exist."""
         ...
 
     def table(self, database: str, name: str) -> RegisteredTable | None:
-        """A table; None where there is none."""
+        """A table, None if it does not exist."""
         ...
 
     def create_table(self, database: str, name: str, description: Description) -> bool:
