@@ -1,1 +1,1 @@
-"""What happened to a table between two snapshots, as rows with their kinds."""
+"""What changed in a table between two snapshots, as rows with their kinds."""

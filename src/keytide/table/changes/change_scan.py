@@ -1,4 +1,4 @@
-"""Changes: what happened to a table after one snapshot up to another one."""
+"""Reads the changes of a table after one snapshot up to another one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from keytide.types import Field, parse_sql_type
 __all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode", "full_rows"]
 
 MODES = ("diff", "delta", "changelog")
-"""How changes are found: by comparing, as rows were written, as they were stored to be told."""
+"""How changes are found: by comparing snapshots, as rows were written, or from stored
+changelogs.
+"""
 
 ChangesTask: TypeAlias = "DiffTask | FilesTask | IndexedDiffTask"
 
@@ -42,7 +44,7 @@ _KIND_FIELD = Field(-1, ROW_KIND, parse_sql_type("STRING NOT NULL"))
 
 @dataclass(frozen=True)
 class ChangesExplanation:
-    """How changes will be found, told without reading data."""
+    """How changes will be found, computed without reading data."""
 
     table: str
     mode: str
@@ -67,7 +69,7 @@ class ChangesExplanation:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two states of a table, whose rows are compared by some columns; None: by all."""
+    """Two states of a table. Rows are compared by the given columns. None: by all columns."""
 
     before: TableState
     after: TableState
@@ -85,7 +87,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Told:
-    """Commits whose rows are told one after the other."""
+    """Commits whose rows are emitted one after the other."""
 
     view: TableView
     commits: tuple[Commit, ...]
@@ -97,9 +99,9 @@ class Told:
 
 @dataclass(frozen=True)
 class Changes(RowSource):
-    """What happened after snapshot `start_id` up to `end_id`, as rows with their `_row_kind`.
+    """The changes after snapshot `start_id` up to `end_id`, as rows with their `_row_kind`.
 
-    Lazy: nothing is read before it is asked for. Stays with its snapshots.
+    Lazy: nothing is read until it is needed. Stays pinned to its snapshots.
     """
 
     source: Compared | Told
@@ -114,7 +116,7 @@ class Changes(RowSource):
 
     @property
     def view(self) -> TableView:
-        """The table as the rows are shown, by the schema of the end."""
+        """The table as the rows are shown, with the schema of the end."""
         return self.source.view
 
     @property
@@ -126,16 +128,16 @@ class Changes(RowSource):
     def fields(self) -> tuple[Field, ...]:
         """The columns of the result: `_row_kind` and those of the table."""
         columns = self.view.schema.fields
-        if self.mode != "diff":  # what is told of a delete may lack a value
+        if self.mode != "diff":  # a delete may lack values
             columns = tuple(replace(f, type=f.type.with_nullable(True)) for f in columns)
         return (_KIND_FIELD, *columns)
 
     @cached_property
     def plan(self) -> Sequence[ChangesTask]:
-        """What will be read, decided from metadata alone.
+        """What will be read, from metadata alone.
 
-        Raises `DataError` for torn metadata, `UnsupportedError` for a table that this release
-        cannot read.
+        Raises `DataError` for damaged metadata, and `UnsupportedError` for a table that this
+        release cannot read.
         """
         refuse_forked_child()
         reason = self.view.kind.why_not_readable(self.view.options)
@@ -147,19 +149,19 @@ class Changes(RowSource):
         return self.source.plan()
 
     def tasks(self) -> Sequence[ChangesTask]:
-        """The work as picklable tasks, whose rows come in their order.
+        """The work as picklable tasks, in the order of their rows.
 
-        Tasks of different lanes have no key in common, so each lane may be carried out by itself.
-        Raises as `plan`.
+        Tasks of different lanes have no key in common, so each lane can run separately. Raises like
+        `plan`.
         """
         return self.plan
 
     def count(self) -> int:
-        """The number of rows. Raises as `to_batches`."""
+        """The number of rows. Raises like `to_batches`."""
         return sum(frame.height for frame in self._frames())
 
     def explain(self) -> ChangesExplanation:
-        """How the changes will be found. Reads no data. Raises as `plan`."""
+        """How the changes will be found. Reads no data. Raises like `plan`."""
         files = [file.meta for task in self.plan for file in task.files]
         return ChangesExplanation(
             table=self.view.name,
@@ -181,20 +183,21 @@ def changes_of(
     schema: TableSchema | None = None,
     columns: Collection[str] | None = None,
 ) -> Changes:
-    """What happened after `start` up to `end`, as `Table.changes` says.
+    """The changes after `start` up to `end`, as described in `Table.changes`.
 
-    Rows have the columns of `schema`, one of the table's, in place of those of the end. Where only
-    some `columns` will be shown, a difference leaves out changes of nothing but others.
+    Rows have the columns of `schema`, one of the table's schemas, instead of those of the end. If
+    only some `columns` will be shown, a difference leaves out changes that affect only other
+    columns.
     """
     check_mode(table, mode)
-    if end is None:  # one that is given is a snapshot, which needs no look
+    if end is None:  # a given end is a snapshot, which is found without checking the latest
         table = table.pinned()
     last, own = _end(table, end, must_exist=mode == "diff")
     schema = own if schema is None else schema
     first, start_id = _start(table, start, must_exist=mode == "diff")
     end_id = 0 if last is None else last.id
     if start_id > end_id:
-        table.metadata.snapshot(start_id)  # where it is not there at all, that is what is wrong
+        table.metadata.snapshot(start_id)  # if it does not exist at all, this error is more useful
         raise InvalidError(
             f"table {table.name}: changes after snapshot {start_id} up to {end_id}: the start "
             f"lies behind the end; give the earlier one first"
@@ -215,11 +218,11 @@ def full_rows(
     schema: TableSchema | None = None,
     columns: Collection[str] | None = None,
 ) -> Changes:
-    """The rows of a snapshot, as the changes that a reader of a mode begins with.
+    """The rows of a snapshot, as the changes that a reader of a mode starts with.
 
-    Where a mode tells rows when they are written, the first ones too are told before a compaction
-    shows them to other readers: afterwards nobody would. Where it tells them when they are
-    compacted, the others are not among the first. `schema` and `columns` as in `changes_of`.
+    If a mode emits rows when they are written, the first rows include those that no compaction has
+    shown to other readers yet. Otherwise nobody would emit them. If a mode emits rows when they are
+    compacted, these rows are not included. `schema` and `columns` as in `changes_of`.
     """
     found = changes_of(table, 0, snapshot_id, schema=schema, columns=columns)
     if mode == "diff":
@@ -232,7 +235,7 @@ def full_rows(
 
 
 def check_mode(table: StoredTable, mode: str) -> None:
-    """Raise `InvalidError` for a mode that there is not."""
+    """Raise `InvalidError` for an unknown mode."""
     if mode not in MODES:
         raise InvalidError(
             f"table {table.name}: mode is {mode!r}; expected one of {', '.join(map(repr, MODES))}"
@@ -242,7 +245,7 @@ def check_mode(table: StoredTable, mode: str) -> None:
 def _end(
     table: StoredTable, end: int | str | None, *, must_exist: bool
 ) -> tuple[Snapshot | None, TableSchema]:
-    """The snapshot up to which changes are told, and the schema in which."""
+    """The snapshot up to which changes are emitted, and the schema of the rows."""
     if end is None:
         return table.metadata.latest_snapshot(), table.schema
     if must_exist or isinstance(end, str) or end <= 0:
@@ -255,7 +258,10 @@ def _end(
 def _start(
     table: StoredTable, start: int | str, *, must_exist: bool
 ) -> tuple[Snapshot | None, int]:
-    """The snapshot after which changes are told, and its id; what was written later may be all."""
+    """The snapshot after which changes are emitted, and its id.
+
+    None if changes start with the first write.
+    """
     if must_exist or isinstance(start, str) or start <= 0:
         found = _snapshot(table, start, "start")
         return found, 0 if found is None else found.id
@@ -277,12 +283,14 @@ def _compared(
     table: StoredTable, first: Snapshot | None, last: Snapshot | None, schema: TableSchema,
     columns: frozenset[str] | None,
 ) -> Compared:  # fmt: skip
-    """A snapshot by its own schema, the state before all by that of the end, and the end."""
+    """The start with its own schema (the state before the first snapshot: with that of the end),
+    and the end.
+    """
     if first is not None and last is not None and table.view(schema).options.merges_on_read:
         first, last = _without_compactions(table.metadata, first, last)
     known = table.in_kind_at(schema, last)
     own = known if first is None else table.metadata.schema(first.schema_id)
-    before = table.state(own, first)  # first, for the files of the end are derived from it
+    before = table.state(own, first)  # first, because the files of the end are derived from it
     after = table.state(schema, last)
     return Compared(after if _was_converted(table, before, after) else before, after, columns)
 
@@ -290,10 +298,11 @@ def _compared(
 def _without_compactions(
     metadata: TableMetadata, first: Snapshot, last: Snapshot
 ) -> tuple[Snapshot, Snapshot]:
-    """Two snapshots that show the same rows and have more of their files in common.
+    """Two snapshots that show the same rows and have more files in common.
 
-    Compactions change files and no rows, as far as readers look at all files: those that came right
-    after the first one, and the last ones, would have all that they wrote compared.
+    Compactions change files but no rows, for readers of all files. Without this step, everything
+    that compactions wrote immediately after the first snapshot, and as the last snapshots, would be
+    compared.
     """
     while first.id < last.id:
         following = _compaction(metadata, first.id + 1, last, like=first)
@@ -311,7 +320,7 @@ def _without_compactions(
 def _compaction(
     metadata: TableMetadata, snapshot_id: int, last: Snapshot, like: Snapshot
 ) -> Snapshot | None:
-    """The snapshot of an id, if it is of a compaction under the same schema."""
+    """The snapshot with that id, if it is a compaction under the same schema."""
     found = last if snapshot_id == last.id else _there(metadata, snapshot_id)
     if found is None or found.schema_id != like.schema_id:
         return None
@@ -327,7 +336,7 @@ def _there(metadata: TableMetadata, snapshot_id: int) -> Snapshot | None:
 
 
 def _was_converted(table: StoredTable, before: TableState, after: TableState) -> bool:
-    """Whether one state is what a conversion made of the other, so that it shows the same rows."""
+    """Whether one state is the result of converting the other, so that it shows the same rows."""
     made = after.snapshot
     if before.view.kind is after.view.kind or made is None:
         return False
@@ -349,9 +358,10 @@ def _told(
 
 
 def _emitted(state: TableState) -> TableState:
-    """The state with the files alone whose rows the changelog has emitted so far.
+    """The state with only those files whose rows the changelog has emitted until now.
 
-    Changelogs that writes store add up to no files: for them, and where there is none, all files.
+    Changelogs stored by writes do not correspond to a set of files. For them, and without a
+    changelog, all files.
     """
     options = state.view.options
     if state.snapshot is None or not options.compactions_tell:

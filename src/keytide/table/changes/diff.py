@@ -1,9 +1,9 @@
-"""The difference between two snapshots, planned from metadata and carried out by key ranges.
+"""The difference between two snapshots, planned from metadata and computed by key ranges.
 
-Files that are live in both snapshots hold the same rows, so a lane of buckets is read only where
-the live files differ, and of these buckets only keys that occur in files which one of the
-snapshots has and the other has not. That holds where both snapshots are read alike; where an
-alteration in between says otherwise what becomes of stored rows, every key is compared.
+Files that are live in both snapshots contain the same rows. So a lane of buckets is read only if
+its live files differ, and only the keys in files that one snapshot has and the other does not. This
+is true if both snapshots are read in the same way. If an alteration in between changes how stored
+rows are merged, every key is compared.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ from keytide.table.state.view import TableView
 
 __all__ = ["DiffTask", "plan_diff"]
 
-# The keys of changed files are held while rows are read, in so much of the memory.
+# The keys of changed files are in memory while rows are read. They use at most this part of the
+# memory.
 _KEYS_SHARE = 8
 _KEY_BYTES = 64
-# Beside what is found, files are decoded, several at a time where a store is far.
+# In addition to what is found, files are decoded, several at a time if the store is remote.
 _SHARE_OF_FILE = 4
 
 
 @dataclass(frozen=True)
 class DiffTask:
-    """What leads from the rows before to those after, of one lane of buckets. Pickles.
+    """The changes of one lane of buckets between two snapshots. Picklable.
 
-    Keys that occur in none of the `changed` files have equal rows; None: any row may differ.
-    Rows differ where their `compared` columns do; None: any column.
+    Keys that are in none of the `changed` files have equal rows. None: any row may differ. Rows
+    differ if their `compared` columns do. None: any column.
     """
 
     before: Images
@@ -77,15 +78,15 @@ class DiffTask:
         return [file for bucket in buckets for file in bucket.files]
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The changes, in key order within a bucket; a pair of -U and +U is in one frame."""
+        """The changes, in key order within a bucket. A pair of -U and +U is in one frame."""
         key = self.view.schema.trimmed_primary_keys
         keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
-        # Both snapshots have most files in common, so what these have for the keys is found once.
+        # Both snapshots have most files in common, so the versions in these files are found once.
         found = None if keys is None else self._found(keys, memory_bytes // 2)
         before = self.before.runs(memory_bytes // 2, keys, found)
         after = self.after.runs(memory_bytes // 2, keys, found)
         for window in key_windows([*before, *after], key):
-            # A run that had no batch yet has no columns either.
+            # A run without a batch has no columns either.
             empty = next(frame for frame in window if frame.width).clear()
             then, now = (
                 pl.concat([empty, *(frame for frame in side if frame.width)])
@@ -96,7 +97,7 @@ class DiffTask:
                 yield with_shown_kind(told, self.view.schema.names)
 
     def _changed_keys(self, memory_bytes: int) -> pl.DataFrame | None:
-        """The keys in changed files, each once and in order, where they fit in the memory."""
+        """The keys in changed files, each once and sorted, if they fit in the memory."""
         if self.changed is None:
             return None
         key = self.view.schema.trimmed_primary_keys
@@ -108,7 +109,7 @@ class DiffTask:
         return found.unique().sort(key, nulls_last=False)
 
     def _found(self, keys: pl.DataFrame, memory_bytes: int) -> Found | None:
-        """What files have for the keys, where that fits in the memory."""
+        """The versions of the keys in files, if they fit in the memory."""
         files = {file.entry.identity: file for file in self.files}.values()
         rows = rows_in(memory_bytes, self.files, self.view.schema.fields)
         most = sum(min(file.meta.row_count, keys.height) for file in files)
@@ -118,10 +119,10 @@ class DiffTask:
 def plan_diff(
     before: TableState, after: TableState, compared: frozenset[str] | None = None
 ) -> list[DiffTask | FilesTask | IndexedDiffTask]:
-    """What leads from one snapshot to another one, as tasks of one lane of buckets each.
+    """The changes between two snapshots, as tasks for one lane of buckets each.
 
-    Rows have the columns of `after`, and differ where their `compared` columns do; None: any
-    column. Raises as `plan_files`.
+    Rows have the columns of `after`, and differ if their `compared` columns do. None: any column.
+    Raises the same errors as `plan_files`.
     """
     alike = are_read_alike(before.view, after.view)
     if alike:
@@ -134,14 +135,14 @@ def plan_diff(
         return [task for task in indexed if task.files]
     if not after.view.kind.keeps_versions:
         return [task for pair in pairs for task in _append_tasks(pair)]
-    # Of both snapshots the rows are compared that have not expired by now.
+    # In both snapshots, only rows that have not expired by now are compared.
     lifetime = Lifetime.of(after.view)
     made = (_diff_task(pair, lifetime, alike=alike) for pair in pairs)
     return [replace(task, compared=compared) for task in made if task is not None]
 
 
 def are_read_alike(before: TableView, after: TableView) -> bool:
-    """Whether files have the same rows under both, but for columns that one of them lacks."""
+    """Whether files have the same rows under both views, except for columns that one view lacks."""
     if before.schema == after.schema:
         return True
     was = {field.id: field.type for field in before.schema.fields}
@@ -159,7 +160,7 @@ def are_read_alike(before: TableView, after: TableView) -> bool:
 
 @dataclass(frozen=True)
 class _Side:
-    """What one of the snapshots has of a lane."""
+    """The files of a lane in one of the snapshots."""
 
     view: TableView
     entries: tuple[ManifestEntry, ...]
@@ -170,16 +171,16 @@ class _Side:
 
     @cached_property
     def shown(self) -> dict[Identity, PlannedFile]:
-        """The files that readers look at."""
+        """The files that readers use."""
         return {file.entry.identity: file for file in _files_of(self.plan())}
 
     @property
     def _is_plain(self) -> bool:
-        """Whether readers look at all rows of all files."""
+        """Whether readers use all rows of all files."""
         return not self.vector_files and self.view.options.merges_on_read
 
     def without(self, other: _Side) -> list[PlannedFile]:
-        """The files that the other one lacks, or whose dead rows are not the same there."""
+        """The files that the other side lacks, or that have other dead rows there."""
         if self._is_plain and other._is_plain:
             known = {entry.identity for entry in other.entries}
             own = tuple(entry for entry in self.entries if entry.identity not in known)
@@ -201,7 +202,7 @@ class _Pair:
 
 
 def _pairs(before: TableState, after: TableState, *, differing: bool) -> list[_Pair]:
-    """Both sides of each lane; with `differing` only where the files are not the same."""
+    """Both sides of each lane. With `differing`, only lanes whose files differ."""
     lane_of = lanes(after.view.schema, _bucket_counts(before, after))
     sides = [_by_lane(state, lane_of) for state in (after, before)]
     pairs = []
@@ -231,7 +232,7 @@ def _by_lane(state: TableState, lane_of: Callable[[bytes, int], Lane]) -> dict[L
 
 
 def _bucket_counts(*states: TableState) -> dict[bytes, set[int]]:
-    """The numbers of buckets of each partition in some states."""
+    """The numbers of buckets of each partition in the states."""
     counts: dict[bytes, set[int]] = {}
     for state in states:
         for partition, count in state.live.partition_buckets.items():
@@ -262,7 +263,7 @@ def _diff_task(pair: _Pair, lifetime: Lifetime | None, *, alike: bool) -> DiffTa
 
 
 def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
-    """A condition that holds for all keys in some files."""
+    """A condition that is true for all keys in the files."""
     fields = view.schema.trimmed_primary_key_fields()
     if any(is_out_of_order(file.entry, fields) for file in files):
         return None
@@ -278,7 +279,9 @@ def _indexed_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTa
 
 
 def _converted_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
-    """Of two kinds of tables all rows are compared: no file of one is a file of the other."""
+    """The task for two different kinds of tables: all rows are compared, because they share no
+    files.
+    """
     gone, came = (
         _every_row(side, pair.after.view, pair.lane) for side in (pair.before, pair.after)
     )
@@ -303,7 +306,7 @@ def _append_tasks(pair: _Pair) -> Iterator[FilesTask]:
         lone = [file for file in differing if file.entry.identity not in other.shown]
         if lone:
             yield FilesTask(after.view, tuple(lone), pair.lane, kind)
-        # A row of a file that both have is in one of them alone where it is dead in the other.
+        # For a file that both sides have, a row is on one side only if it is dead on the other.
         pairs = [(f, other.shown.get(f.entry.identity)) for f in differing]
         marked = [(f, twin.dead_rows) for f, twin in pairs if twin is not None and twin.dead_rows]
         if marked:

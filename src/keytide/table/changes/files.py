@@ -1,8 +1,8 @@
-"""Rows as they are stored in some files, or in one of two snapshots, with their kinds.
+"""Rows as they are stored in files, or in one of two snapshots, with their kinds.
 
-Where keys move between buckets, the rows of a commit come in two turns: first in all buckets those
-of keys that leave, then those of keys that stay or come. So a key is told to be gone from one
-bucket before it is told to be in another one.
+If keys move between buckets, the rows of a commit come in two turns: first, in all buckets, those
+of keys that leave, then those of keys that stay or arrive. So the delete of a key in one bucket is
+emitted before its row in another one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class FilesTask:
-    """The rows of files of one bucket, file by file, nothing merged. Pickles.
+    """The rows of files of one bucket, file by file, without a merge. Picklable.
 
-    All rows are of `kind`, or of the kinds that are stored with them. NULL is shown as the
+    All rows have the kind `kind`, or the kinds that are stored with them. NULL is shown as the
     column's default.
     """
 
@@ -48,11 +48,11 @@ class FilesTask:
     kind: RowKind | None = None
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, with `_row_kind` in the first column."""
+        """The rows, with `_row_kind` as the first column."""
         return map(self._told, self.outcomes(memory_bytes))
 
     def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows with the columns of the table and `_VALUE_KIND`, perhaps others."""
+        """The rows with the columns of the table and `_VALUE_KIND`, and maybe others."""
         names = self.view.schema.names
         rows_max = _rows_in(memory_bytes)
         shown = Rows(self.view, names)
@@ -64,11 +64,11 @@ class FilesTask:
 
     @property
     def rows(self) -> int:
-        """How many rows there are at most."""
+        """The maximum number of rows."""
         return sum(file.meta.row_count for file in self.files)
 
     def _read(self) -> Sequence[PlannedFile]:
-        """The files with the rows that are told of."""
+        """The files with the rows to emit."""
         return self.files
 
     def _told(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -80,17 +80,17 @@ class FilesTask:
 
 @dataclass(frozen=True)
 class MarkedTask(FilesTask):
-    """The rows of files that are dead in another snapshot and not in this one. Pickles.
+    """The rows of files that are live in this snapshot and dead in another one. Picklable.
 
-    `dead_elsewhere` says of each file which are dead in the other. Files of which no row is are not
-    read.
+    `dead_elsewhere` has the dead rows of each file in the other snapshot. Files without such rows
+    are not read.
     """
 
     dead_elsewhere: tuple[VectorPlace, ...] = ()
 
     @property
     def rows(self) -> int:
-        """See `FilesTask`. Looks into the vectors: they have all that ever died."""
+        """See `FilesTask`. Reads the vectors, which contain all rows that ever died."""
         return sum(len(file.places) for file in self._read() if file.places is not None)
 
     def _read(self) -> Sequence[PlannedFile]:
@@ -102,16 +102,16 @@ class MarkedTask(FilesTask):
 
 
 class _TurnTask(FilesTask):
-    """Of the files of one commit in one bucket, oldest first, the rows of some of the keys.
+    """The rows of some keys, from the files of one commit in one bucket, oldest file first.
 
-    Those of a key come in their order.
+    The rows of a key keep their order.
     """
 
     ends_with: ClassVar[frozenset[RowKind]]
-    """The kinds of the last rows of the keys that are told of."""
+    """The kinds of the last rows of the keys that are emitted."""
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, with `_row_kind` in the first column."""
+        """The rows, with `_row_kind` as the first column."""
         if self._retracts(_rows_in(memory_bytes)):
             yield from self._picked(memory_bytes)
         elif RowKind.INSERT in self.ends_with:
@@ -134,7 +134,10 @@ class _TurnTask(FilesTask):
                 yield self._told(shown.outcomes(told))
 
     def _retracts(self, rows_max: int) -> bool:
-        """Whether there are retracts, which not every writer counts; as a rule there are none."""
+        """Whether there are retractions.
+
+        Usually there are none, but not every writer counts them.
+        """
         if not any(file.may_retract for file in self.files):
             return False
         kinds = self._stored(VALUE_KIND).of_lone_files(self.files, rows_max)
@@ -146,19 +149,19 @@ class _TurnTask(FilesTask):
 
 
 class LeavingTask(_TurnTask):
-    """The rows of the keys that a commit leaves without a row in a bucket. Pickles."""
+    """The rows of the keys that have no row in a bucket after the commit. Picklable."""
 
     ends_with = RETRACTS
 
 
 class ComingTask(_TurnTask):
-    """The rows of the keys that a commit leaves with a row in a bucket. Pickles."""
+    """The rows of the keys that have a row in a bucket after the commit. Picklable."""
 
     ends_with = frozenset(RowKind) - RETRACTS
 
 
 def _last_kind(key: Sequence[str]) -> pl.Expr:
-    """Of each row the kind of the last row of its key, where rows are sorted by key."""
+    """For each row, the kind of the last row of its key. The rows are sorted by key."""
     is_end = pl.int_range(pl.len()) == pl.len() - 1
     differs = (pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in key)
     is_last = pl.any_horizontal(is_end, *differs)
@@ -166,5 +169,5 @@ def _last_kind(key: Sequence[str]) -> pl.Expr:
 
 
 def _rows_in(memory_bytes: int) -> int:
-    """About how many rows may be held."""
+    """About how many rows may be in memory."""
     return max(_ROWS_MIN, memory_bytes // _ROW_BYTES // _COPIES)

@@ -1,4 +1,4 @@
-"""Changes as they come: a reader that goes on, and may keep its place under a name."""
+"""Follows the changes of a table, and optionally stores the position under a consumer name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from keytide.table.state.stored import PinnedTable, StoredTable
 __all__ = ["SNAPSHOT_ID", "KeptPlace", "Pace", "Start", "follow", "start_of"]
 
 SNAPSHOT_ID = b"keytide.snapshot_id"
-"""The member of a batch's schema metadata that tells its snapshot."""
+"""The entry in a batch's schema metadata that contains its snapshot."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Changes after snapshot `told` are told; with `is_full`, first what it shows."""
+    """Start with the changes after snapshot `told`. With `is_full`, emit its rows first."""
 
     told: int
     is_full: bool = False
@@ -33,20 +33,23 @@ class Start:
 
 @dataclass(frozen=True)
 class Pace:
-    """How often to look for new snapshots, and how long for nothing; None: for ever."""
+    """How often to check for new snapshots, and when to stop if there are none.
+
+    None: never stop.
+    """
 
     poll_seconds: float = 1.0
     timeout_seconds: float | None = None
     stop: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
-        """Raise `InvalidError` for times that cannot be."""
+        """Raise `InvalidError` for invalid times."""
         check_seconds(self.poll_seconds, "poll_seconds", is_zero_allowed=False)
         if self.timeout_seconds is not None:
             check_seconds(self.timeout_seconds, "timeout_seconds", is_zero_allowed=True)
 
     def goes_on(self, quiet_seconds: float) -> bool:
-        """Wait until it is time to look again; False when it is time to end."""
+        """Wait until the next check is due. False if it is time to stop."""
         left = float("inf")
         if self.timeout_seconds is not None:
             left = self.timeout_seconds - quiet_seconds
@@ -56,11 +59,12 @@ class Pace:
 def start_of(
     table: StoredTable, start: int | str | None = None, moment_ms: int | None = None
 ) -> Start:
-    """Where a reader begins that has no place yet.
+    """Where a reader starts that has no stored position.
 
-    'full', the default, and 'latest' mean the newest snapshot, with its rows or without; a number
-    the snapshot after which changes are told; `moment_ms` the one that was newest then. Raises
-    `NotFoundError` where that is not there, `InvalidError` for another text or for both.
+    'full', the default, and 'latest' mean the latest snapshot, with or without its rows. A number
+    is the snapshot after which changes are emitted. `moment_ms` means the snapshot that was the
+    latest at that time. Raises `NotFoundError` if it does not exist, and `InvalidError` for another
+    string or for both arguments.
     """
     if moment_ms is not None:
         if start is not None:
@@ -90,7 +94,10 @@ def start_of(
 def follow(
     table: PinnedTable, start: Start, mode: str, pace: Pace, consumer: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The changes snapshot by snapshot, as `Table.follow` says; `start` where no place is kept."""
+    """The changes snapshot by snapshot, see `Table.follow`.
+
+    `start` is used if no position is stored.
+    """
     check_mode(table, mode)
     place = None if consumer is None else KeptPlace(table.live.metadata, consumer, mode)
     known = None if place is None else place.told()
@@ -108,21 +115,27 @@ def _newest_at(metadata: TableMetadata, moment_ms: int) -> int:
 
 @dataclass(frozen=True)
 class KeptPlace:
-    """The place of a named reader, in the file that keeps snapshots from expiring."""
+    """The stored position of a named consumer, in the file that protects snapshots from expiry."""
 
     metadata: TableMetadata
     consumer: str
     mode: str
 
     def told(self) -> int | None:
-        """The snapshot that was told last; None for a new reader. `DataError` for a torn file."""
+        """The last emitted snapshot. None for a new consumer.
+
+        Raises `DataError` for a damaged file.
+        """
         (data,) = self.metadata.store.read_present([self._path])
         if data is None:
             return None
         return Consumer.from_json(data, self.metadata.store.uri_of(self._path)).told
 
     def keep(self, told: int) -> None:
-        """Keep the place. The next difference needs the snapshot that was told last, too."""
+        """Store the position.
+
+        The last emitted snapshot is kept, because the next difference needs it.
+        """
         first_needed = max(told, 1) if self.mode == "diff" else told + 1
         self.metadata.store.put(self._path, Consumer(first_needed, told).to_json())
 
@@ -133,10 +146,10 @@ class KeptPlace:
 
 @dataclass(frozen=True)
 class _Follower:
-    """Tells snapshot after snapshot; one is told when the caller asks for what comes after it.
+    """Emits one snapshot after the other. The next one is read when the caller requests it.
 
-    `table` is as it was when the caller began to follow it, which may be long before the first row
-    is asked for.
+    `table` is pinned to the time when the caller began to follow it, which may be long before the
+    first row is requested.
     """
 
     table: PinnedTable
@@ -145,7 +158,10 @@ class _Follower:
     place: KeptPlace | None
 
     def batches(self, start: Start) -> Iterator[pa.RecordBatch]:
-        """Of each snapshot by one look, so what was told before it is part of the same table."""
+        """The batches of each snapshot.
+
+        Each is one read, so that it belongs to the same table as the previous one.
+        """
         told, table = start.told, self.table
         seen = _snapshot(table, told)
         if start.is_full:
@@ -179,7 +195,10 @@ class _Follower:
             self.place.keep(told)
 
     def _newest(self, table: PinnedTable, told: int, seen: Snapshot | None) -> int:
-        """The newest snapshot. Raises `ConflictError` where what was told is no part of it."""
+        """The latest snapshot.
+
+        Raises `ConflictError` if the last emitted snapshot is not part of the table.
+        """
         newest = table.metadata.latest_snapshot_id() or 0
         now = None if seen is None else _snapshot(table, told)
         if newest < told or (now is not None and now != seen):

@@ -24,10 +24,10 @@ __all__ = ["Images", "ImagesTask"]
 
 @dataclass(frozen=True)
 class Images:
-    """Rows of some buckets, merged as `view` says and shown as `target` shows them.
+    """Rows of some buckets, merged with `view` and shown with the columns of `target`.
 
-    Columns are paired by their ids; those that `view` lacks are NULL, or what `target` shows in
-    its place. The `condition` is about the key. Pickles.
+    Columns are matched by id. Columns that `view` lacks are NULL, or the value that `target` shows
+    for NULL. The `condition` is about the key. Picklable.
     """
 
     view: TableView
@@ -35,27 +35,27 @@ class Images:
     buckets: tuple[BucketPlan, ...]
     condition: Predicate | None = None
     lifetime: Lifetime | None = None
-    """How old rows may be that are shown."""
+    """The maximum age of the rows that are shown."""
 
     @property
     def rows(self) -> int:
-        """How many versions may be read."""
+        """The maximum number of versions to read."""
         return sum(file.meta.row_count for bucket in self.buckets for file in bucket.files)
 
     def runs(
         self, memory_bytes: int, keys: pl.DataFrame | None = None, found: Found | None = None
     ) -> list[Iterator[Batch]]:
-        """The rows as runs with one row per key, which no two of them have in common.
+        """The rows as runs with one row per key. The runs have no key in common.
 
-        Of some keys, for which files have what was `found`, or, without `keys`, of all. The runs
-        together fit in about `memory_bytes`.
+        With `keys`, only these keys, for which files have the versions in `found`. Otherwise all.
+        The runs together fit in about `memory_bytes`.
         """
         chains = [chain for bucket in self.buckets for chain in self._chains(bucket)]
         share = memory_bytes // max(1, len(chains))
         return [self._run(chain, share, keys, found) for chain in chains]
 
     def _chains(self, bucket: BucketPlan) -> list[BucketPlan]:
-        """The bucket in parts whose sections were cut by key."""
+        """The bucket in parts whose sections were split by key."""
         if self.view.options.merges_on_read:
             return [bucket]
         return [BucketPlan(bucket.partition, bucket.bucket, (each,)) for each in bucket.sections]
@@ -91,13 +91,13 @@ class Images:
             evolved_column(field, was.get(field.id), versions.schema)
             for field in self.target.schema.fields
         ]
-        # Not `select` alone: a frame of nothing but constants would have one row.
+        # Not `select` alone: a frame of only constants would have one row.
         return versions.with_columns(columns).select(*self.target.schema.names, VALUE_KIND)
 
 
 @dataclass(frozen=True)
 class ImagesTask:
-    """All rows of some images, to be held against rows that are in no order. Pickles."""
+    """All rows of some images, to be compared with rows in no particular order. Picklable."""
 
     images: Images
 
@@ -108,7 +108,7 @@ class ImagesTask:
 
     @property
     def rows(self) -> int:
-        """How many rows there are at most."""
+        """The maximum number of rows."""
         return self.images.rows
 
     def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:

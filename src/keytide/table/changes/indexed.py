@@ -1,8 +1,7 @@
-"""What leads from one snapshot to another where an index goes by the keys: rows that died, and rows
-that came. A compaction writes rows again as they are, and nothing is told of it.
+"""The difference between two snapshots of a table with a key index: rows that died, and new rows.
 
-Where one of the snapshots is of a table that merges, for a conversion lies in between, all rows of
-both are compared.
+A compaction rewrites rows unchanged, and emits nothing. If one of the snapshots is of a table that
+merges, because there was a conversion in between, all rows of both are compared.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from keytide.table.state.view import TableView
 
 __all__ = ["IndexedDiffTask"]
 
-# Rows that are compared are held as they are read and once more when they are sorted.
+# Compared rows are in memory as they are read, and again when they are sorted.
 _TIMES_HELD = 2
 
 
 @dataclass(frozen=True)
 class IndexedDiffTask:
-    """What leads from the rows before to those after, of one lane of buckets. Pickles.
+    """The changes of one lane of buckets between two snapshots. Picklable.
 
-    `gone` give the rows that only the first snapshot shows where they lie, `came` those that only
-    the second one does, and both perhaps rows that are in the other. Rows differ where their
-    `compared` columns do; None: any column.
+    `gone` returns the rows that only the first snapshot shows at their position, and `came` those
+    that only the second one shows. Both may include rows that also exist in the other. Rows differ
+    if their `compared` columns do. None: any column.
     """
 
     view: TableView
@@ -49,13 +48,14 @@ class IndexedDiffTask:
         return [file for task in (*self.gone, *self.came) for file in task.files]
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The changes, in key order as far as they fit in memory; a pair of -U and +U is in one
-        frame.
+        """The changes, in key order as far as they fit in memory.
+
+        A pair of -U and +U is in one frame.
         """
         names, key = self.view.schema.names, self.view.schema.primary_keys
         rows = sum(task.rows for task in (*self.gone, *self.came))
         rows_max = rows_in(memory_bytes, self.files, self.view.schema.fields)
-        parts = -(-rows * _TIMES_HELD // max(1, rows_max)) or 1  # each reads all files
+        parts = -(-rows * _TIMES_HELD // max(1, rows_max)) or 1  # each part reads all files
         for part in range(parts):
             then, now = (self._rows(tasks, part, parts, memory_bytes) for tasks in self._sides)
             told = difference(then, now, key, self.compared)
@@ -77,5 +77,5 @@ class IndexedDiffTask:
         return pl.concat([self._none(), *found])
 
     def _none(self) -> pl.DataFrame:
-        """No rows, as the tasks give them."""
+        """An empty frame with the columns of the tasks."""
         return pl.DataFrame(schema=polars_schema(self.view.schema.fields))

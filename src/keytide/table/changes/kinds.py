@@ -1,4 +1,4 @@
-"""Kinds of rows as readers of changes are shown them."""
+"""Row kinds as readers of changes see them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ _SHOWN = {int(kind): kind.short for kind in RowKind}
 
 
 def with_shown_kind(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """The columns of rows that have a `_VALUE_KIND`, behind `_row_kind`."""
+    """The columns of rows that have a `_VALUE_KIND`, after `_row_kind`."""
     kinds = pl.col(VALUE_KIND).replace_strict(_SHOWN, return_dtype=pl.String)
     return rows.select(kinds.alias(ROW_KIND), *names)

@@ -1,7 +1,7 @@
-"""Lanes: parts of a table that changes may be told of apart, for no key has been in two of them.
+"""Lanes: parts of a table whose changes are independent, because no key has been in two of them.
 
-What is told of one key keeps its order where the tasks of a lane are carried out one after the
-other. Those of two lanes may run side by side, and come in any order.
+The changes of a key keep their order if the tasks of a lane run one after the other. Tasks of two
+lanes can run in parallel, in any order.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def lanes(
     *,
     keeps_places: bool = False,
 ) -> Callable[[bytes, int], Lane]:
-    """The lane of each bucket, given the numbers of buckets that each partition had.
+    """The lane of each bucket. `counts` are the numbers of buckets that each partition had.
 
-    `keeps_places` tells that no key has left its bucket although the hash of it did not choose it.
+    `keeps_places` says that no key has left its bucket although its hash did not determine it.
     """
     if schema.is_cross_partition:
         return lambda partition, bucket: ()

@@ -1,4 +1,4 @@
-"""Rows as commits brought them: what each of them wrote, or the changelog that it stored."""
+"""Rows as commits wrote them, or the changelogs that commits stored."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _WAY_OUT = "mode='diff' finds the changes of any table, with nothing stored for 
 
 @dataclass(frozen=True)
 class Commit:
-    """The files in which the rows of a commit are told; none of rows that it `replaces`.
+    """The files with the rows of a commit. Without the rows that it `replaces`.
 
-    `has_kinds` tells whether their kinds are stored with them.
+    `has_kinds` says whether row kinds are stored with the rows.
     """
 
     entries: tuple[ManifestEntry, ...]
@@ -36,10 +36,10 @@ class Commit:
 
 
 def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
-    """The list of the files that tell of a commit when its snapshot is gone, with its bytes.
+    """The manifest list that describes a commit after its snapshot is gone, with its size in bytes.
 
-    That of the changelog that was stored with it or, where the table's `changelog-producer` is
-    'none', that of the rows that it wrote; None for a commit that tells of nothing.
+    This is the list of the stored changelog or, if the table's `changelog-producer` is 'none', of
+    the written rows. None for a commit without either.
     """
     if snapshot.changelog_manifest_list is not None:
         return snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
@@ -49,14 +49,14 @@ def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | Non
 
 
 def logged(metadata: TableMetadata, snapshot_id: int, mode: str, producer: str) -> Snapshot:
-    """The commit of that id: its snapshot, or the changelog that outlives it.
+    """The commit with that id: its snapshot, or the changelog that outlives it.
 
-    Raises `NotFoundError` as `TableMetadata.snapshot`, and where the changelog that is kept does
-    not tell what `mode` asks for.
+    Raises `NotFoundError` like `TableMetadata.snapshot`, and if the remaining changelog does not
+    contain what `mode` needs.
     """
     found = metadata.logged(snapshot_id)
     told = told_list(found, producer)
-    # Of a snapshot that expired no more is kept than this list.
+    # Of an expired snapshot, only this list is kept.
     is_enough = mode == "changelog" or told == (
         found.delta_manifest_list,
         found.delta_manifest_list_size,
@@ -75,14 +75,14 @@ def plan_written(view: TableView, commits: Sequence[Commit]) -> list[FilesTask]:
     lane_of = lanes(
         view.schema,
         _bucket_counts(commits),
-        # A key of dynamic buckets has a place of its own until its partition is overwritten.
+        # A key in dynamic buckets keeps its bucket until its partition is overwritten.
         keeps_places=not any(commit.replaces for commit in commits),
     )
     return [task for commit in commits for task in _tasks(view, commit, lane_of)]
 
 
 def deltas(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterator[Commit]:
-    """What each commit wrote; those that only laid rows out anew wrote none."""
+    """What each commit wrote. Commits that only rearranged rows wrote nothing."""
     for snapshot in snapshots:
         if snapshot.commit_kind in _WRITES_ROWS:
             entries = metadata.entries(metadata.delta_manifests(snapshot))
@@ -95,8 +95,8 @@ def changelogs(
 ) -> Iterator[Commit]:
     """The changelog that is stored with each commit.
 
-    Raises `InvalidError` where the table keeps none, `NotFoundError` naming a commit that lacks
-    it, `UnsupportedError` for files that hold the changelogs of several buckets.
+    Raises `InvalidError` if the table stores none, `NotFoundError`, which names the commit, if one
+    lacks it, and `UnsupportedError` for files with the changelogs of several buckets.
     """
     producer = view.options.changelog_producer
     reason = _why_none(view)
@@ -116,7 +116,7 @@ def changelogs(
 
 
 def _why_none(view: TableView) -> str | None:
-    """Why a table stores no changelog, where it does not; another engine may have stored one."""
+    """Why a table stores no changelog, if it does not. Another engine may have stored one."""
     producer = view.options.changelog_producer
     if producer == "none":
         return f"'{keys.CHANGELOG_PRODUCER}' is 'none'"

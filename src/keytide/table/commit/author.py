@@ -1,4 +1,4 @@
-"""The author of a commit: its user, and the number of the commit among those of the user."""
+"""The author of a commit: the commit user, and the number of the commit for this user."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Author"]
 
 @dataclass(frozen=True)
 class Author:
-    """A commit user, and an identifier that says which of its commits one is.
+    """A commit user, and an identifier for one of its commits.
 
-    The pair makes a commit idempotent: made twice, it changes nothing the second time. Identifiers
-    of one user only grow.
+    The pair makes a commit idempotent: the second time, it changes nothing. The identifiers of a
+    user only increase.
     """
 
     user: str
     identifier: int = BATCH_COMMIT_IDENTIFIER
     asked: Operation | None = field(default=None, compare=False)
-    """The statement that the commit is of; None: it is what its kind says."""
+    """The statement that made the commit. None: the kind of the commit says enough."""
 
     @classmethod
     def given(cls, user: str | None, identifier: int | None) -> Author | None:
         """The author that a caller names, or None.
 
-        Raises `InvalidError` for one without the other, and for what cannot be stored.
+        Raises `InvalidError` for one without the other, and for values that cannot be stored.
         """
         if user is None:
             if identifier is not None:
@@ -53,25 +53,24 @@ class Author:
 
     @classmethod
     def fresh(cls, prefix: str = "") -> Author:
-        """An author who has never committed; their name begins with the prefix."""
+        """A new commit user whose name begins with the prefix."""
         return cls(f"{prefix}{uuid.uuid4()}")
 
     def own(
         self, metadata: TableMetadata, newest: Snapshot | None, kind: CommitKind, after_id: int = 0
     ) -> Snapshot | None:
-        """The author's commit of this or a later identifier, in the snapshots after `after_id`.
+        """The author's commit with this or a later identifier, in the snapshots after `after_id`.
 
-        Goes back from `newest` and stops at the user's newest commit, or where snapshots expired.
+        Searches back from `newest`, and stops at the user's latest commit, or where snapshots
+        expired.
         """
         for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
             try:
                 snapshot = metadata.remembered(snapshot_id)
-            # Expired: what a commit did so long ago, nobody can tell. Writers that repeat
-            # themselves do so soon.
+            # Expired: commits this old are unknown. Writers that retry do so soon.
             except NotFoundError:
                 return None
-            # The kind counts too: a user's overwrite may have the number that an append of theirs
-            # had.
+            # The kind counts too: a user's overwrite may have the same number as its append.
             if snapshot.commit_user == self.user and snapshot.commit_kind is kind:
                 return snapshot if snapshot.commit_identifier >= self.identifier else None
         return None

@@ -1,4 +1,4 @@
-"""What a commit is to change, and how it meets what others have committed: values only."""
+"""What a commit changes, and whether it fits with what others have committed: values only."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Restored:
-    """What is stored already and comes back, of the partitions that a change replaces.
+    """Stored files and indexes that come back in the partitions that a change replaces.
 
-    `files` and `indexes` belong to others too, so none of them is deleted whatever becomes of the
-    change. `anew` has the indexes that are to be stored anew.
+    `files` and `indexes` also belong to other snapshots, so they are never deleted, whatever the
+    outcome of the change. `anew` are the indexes that must be stored again.
     """
 
     files: tuple[ManifestEntry, ...] = ()
@@ -53,7 +53,7 @@ class Restored:
 
     @property
     def has_indexes(self) -> bool:
-        """Whether an index comes with the files."""
+        """Whether an index comes back with the files."""
         return bool(self.indexes or self.anew)
 
 
@@ -62,41 +62,50 @@ NOTHING_RESTORED = Restored()
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit is to make of what tasks wrote, and who asks for it."""
+    """What a commit must do with the results of tasks, and for which author."""
 
     made: Written
     author: Author
     kind: CommitKind = CommitKind.APPEND
     replaces: Callable[[bytes], bool] | None = None
-    """Which partitions lose all files that they have when the commit is made; None for none."""
+    """The partitions that lose all files that they have when the commit is made. None for none."""
     source: LiveFiles | None = None
-    """The files from whose rows the new ones were made, of their buckets; None for rows that were
-    made from nothing stored. Another commit to one of these buckets is a conflict, for the new
-    rows would undo it. For a compaction only one that changed files above level 0 is: the rows
-    stay what they are, and what is appended meanwhile lies on top of them."""
+    """The files, of their buckets, whose rows the new rows were made from.
+
+    None for rows that were not made from stored rows. Another commit to one of these buckets is a
+    conflict, because the new rows would undo it. For a compaction, only a commit that changed files
+    above level 0 is a conflict: the rows do not change, and rows that are appended in the meantime
+    are on top of them.
+    """
     watched: Callable[[bytes], bool] | None = None
-    """Partitions in all of whose buckets another commit is a conflict likewise."""
+    """Partitions in which another commit to any bucket is a conflict too."""
     indexed: HashFiles = field(default_factory=dict)
-    """The index by which keys were put into dynamic buckets."""
+    """The index by which keys were assigned to dynamic buckets."""
     renumbers: bool = True
-    """Whether the sequence numbers of its rows say no more than that they came later, so that they
-    may be given anew. False where the numbers come from the rows."""
+    """Whether the sequence numbers of its rows only say that they came later, so that new numbers
+    can be assigned. False if the numbers come from the rows.
+    """
 
     restored: Restored = NOTHING_RESTORED
     """What comes back to the partitions that it replaces."""
 
     marked: tuple[ManifestEntry, ...] = ()
-    """The files that stay and some of whose rows are dead from then on."""
+    """The files that stay, but get dead rows."""
 
     converts: bool = False
-    """Whether it makes another kind of table of all that `source` has, and fits on nothing else."""
+    """Whether it converts the whole of `source` to another kind of table.
+
+    It fits on no other snapshot.
+    """
 
     progress: Progress | None = None
-    """How far the feed has come whose rows these are. A commit that tells of it is made even
-    without any."""
+    """The progress of the feed that the rows come from.
+
+    A commit with progress is made even without rows.
+    """
 
     merges_manifests: bool = False
-    """Whether the manifests of what was before are merged as far as they can be, due or not."""
+    """Whether the manifests of earlier commits are merged as far as possible, due or not."""
 
     @property
     def entries(self) -> tuple[ManifestEntry, ...]:
@@ -105,35 +114,36 @@ class Change:
 
     @property
     def changelog(self) -> tuple[ManifestEntry, ...]:
-        """The files of its changelog. Their sequence numbers are never given anew."""
+        """The files of its changelog. Their sequence numbers never change."""
         return self.made.changelog
 
     def with_entries(self, entries: Iterable[ManifestEntry]) -> Change:
-        """The same change of other files."""
+        """The same change with other files."""
         return replace(self, made=replace(self.made, entries=tuple(entries)))
 
     def onto(self, present: Mapping[BucketId, DeadRows]) -> Change:
-        """The same change on top of the present dead rows of the buckets by whose it went."""
+        """The same change on top of the present dead rows of the buckets that it depends on."""
         dead = {bucket: rows.onto(present[bucket]) for bucket, rows in self.made.dead.items()}
         indexes = {**self.made.indexes, **by_index_key(dead)}
         return replace(self, made=replace(self.made, indexes=indexes)) if dead else self
 
     @property
     def operation(self) -> str | None:
-        """What a snapshot says was asked for; nothing where the rows stay what they are."""
+        """The operation to record in the snapshot. None if the rows do not change."""
         told = _OPERATIONS.get(self.kind)
         return told if told is None or self.author.asked is None else self.author.asked.value
 
     def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
-        """The entries with those that delete what is live in the partitions to replace."""
-        # Found anew at each try: what another writer added meanwhile is replaced as well.
+        """The entries, plus entries that delete what is live in the partitions to replace."""
+        # Computed again at each attempt, so what another writer added in the meantime is replaced
+        # too.
         if self.replaces is None:
             return self.entries
         partitions = live.files.column("_PARTITION")
         gone = [partition for partition in partitions.unique() if self.replaces(partition)]
         back = {entry.identity for entry in self.restored.files}
         there = live.present(back)
-        # Deletes come before adds, so that the change reads as what it does; readers need no order.
+        # Deletes come before adds, which is natural to read. Readers need no order.
         deletes = tuple(
             replace(entry, kind=FileKind.DELETE)
             for entry in live.files.filter(partitions.is_in(gone))
@@ -150,9 +160,9 @@ class Fits:
 
 @dataclass(frozen=True)
 class Restamp:
-    """The change can be made once some files have higher sequence numbers.
+    """The change can be made after some files get higher sequence numbers.
 
-    `numbers` has the first number of each of them, by its place among the entries.
+    `numbers` has the first number of each of these files, by its index in the entries.
     """
 
     numbers: Mapping[int, int]
@@ -160,9 +170,9 @@ class Restamp:
 
 @dataclass(frozen=True)
 class Conflict:
-    """The change cannot be made; `reason` says what stands against it and what to do.
+    """The change cannot be made. `reason` says why and what to do.
 
-    A final one stands against the change however it is made again.
+    If it is final, making the change again does not help.
     """
 
     reason: str
@@ -173,13 +183,13 @@ Decision: TypeAlias = "Fits | Restamp | Conflict"
 
 
 def made_files(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
-    """The entries of files that are new. A file that only moves to another level is none."""
+    """The entries of files that are new. A file that only moves to another level is not new."""
     moved = {_place(entry) for entry in entries if entry.kind is FileKind.DELETE}
     return [entry for entry in entries if entry.kind is FileKind.ADD and _place(entry) not in moved]
 
 
 def moved_since(files: Iterable[ManifestEntry], live: LiveFiles) -> list[ManifestEntry]:
-    """Those of some files that are live by another identity, as on another level."""
+    """Those files that are live under another identity, for example on another level."""
     by_place = {_place(entry): entry for entry in files}
     names = {name for _, _, name in by_place}
     there = live.files.filter(live.files.column("_FILE_NAME").is_in(names))
@@ -197,28 +207,32 @@ def decide(
     moved: Iterable[MovedKeys] = (),
     dead_rows: Mapping[BucketId, DeadRows] = MappingProxyType({}),
 ) -> Decision:
-    """How a change meets the files that are live. Pure: the same values give the same answer.
+    """Whether a change fits with the live files. Pure: the same values give the same result.
 
-    An append fits on top of anything; where its buckets have numbers that are not below its own,
-    it is restamped. Rows that were made from stored ones conflict with whatever happened to the
-    files of their buckets since; a compaction only with what happened above level 0, where another
-    one may have written to the level that this one chose. A change that deletes a file conflicts
-    where the file is gone, and one that adds files where the partition has another number of
-    buckets by now. With dynamic buckets it conflicts where a key is by now in another bucket than
-    the change puts it into; `moved` tells of the partitions whose index is not the one that the
-    change went by. A change that went by the deletion vectors of a bucket conflicts where these
-    are not in the index files any more in which it found them or, where it is about some files
-    only, where rows of these files died meanwhile; `dead_rows` has the present ones. It conflicts
-    also where a file is gone of which it marks rows, and where one is to come back that is live by
-    another identity. A conversion conflicts with every other commit.
+    - An append fits on top of anything. If the numbers in its buckets are not below its own, it is
+      restamped.
+    - Rows that were made from stored ones conflict with every change to the files of their buckets
+      since then.
+    - A compaction conflicts only with changes above level 0, where another one may have written to
+      the level that this one chose.
+    - A change that deletes a file conflicts if the file is gone.
+    - A change that adds files conflicts if the partition now has another number of buckets.
+    - With dynamic buckets, it conflicts if a key is now in another bucket. `moved` describes the
+      partitions whose index is not the one that the change was based on.
+    - A change that is based on the deletion vectors of a bucket conflicts if these are now in other
+      index files. If it depends on some files only, it conflicts if rows of these files died in the
+      meantime. `dead_rows` has the present ones.
+    - It conflicts if a file is gone in which it marks rows, or if a file must come back that is
+      live under another identity.
+    - A conversion conflicts with every other commit.
     """
     conflicts = itertools.chain(
         _conflicting_files(change, live), _conflicting_rows(change, live, moved, dead_rows)
     )
     for reason in conflicts:
         return Conflict(reason)
-    # A compaction keeps the numbers of the rows that it rewrites: higher ones would put them above
-    # what was written since.
+    # A compaction keeps the numbers of its rows: higher ones would put them above rows written
+    # since then.
     if change.kind is not CommitKind.APPEND or not change.renumbers:
         return Fits()
     numbers = _numbers_needed(change, live)
@@ -226,7 +240,7 @@ def decide(
 
 
 def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
-    """What happened to the files that a change takes away, marks, moves or adds."""
+    """What happened to the files that a change deletes, marks, moves or adds."""
     if change.converts and (change.source is None or change.source.snapshot != live.snapshot):
         yield (
             "another commit came to the table while it was converted; read it again and redo the "
@@ -257,7 +271,9 @@ def _conflicting_rows(
     moved: Iterable[MovedKeys],
     dead_rows: Mapping[BucketId, DeadRows],
 ) -> Iterator[str]:
-    """What happened to the rows that a change was made from, to keys it places, to dead rows."""
+    """What happened to the rows that a change was made from, to the keys that it places, and to
+    dead rows.
+    """
     if change.source is not None and _has_changed(change, change.source, live):
         yield (
             "another writer changed rows of a bucket from which this commit's rows were made; "
@@ -288,7 +304,8 @@ def _stands_against(
             f"was replaced by another commit; redo the work on the newest snapshot"
         )
     if entry.bucket < 0 or (change.replaces is not None and change.replaces(entry.partition)):
-        return None  # postponed rows fit into any layout, and a replaced partition gets a new one
+        # Postponed rows fit any number of buckets, and a replaced partition gets a new number.
+        return None
     found = live.partition_buckets.get(entry.partition, entry.total_buckets)
     if found == entry.total_buckets:
         return None
@@ -300,13 +317,15 @@ def _stands_against(
 
 
 def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
-    """Whether files came to, or left, a bucket of the change or a partition that it watches."""
+    """Whether files were added to or removed from a bucket of the change or a partition that it
+    watches.
+    """
     if source.snapshot == live.snapshot:
         return False
     buckets = {(entry.partition, entry.bucket) for entry in change.entries}
     watched = change.watched or (lambda _: False)
     before, now = source.by_identity, live.by_identity
-    # Files are never changed: whatever happened to rows shows as files that came or went.
+    # Files are never changed, so every change of rows adds or removes files.
     moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
     lowest = 1 if change.kind is CommitKind.COMPACT else 0
     return any(
@@ -317,9 +336,10 @@ def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
 
 
 def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
-    """The first number that each entry needs, of those whose bucket has come as far as theirs.
+    """The first number for each entry whose bucket has already reached its numbers.
 
-    All files of a bucket move by as much, for later rows of one write have higher numbers.
+    All files of a bucket move by the same amount, because later rows of one write have higher
+    numbers.
     """
     lowest: dict[tuple[bytes, int], int] = {}
     added = [(place, e) for place, e in enumerate(change.entries) if e.kind is FileKind.ADD]

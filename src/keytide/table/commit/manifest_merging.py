@@ -1,4 +1,4 @@
-"""Manifests of a snapshot, written anew as fewer ones. Entries are copied as they are encoded."""
+"""Merges manifests of a snapshot into fewer ones. Entries are copied in encoded form."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from keytide.table.state.view import TableView
 
 __all__ = ["ManifestMerger"]
 
-# Pieces compress unequally well. One below the target size would be merged again and again.
+# Pieces compress differently. A manifest below the target size would be merged again repeatedly.
 _ROOM = 1.25
 
 
 @dataclass(frozen=True)
 class ManifestMerger:
-    """Writes manifests of a table anew, under `names` that nobody has."""
+    """Rewrites manifests of a table under new, unique `names`."""
 
     metadata: TableMetadata
     view: TableView
@@ -34,10 +34,10 @@ class ManifestMerger:
     def rewritten(
         self, manifests: Sequence[ManifestFileMeta], rewrite: Rewrite, files: dict[str, bytes]
     ) -> list[ManifestFileMeta]:
-        """All manifests of a snapshot after the rewrite; what to store is put into `files`.
+        """All manifests of a snapshot after the rewrite. Files to store are added to `files`.
 
-        The old ones stay where they are, for the snapshots that name them. Raises `DataError`
-        naming a manifest that is missing or torn.
+        The old manifests stay for the snapshots that name them. Raises `DataError`, which names the
+        manifest, if one is missing or damaged.
         """
         opened = self._opened(manifests, rewrite.places)
         if rewrite.is_full:
@@ -72,7 +72,7 @@ class ManifestMerger:
         }
 
     def _stored(self, entries: EncodedRecords, files: dict[str, bytes]) -> list[ManifestFileMeta]:
-        """The entries as manifests of the target size or more, but for a single one."""
+        """The entries as manifests of at least the target size, except for a single one."""
         whole = copy_manifest(entries)
         count = int(len(whole) / (_ROOM * self.view.options.manifest_target_bytes))
         if count < 2:
@@ -97,7 +97,9 @@ def _entries_of(opened: Iterable[EncodedRecords]) -> Entries:
 
 
 def _left(opened: dict[int, EncodedRecords], rewrite: Rewrite) -> Iterator[EncodedRecords]:
-    """What is left of the entries of each run of manifests, once pairs in any of them cancel."""
+    """The remaining entries of each run of manifests, after matching adds and deletes in any of
+    them cancel out.
+    """
     places = sorted(opened)
     entries = _entries_of(opened[place] for place in places)
     left = without_pairs(entries, forget=rewrite.is_full)

@@ -1,8 +1,8 @@
-"""Which manifests of a snapshot are written anew as fewer ones: values only.
+"""Which manifests of a snapshot are merged into fewer ones: values only.
 
-Merging changes no entry's meaning, only where it stands, so a snapshot means the same with other
-bounds. What a commit itself changed is never merged with what was there before: readers of changes
-look for it alone.
+Merging does not change the meaning of an entry, only its place. So a snapshot means the same with
+other groups of entries. The changes of a commit itself are never merged with earlier ones, because
+readers of changes look for them separately.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ __all__ = ["MergeRules", "Rewrite", "pick", "pick_all", "runs_of"]
 
 @dataclass(frozen=True)
 class MergeRules:
-    """When manifests are merged, as the options of a table say.
+    """When manifests are merged, according to the options of a table.
 
-    `count_min` of them are merged however small they are, those that reach `target_bytes` together
-    however few. Once all that are small or delete files reach `full_bytes`, none of them is left.
+    `count_min` manifests are merged however small they are. Manifests that reach `target_bytes`
+    together are merged however few they are. When all manifests that are small or delete files
+    reach `full_bytes`, all of them are merged.
     """
 
     count_min: int = 30
@@ -40,9 +41,9 @@ class MergeRules:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """The places of the manifests to write anew, ascending.
+    """The indexes of the manifests to rewrite, ascending.
 
-    A full one leaves no deletion behind: of a file that is deleted, no manifest knows any more.
+    A full rewrite leaves no deletes: no manifest mentions a deleted file any more.
     """
 
     places: tuple[int, ...] = ()
@@ -50,7 +51,7 @@ class Rewrite:
 
 
 def pick(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> Rewrite:
-    """What to write anew of a snapshot's manifests, oldest first; no places where that can wait."""
+    """What to rewrite of a snapshot's manifests, given oldest first. Empty if it can wait."""
     everything = pick_all(manifests, rules)
     size = sum(manifests[place].file_size for place in everything.places)
     if everything.places and size >= rules.full_bytes:
@@ -59,7 +60,7 @@ def pick(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> Rewrite:
 
 
 def pick_all(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> Rewrite:
-    """All manifests that are small or delete files; none where nothing would come of it."""
+    """All manifests that are small or delete files. Empty if merging would not help."""
     places = tuple(
         place
         for place, manifest in enumerate(manifests)
@@ -72,7 +73,7 @@ def pick_all(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> Rewrit
 
 
 def runs_of(places: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbouring places as ranges, from the first to behind the last."""
+    """Adjacent indexes as ranges, with exclusive ends."""
     runs: list[tuple[int, int]] = []
     for place in places:
         if runs and runs[-1][1] == place:
@@ -83,7 +84,9 @@ def runs_of(places: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _minor(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> list[int]:
-    """Neighbours that reach the target size together, and the newest ones where they are many."""
+    """Adjacent manifests that reach the target size together, and the newest ones if there are
+    many.
+    """
     found: list[int] = []
     group: list[int] = []
     for place, manifest in enumerate(manifests):
@@ -98,11 +101,11 @@ def _minor(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> list[int
 
 
 def _many(manifests: Sequence[ManifestFileMeta], group: Sequence[int], count_min: int) -> list[int]:
-    """The newest manifests of a group, once there are `count_min` of one size class.
+    """The newest manifests of a group, when there are `count_min` of one size class.
 
-    Classes grow by the factor `count_min`: a merge gathers the newest manifests that are smaller
-    than their class's limit, and may make the next class full in turn. So an entry is rewritten
-    only logarithmically often, and the list of manifests stays short.
+    Classes grow by the factor `count_min`. A merge takes the newest manifests that are smaller than
+    the limit of their class, and may fill the next class in turn. So an entry is rewritten only a
+    logarithmic number of times, and the list of manifests stays short.
     """
     sizes = [manifests[p].num_added_files + manifests[p].num_deleted_files for p in group]
     start, limit = len(group), count_min

@@ -1,4 +1,4 @@
-"""Keys whose bucket may be another one by the time of a commit, in tables with dynamic buckets."""
+"""Keys that may be in another bucket by the time of a commit, in tables with dynamic buckets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["MovedKeys", "moved_keys"]
 class MovedKeys:
     """One partition whose index changed while rows of it were written.
 
-    `before` has the keys of the buckets that got rows, as the write found them, or None where that
-    cannot be told any more; `placed` has those that it placed itself. `now` is the index as it is.
+    `before` has the keys of the buckets that got rows, as the write found them, or None if that is
+    no longer known. `placed` are those that the write placed. `now` is the present index.
     """
 
     before: KeyPlaces | None
@@ -31,10 +31,10 @@ class MovedKeys:
     now: KeyPlaces
 
     def stands_against(self) -> bool:
-        """Whether a key is not where the write took it to be."""
+        """Whether a key is not in the bucket that the write assumed."""
         if self.before is None:
             return True
-        # What was known has to be there still: nobody would find its rows otherwise.
+        # Known keys must still be in the index. Otherwise nobody would find their rows.
         stays = all(
             bool(np.all(self.now.buckets_of(hashes) == bucket))
             for bucket, hashes in self.before.hashes.items()
@@ -48,7 +48,7 @@ class MovedKeys:
 def moved_keys(
     view: TableView, made: Written, before: HashFiles, now: HashFiles
 ) -> list[MovedKeys]:
-    """The partitions of what was written whose index is not as it was before.
+    """The partitions of a write whose index has changed.
 
     Raises `DataError` for an index that cannot be read.
     """

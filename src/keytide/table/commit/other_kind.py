@@ -1,7 +1,7 @@
-"""Files of the kind of table that a conversion leaves, as its manifests tell of them.
+"""Manifest entries for the files of the previous kind of table, after a conversion.
 
-Some engines decode the keys of all files that a manifest names, those that are gone too, by the
-key that the table has today, and fail where a file has none.
+Some engines decode the keys of all files in a manifest, including deleted ones, with the present
+key of the table, and fail if a file has none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["of_unknown_keys"]
 def of_unknown_keys(
     entries: Iterable[ManifestEntry], schema: TableSchema
 ) -> tuple[ManifestEntry, ...]:
-    """Entries that name the same files, with keys that are NULL in each column of the key."""
+    """Entries that name the same files, with keys that are NULL in each key column."""
     types = [field.type for field in schema.trimmed_primary_key_fields()]
     nulls = [pa.nulls(1, each.to_arrow()) for each in types]
     (key,) = encode_rows(nulls, types)

@@ -1,4 +1,4 @@
-"""What a commit changes of each partition, for catalogs that keep counts."""
+"""What a commit changes in each partition, for catalogs that maintain counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["partition_changes"]
 
 
 def partition_changes(view: TableView, entries: Sequence[ManifestEntry]) -> list[PartitionChange]:
-    """The changes that manifest entries make; one of a table without partitions."""
+    """The changes of manifest entries. For a table without partitions, there is one."""
     counted = _counted(Entries.of(entries))
     values = _values(view, counted["_PARTITION"].to_list())
     return [
@@ -65,7 +65,9 @@ def _values(view: TableView, partitions: Sequence[bytes]) -> list[dict[str, str]
 
 
 def _epoch_ms(wall_clock_ms: int | None) -> int:
-    """A moment of what the format stores of a file, a wall clock's time; 0 where it has none."""
+    """Convert a wall-clock time, as the format stores it for a file, to epoch milliseconds. 0 if
+    there is none.
+    """
     if wall_clock_ms is None:
         return 0
     told = datetime(1970, 1, 1) + timedelta(milliseconds=wall_clock_ms)

@@ -1,7 +1,7 @@
-"""How far a feed has come, told in the properties of the snapshot that has its rows.
+"""The progress of a feed, stored in the properties of the snapshot that contains its rows.
 
-Rows and progress are one commit: whoever goes on where the table says leaves nothing out and does
-nothing twice. A rollback takes the progress back with the rows.
+Rows and progress are one commit. So a reader that continues from the stored progress skips nothing
+and repeats nothing. A rollback takes the progress back with the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Progress", "told_progress"]
 
 @dataclass(frozen=True)
 class Progress:
-    """Properties that a commit sets, and what they have to be until then; None: not there."""
+    """Properties that a commit sets, and the values that they must have before. None: not set."""
 
     before: Mapping[str, str | None]
     after: Mapping[str, str]
@@ -26,7 +26,7 @@ class Progress:
     """Whether it is worth a commit without rows."""
 
     def differing(self, told: Mapping[str, str]) -> str | None:
-        """The first property that somebody else has set since; None where there is none."""
+        """The first property that somebody else has set since then. None if there is none."""
         changed = (name for name, value in self.before.items() if told.get(name) != value)
         return next(changed, None)
 
@@ -34,10 +34,10 @@ class Progress:
 def told_progress(
     metadata: TableMetadata, newest: Snapshot | None, names: Collection[str]
 ) -> dict[str, str]:
-    """The newest value of each of some properties, of those that are told.
+    """The latest values of those properties that are set.
 
-    Every commit of this library carries them on. Other engines do not, so the snapshots before
-    theirs are looked at too, as far as there are any.
+    Every commit of Keytide carries them on. Other engines do not, so earlier snapshots are searched
+    too, as far as they exist.
     """
     told: dict[str, str] = {}
     for snapshot_id in range(0 if newest is None else newest.id, 0, -1):

@@ -1,29 +1,29 @@
-"""Commits: the one place where a snapshot is made.
+"""Commits: the only place where snapshots are created.
 
-Files first, then manifests, then the atomic creation of the snapshot where the table commits, which
-in a folder is that of `snapshot/snapshot-N`: that creation is the commit. Losing the race for an id
-is an expected outcome: the loop re-reads, decides anew and tries the next id.
+Data files come first, then manifests, then the atomic creation of the snapshot. In a folder, that
+is the creation of `snapshot/snapshot-N`. This creation is the commit. Losing the race for an id is
+an expected outcome: the loop reads the state again, decides again, and tries the next id.
 
-Rules that protect data, all here and in `decide`:
+These rules protect data. They are all here and in `decide`:
 
-- Before every attempt the snapshots that appeared since the last look are searched for the
-  author's own commit, for a write may have landed although its call failed. None is left out.
-- An append fits on top of anything. Its sequence numbers must be above those of its buckets,
-  though, so where another commit came between, its files are stamped anew.
-- Rows made from stored rows conflict with whatever another commit did to their buckets, unless all
-  of these were compactions, which leave rows what they are. Whoever can make them again is asked.
-- A commit that deletes files conflicts when one of them is gone. A compaction fits on top of any
-  appends, and conflicts where another one changed the levels or deletion vectors of its buckets.
-- An overwrite says which partitions it replaces, not which files: every try deletes those that
-  are live by then.
-- A commit of one kind of table fits on no snapshot of another kind, and a conversion from one to
-  the other only on the snapshot of which it was made.
-- A commit stands on the snapshot that it was made on. Where that is gone once the commit is there,
-  the table was rolled back meanwhile, or others have gone on until what had the commit's id
-  expired: the commit is taken back and made anew, or it would bring back what was rolled back, or
-  lie behind what is newest.
-- Nothing that a snapshot might name is deleted before the outcome is certain; whatever no
-  snapshot can name is, after every outcome.
+- Before every attempt, all snapshots since the last read are searched for the author's own commit,
+  because a write may have succeeded although its call failed.
+- An append fits on top of anything. But its sequence numbers must be above those of its buckets. So
+  if another commit came between, its files are restamped.
+- Rows made from stored rows conflict with every other commit to their buckets, unless these were
+  only compactions, which do not change rows. The caller may be able to make the rows again.
+- A commit that deletes files conflicts if one of them is gone. A compaction fits on top of any
+  appends, and conflicts if another one changed the levels or deletion vectors of its buckets.
+- An overwrite says which partitions it replaces, not which files: every attempt deletes the files
+  that are live at that time.
+- A commit to one kind of table fits on no snapshot of another kind. A conversion fits only on the
+  snapshot that it was made from.
+- A commit is based on one snapshot. If that is gone after the commit was created, the table was
+  rolled back in the meantime, or others have continued until the commit's base expired. The commit
+  is then removed and made again. Otherwise it would bring back what was rolled back, or be behind
+  the latest snapshot.
+- Nothing that a snapshot might reference is deleted before the outcome is certain. What no snapshot
+  can reference is deleted after every outcome.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ Redo: TypeAlias = "Callable[[LiveFiles], Change]"
 
 _LOG = logging.getLogger("keytide.commit")
 
-# Each further look sees a table that was rolled back since the one before.
+# Each further read finds a table that was rolled back since the previous one.
 _LOOKS_MAX = 5
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A change that is part of the table: its snapshot, the files then live, and what it changed.
+    """A change that is part of the table: its snapshot, the live files, and the committed changes.
 
-    `is_new` is false where the author had committed it before. `retries` counts the tries that
-    other writers' commits came before.
+    `is_new` is false if the author had committed it before. `retries` is the number of attempts
+    that lost against commits of other writers.
     """
 
     snapshot: Snapshot
@@ -96,9 +96,10 @@ class Committed:
 
 @dataclass(frozen=True)
 class Committer:
-    """Commits changes to one table; `restamp` writes a file again with higher sequence numbers.
+    """Commits changes to one table. `restamp` rewrites a file with higher sequence numbers.
 
-    Safe to share between threads. `clock_ms` and `wait` come in so that a run can be replayed.
+    Safe to share between threads. `clock_ms` and `wait` are parameters so that a run can be
+    replayed.
     """
 
     metadata: TableMetadata
@@ -107,21 +108,21 @@ class Committer:
     clock_ms: Callable[[], int] = wall_clock_ms
     wait: Callable[[float], None] = time.sleep
     settle: Callable[[], None] = lambda: None
-    """What waits for files of the change that are still under way, and raises what failed."""
+    """Waits for files of the change that are still being written, and raises their errors."""
     begin_check: Callable[[Snapshot | None], Future[bool]] | None = None
-    """What begins to see whether a snapshot is not the newest any more; None for the metadata's."""
+    """Starts to check whether a snapshot is no longer the latest. Default: that of the metadata."""
 
     def publish(
         self, change: Change, known: LiveFiles, redo: Redo | None = None
     ) -> Committed | Conflict | None:
-        """Make `change` the next snapshot; atomic, durable on return.
+        """Make `change` the next snapshot: atomic, and durable on return.
 
         `known` is an earlier state of the table, up to which the author has made no such commit.
-        After a conflict `redo` makes the change again on top of the files that are live by then;
-        without it the conflict is the answer. None: made again, there was nothing left to change.
-        Whatever the outcome, files of the change that no snapshot names are deleted. Raises
-        `DataError` when the store fails for good; then nothing is committed, unless the error says
-        that the outcome is unknown.
+        After a conflict, `redo` makes the change again on top of the present live files. Without
+        it, the conflict is the result. None: `redo` found nothing left to change. Whatever the
+        outcome, files of the change that no snapshot references are deleted. Raises `DataError` if
+        the store fails permanently. Then nothing is committed, unless the error says that the
+        outcome is unknown.
         """
         attempt = _Attempt(self, change, known)
         with span("commit", self.view.name, kind=change.kind.value) as step:
@@ -138,11 +139,13 @@ class Committer:
         options = self.view.options
         waits = _backoff(options.commit_retry_wait_ms_min, options.commit_retry_wait_ms_max)
         tries = options.commit_retries_max + 1
-        # What is known was seen just now, so a look may go beside the first try.
+        # The known state was just read, so the next read can run in parallel with the first
+        # attempt.
         begin: Callable[[], Committed | Conflict | None] = attempt.run_beside_look
         for tries_left in reversed(range(tries)):
             outcome = begin()
-            # Before each other try: an earlier one may have landed although its answer was lost.
+            # Before each further attempt: an earlier one may have succeeded although its response
+            # was lost.
             begin = attempt.look_and_run
             if isinstance(outcome, Committed):
                 attempt.tidy_up(outcome)
@@ -159,7 +162,8 @@ class Committer:
                 message = "table %s: another commit came first; try %d of %d in %d ms"
                 _LOG.info(message, self.view.name, tries - tries_left + 1, tries, wait_ms)
                 self.wait(wait_ms / 1000)
-        # A store may say that a name is taken where an earlier request of its own took it.
+        # A store may report that a name is taken because an earlier attempt of the same request
+        # took it.
         if (committed := attempt.look()) is not None:
             attempt.tidy_up(committed)
             return replace(committed, retries=tries - 1)
@@ -182,7 +186,7 @@ class Committer:
 
 
 class _Attempt:
-    """One change on its way to a snapshot, over as many tries as it takes."""
+    """One change on its way to a snapshot, over all attempts."""
 
     def __init__(self, committer: Committer, change: Change, known: LiveFiles) -> None:
         self._committer = committer
@@ -196,16 +200,16 @@ class _Attempt:
         self._settle = committer.settle
         self._begin_check = committer.begin_check or self._metadata.begin_check
         self._in_doubt = False
-        """Whether a snapshot that was tried may be there although the store did not say so."""
+        """Whether a snapshot may have been created although the store did not confirm it."""
         self._superseded: list[str] = []
         self._described: list[str] = []
 
     def look(self) -> Committed | None:
-        """See what is live, and the author's own commit if there is one since the last look."""
+        """Read the live files, and the author's own commit if there is one since the last read."""
         for _ in range(_LOOKS_MAX):
             own = again(self._look)
             if own is not None:
-                # One of the snapshots tried here: it landed although its call failed.
+                # One of the snapshots tried here: it was created although its call failed.
                 return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
             if not self._in_doubt or self._has_not_landed():
                 self._in_doubt = False
@@ -214,7 +218,7 @@ class _Attempt:
         raise self._unknown(self._tried_id, "snapshots go while they are looked at")
 
     def _look(self) -> Snapshot | None:
-        """See what is live; gives the author's own commit."""
+        """Read the live files. Returns the author's own commit."""
         self._latest = self._metadata.latest_snapshot()
         looked_at = 0 if self._live.snapshot is None else self._live.snapshot.id
         author, kind = self._change.author, self._change.kind
@@ -223,16 +227,16 @@ class _Attempt:
         return own
 
     def _has_not_landed(self) -> bool:
-        """Whether the snapshot that was tried last is no part of the table; else look again.
+        """Whether the last attempted snapshot is not part of the table. If false, read again.
 
-        Raises `DataError` where it expired, whoever made it.
+        Raises `DataError` if it has expired, because then its creator is unknown.
         """
         tried, latest = self._tried_id, self._latest
         if tried is None or latest is None or latest.id < tried:
             return True
         with suppress(NotFoundError):
             return self._metadata.snapshot(tried).uuid not in self._tried
-        # Expiry takes the oldest snapshots, a rollback the newest.
+        # Expiry removes the oldest snapshots, a rollback the latest.
         if tried < min(self._metadata.listed_snapshot_ids(), default=0):
             raise self._unknown(tried, "it expired before its maker could be told")
         return False
@@ -245,7 +249,7 @@ class _Attempt:
         )
 
     def _discard_lost(self) -> None:
-        """Delete what described a snapshot whose id somebody else was seen to have taken."""
+        """Delete the files of a snapshot whose id was taken by another writer."""
         if not self._described or self._tried_id is None:
             return
         with suppress(NotFoundError):
@@ -254,19 +258,22 @@ class _Attempt:
                 self._described = []
 
     def run_beside_look(self) -> Committed | Conflict | None:
-        """Try on top of what is known, which nobody has to have changed; else as `look_and_run`."""
+        """Try on top of the known state, if nobody has changed it.
+
+        Otherwise like `look_and_run`.
+        """
         look = self._begin_check(self._latest)
         if look.done() and look.result():
             return self.look_and_run()
         outcome = self._run(look.result)
         if isinstance(outcome, Committed):
             return outcome
-        # What the look says is known before anything is created: it costs none of the tries.
+        # The result of the read is known before anything is created, so this costs no attempt.
         is_outdated = look.result()
         return self.look_and_run() if outcome is None and is_outdated else outcome
 
     def look_and_run(self) -> Committed | Conflict | None:
-        """Look, and try on top of what was seen; None when another writer came first."""
+        """Read the state, and try on top of it. None if another writer came first."""
         return self.look() or self._run(lambda: False)
 
     def _run(self, is_outdated: Callable[[], bool]) -> Committed | Conflict | None:
@@ -278,7 +285,7 @@ class _Attempt:
             raise
 
     def _has_expired(self) -> bool:
-        """Whether what was seen may be gone because others have made newer snapshots."""
+        """Whether the known state may be gone because others have created newer snapshots."""
         newest, seen = self._metadata.latest_snapshot_id(), self._latest
         return newest is not None and seen is not None and newest > seen.id
 
@@ -304,7 +311,7 @@ class _Attempt:
             self._restamp(decision)
         new = self._builder.build(self._change.onto(present), self._latest, self._live)
         self._described += new.files
-        # Stored before the snapshot that names them: whoever finds the snapshot finds all of it.
+        # Stored before the snapshot that names them: a reader of the snapshot finds all of them.
         self._metadata.store.put_all(new.files)
         self._settle()
         if is_outdated():
@@ -319,7 +326,8 @@ class _Attempt:
         hint = partial(self._metadata.hint_latest, new.snapshot.id)
         hinted = self._metadata.store.begin(hint)
         is_beside = self._is_beside_the_table(new)
-        hinted.result()  # or it would come after what this process does next, a rollback perhaps
+        # Otherwise it would come after the next action of this process, for example a rollback.
+        hinted.result()
         if is_beside:
             self._withdraw(new.snapshot)
             return None
@@ -330,7 +338,7 @@ class _Attempt:
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
 
     def _overtaken_progress(self) -> Conflict | None:
-        """What stands against a feed whose progress somebody else has told of meanwhile."""
+        """The conflict if another writer has advanced the progress of the feed in the meantime."""
         progress = self._change.progress
         if progress is None:
             return None
@@ -346,10 +354,10 @@ class _Attempt:
         )
 
     def _beyond_compactions(self) -> Change:
-        """The change, as one of the rows that are live where compactions alone came since.
+        """The change as one to the present live rows, if only compactions came since.
 
-        They leave the rows what they are, unless these are hidden until one has seen them. An index
-        says in which files rows are, and another compaction is no matter of rows.
+        Compactions do not change rows, except for rows that are hidden until they are compacted. An
+        index says in which files rows are. For it, and for another compaction, files matter.
         """
         change, view = self._change, self._view
         goes_by_rows = view.kind.keeps_versions and view.options.merges_on_read
@@ -359,29 +367,30 @@ class _Attempt:
         return replace(change, source=self._live) if is_same else change
 
     def _is_beside_the_table(self, new: NewSnapshot) -> bool:
-        """Whether a snapshot that was created stands on one that is no part of the table.
+        """Whether the base of a created snapshot is not part of the table.
 
-        The table was rolled back meanwhile; or others have gone on so far that what had its id has
-        expired.
+        Either the table was rolled back in the meantime, or others have continued so far that the
+        snapshot with its id has expired.
         """
         seen = self._latest
         try:
             with suppress(NotFoundError):
                 if seen is not None:
                     return self._metadata.snapshot(seen.id) != seen
-            # Expiry takes the oldest snapshots. A rollback takes the newest, and leaves one. A
-            # folder may be changed while it is listed: only a second look shows that it is empty.
+            # Expiry removes the oldest snapshots. A rollback removes the latest, and leaves at
+            # least one. A folder may change while it is listed, so only a second listing shows that
+            # it is empty.
             ids = self._metadata.listed_snapshot_ids() or self._metadata.listed_snapshot_ids()
             if seen is not None and min(ids, default=seen.id) < seen.id:
                 return True
-            # One that expired itself had become part of the table.
+            # If the snapshot itself has expired, it had become part of the table.
             is_there = new.snapshot.id in ids
             return is_there and max(ids) > new.snapshot.id and not self._is_followed(new, ids)
         except (DataError, NotFoundError):
-            return False  # the commit is made, and what is unlikely anyway cannot be told
+            return False  # the commit is made, and this unlikely case cannot be checked
 
     def _is_followed(self, new: NewSnapshot, ids: Collection[int]) -> bool:
-        """Whether the snapshot after a new one was made on top of it, and not of another one."""
+        """Whether the snapshot after a new one is based on it, and not on another one."""
         following = new.snapshot.id + 1
         if following not in ids:
             return False
@@ -393,19 +402,21 @@ class _Attempt:
         return bool(live.present(added)) or not (added or live.present(deleted))
 
     def _withdraw(self, snapshot: Snapshot) -> None:
-        """Take back a commit that nobody may build upon. Raises `DataError` where it stays."""
+        """Remove a commit before others build on it. Raises `DataError` if it cannot be removed."""
         self._metadata.remove([snapshot.id])
         self._tried.discard(snapshot.uuid)
         self._in_doubt = False
         self._metadata.store.discard(self._described)
         self._described = []
-        # The hint went out beside the check.
+        # The hint was written in parallel with the check.
         newest_id = self._metadata.latest_snapshot_id()
         if newest_id is not None:
             self._metadata.hint_latest(newest_id)
 
     def _moved(self) -> list[MovedKeys]:
-        """Partitions whose index of dynamic buckets is not the one that the change went by."""
+        """Partitions whose index of dynamic buckets differs from the one that the change was based
+        on.
+        """
         change, view = self._change, self._view
         if not view.has_dynamic_buckets or change.kind is not CommitKind.APPEND:
             return []
@@ -413,7 +424,7 @@ class _Attempt:
         return moved_keys(view, change.made, change.indexed, hash_files(files))
 
     def _has_other_indexes(self) -> bool:
-        """Whether an index that the change adds to is not the one that it knows."""
+        """Whether an index that the change adds to has been replaced."""
         change, replaces = self._change, self._change.replaces or (lambda _: False)
         based_on = {key: index.based_on for key, index in change.made.indexes.items()}
         if all(files is None or replaces(key[1]) for key, files in based_on.items()):
@@ -428,9 +439,9 @@ class _Attempt:
         )
 
     def _dead_rows(self) -> dict[BucketId, DeadRows]:
-        """The present dead rows of the buckets by whose deletion vectors the change went.
+        """The present dead rows of the buckets whose deletion vectors the change is based on.
 
-        They are read where it has to be told whose they are.
+        They are read only if they decide about the conflict.
         """
         dead = self._change.made.dead
         if not dead:
@@ -445,9 +456,12 @@ class _Attempt:
         return load_dead_rows(self._metadata.store, files, self._view.name)
 
     def begin_again(self, redo: Redo) -> bool:
-        """Make the change anew, which could not be made as it was; False if there is none now."""
+        """Make the change again, because it did not fit.
+
+        False if there is nothing left to change.
+        """
         self._superseded, self._described = [], []
-        # Those files are gone: should `redo` fail, there is nothing of them left to clean up.
+        # Those files are deleted. If `redo` fails, there is nothing of them left to clean up.
         self._change = replace(self._change, made=Written(()))
         self._change = redo(self._live)
         progress = self._change.progress
@@ -455,28 +469,29 @@ class _Attempt:
         return tells or bool(self._change.changed(self._live))
 
     def tidy_up(self, committed: Committed) -> None:
-        """Hint at what was committed and delete what it does not name."""
+        """Write the hint, and delete what the commit does not reference."""
         if committed.is_new:
             self._metadata.store.discard(self._superseded)
         else:
             self.discard_all()
 
     def abandon(self) -> None:
-        """Delete what this change wrote, unless a snapshot may name it."""
+        """Delete the files of this change, unless a snapshot may reference them."""
         if not self._in_doubt:
             self.discard_all()
 
     def discard_all(self) -> None:
-        """Delete what this change wrote: no snapshot names any of it."""
+        """Delete the files of this change. No snapshot references any of them."""
         with suppress(DataError):
-            self._settle()  # or what is still under way would come after its deletion
+            # Otherwise files that are still being written would appear after the deletion.
+            self._settle()
         change = self._change
         made = [*made_files(change.entries), *change.changelog]
         files = [path for entry in made for path in self._view.stored_paths(entry)]
         self._metadata.store.discard([*self._superseded, *self._described, *files])
 
     def _restamp(self, decision: Restamp) -> None:
-        """Give files higher numbers; those they had before belong to nobody from then on."""
+        """Give files higher numbers. The previous files belong to nobody from then on."""
         entries = list(self._change.entries)
         try:
             for place, number in decision.numbers.items():
@@ -484,7 +499,7 @@ class _Attempt:
                 entries[place] = self._committer.restamp(self._view, old, number)
                 self._superseded += self._view.stored_paths(old)
         finally:
-            # After an error too: the files made so far are this change's to clean up.
+            # After an error too: this change must clean up the files that were created.
             self._change = self._change.with_entries(entries)
 
     def _create(self, new: NewSnapshot) -> bool:
@@ -497,8 +512,10 @@ class _Attempt:
 
 
 def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:
-    """Waits in milliseconds that double up to a limit, with jitter so that racers part."""
-    # At least a millisecond, or a table with waits of 0 would spin.
+    """Waits in milliseconds that double up to a limit, with jitter to separate competing
+    writers.
+    """
+    # At least a millisecond. Otherwise a table with waits of 0 would loop without a pause.
     limit = max(1, wait_ms_min)
     while True:
         yield random.uniform(0, limit)

@@ -1,4 +1,4 @@
-"""What a write did, as its caller is told."""
+"""The result of a write, for its caller."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WriteResult(Record):
 
 
 def warn_of_errors(table: str, result: WriteResult) -> None:
-    """Warn of rows that were left out, where nobody is given the result."""
+    """Warn about rows that were left out, if nobody receives the result."""
     if result.errors:
         told = ", ".join(f"{count} for {name}" for name, count in result.errors.items())
         left_out = sum(result.errors.values())

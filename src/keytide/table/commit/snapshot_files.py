@@ -1,6 +1,6 @@
-"""The files that describe a commit: its manifest, two manifest lists, and the snapshot itself.
+"""Builds the files of a commit: its manifest, two manifest lists, and the snapshot itself.
 
-Everything is made in memory, so that the commit can be stored in one go.
+Everything is built in memory, so that the commit can be stored in one step.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def wall_clock_ms() -> int:
 class NewSnapshot:
     """A snapshot to create, the `files` that it names, and the entries that it changes.
 
-    `documents` has those of the files that readers decode, as they find them.
+    `documents` has the decoded form of those files that readers decode.
     """
 
     snapshot: Snapshot
@@ -65,12 +65,12 @@ class NewSnapshot:
     changed: tuple[ManifestEntry, ...]
     documents: Mapping[Hashable, tuple[Any, int]]
     indexes: Sequence[Callable[[], None]] = ()
-    """What has this process remember the indexes among the files, once they are stored."""
+    """Callbacks that cache the stored indexes in this process, after they are stored."""
 
 
 @dataclass(frozen=True)
 class _Changelog:
-    """What a snapshot says of its changelog; nothing where it has none."""
+    """What a snapshot says about its changelog. Empty if it has none."""
 
     name: str | None = None
     size: int | None = None
@@ -78,7 +78,7 @@ class _Changelog:
 
 
 class _Files(dict[str, bytes]):
-    """Files of a snapshot by their paths, and what this process remembers of them."""
+    """Files of a snapshot by path, and the documents that this process caches."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ class _Files(dict[str, bytes]):
         self._metadata = metadata
 
     def note(self, path: str, data: bytes, document: tuple[Any, int]) -> None:
-        """A file that is read as a document."""
+        """Add a file that is read as a document."""
         self[path] = data
         self.documents[self._metadata.store.uri_of(path)] = document
 
 
 class SnapshotBuilder:
-    """Builds the snapshots that one commit tries, each with files of new names."""
+    """Builds the snapshots that one commit tries. Each has files with new names."""
 
     def __init__(
         self, metadata: TableMetadata, view: TableView, clock_ms: Callable[[], int] = wall_clock_ms
@@ -121,7 +121,7 @@ class SnapshotBuilder:
         snapshot = Snapshot(
             uuid=paths.new_uuid(),
             id=1 if latest is None else latest.id + 1,
-            # A writer that began before an alteration must not take the table back to the older
+            # A writer that began before an alteration must not set the table back to the older
             # schema.
             schema_id=schema_id if latest is None else max(latest.schema_id, schema_id),
             base_manifest_list=base_name,
@@ -140,7 +140,7 @@ class SnapshotBuilder:
             total_record_count=(latest.total_record_count if latest else 0) + rows,
             delta_record_count=rows,
             watermark=None if latest is None else latest.watermark,
-            # Statistics are about the columns of one schema.
+            # Statistics belong to the columns of one schema.
             statistics=self._carried_statistics(latest),
             properties=_properties(change, latest),
             next_row_id=0 if latest is None else latest.next_row_id or 0,
@@ -149,7 +149,7 @@ class SnapshotBuilder:
         return NewSnapshot(snapshot, files, entries, files.documents, files.indexes)
 
     def _time_millis(self, latest: Snapshot | None) -> int:
-        # Time travel searches by time, so times must not fall even where clocks do.
+        # Time travel searches by time, so times must not decrease even if clocks do.
         now = self._clock_ms()
         return now if latest is None else max(now, latest.time_millis)
 
@@ -172,7 +172,7 @@ class SnapshotBuilder:
     def _converted(
         self, entries: Sequence[ManifestEntry], live: LiveFiles, files: _Files
     ) -> tuple[list[ManifestFileMeta], tuple[ManifestEntry, ...]]:
-        """What a conversion says of the files before, which it deletes, and its own entries."""
+        """The manifests with which a conversion deletes the earlier files, and its own entries."""
         schema = self._view.schema
         before = of_unknown_keys(live.entries, schema)
         gone = (entry for entry in entries if entry.kind is FileKind.DELETE)
@@ -194,7 +194,9 @@ class SnapshotBuilder:
         return _Changelog(name, size, sum(entry.file.row_count for entry in change.changelog))
 
     def _index_manifest(self, change: Change, latest: Snapshot | None, files: _Files) -> str | None:
-        """The name of the index manifest: that of the snapshot before, unless an index changed."""
+        """The name of the index manifest: that of the previous snapshot, unless an index
+        changed.
+        """
         name = None if latest is None else latest.index_manifest
         made = {key: index for key, index in change.made.indexes.items() if index.has_changed}
         back = change.restored
@@ -202,13 +204,13 @@ class SnapshotBuilder:
         if not has_new and (name is None or change.replaces is None):
             return name
         known = [] if latest is None else self._metadata.index_files(latest)
-        # What was said of replaced rows holds for none of the new ones.
+        # Indexes of replaced rows are not valid for the new ones.
         replaced = change.replaces or (lambda _: False)
         kept = [file for file in known if not replaced(file.partition)]
         if len(kept) == len(known) and not has_new:
             return name
         new = self._index_files({**made, **back.anew}, kept, files)
-        # Of those that have ended there is no new file.
+        # An index that has ended has no new file.
         left = [file for file in kept if file.key not in made]
         name = self._names.metadata(MetadataFile.INDEX_MANIFEST)
         indexes = replace_index_files(left, [*new, *back.indexes])
@@ -222,7 +224,7 @@ class SnapshotBuilder:
         known: Iterable[IndexFile],
         files: _Files,
     ) -> Iterator[IndexFile]:
-        """New files of indexes, each on top of those that are known of it."""
+        """New index files, each on top of the known files of the same index."""
         before: dict[IndexKey, list[IndexFile]] = {}
         for file in known:
             before.setdefault(file.key, []).append(file)
@@ -240,7 +242,7 @@ class SnapshotBuilder:
     def _remembering(self, encoded: EncodedIndex, path: str) -> list[Callable[[], None]]:
         store, kept_bytes_max = self._metadata.store, self._view.options.lookup_cache_bytes_max
         if encoded.remember is None or store.local_path(path) is not None:
-            return []  # on local disk a file is mapped, and found by what its folder says of it
+            return []  # on local disk, a file is mapped and found by the name in its folder
         return [partial(encoded.remember, store, path, kept_bytes_max)]
 
     def _manifest_list(
@@ -253,7 +255,7 @@ class SnapshotBuilder:
 
 
 def _properties(change: Change, latest: Snapshot | None) -> Mapping[str, str] | None:
-    """What was told before, and how far a feed has come since."""
+    """The properties of the previous snapshot, updated with the progress of the feed."""
     before = None if latest is None else latest.properties
     if change.progress is None:
         return before

@@ -1,4 +1,4 @@
-"""One change of a table, from the first look at the table to its outcome."""
+"""Transactions: one change of a table, from the first read to the outcome."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ __all__ = ["Transaction", "discard"]
 
 
 def discard(view: TableView, written: Iterable[Written]) -> None:
-    """Delete what tasks wrote and no commit names, as far as that can be done."""
+    """Delete what tasks wrote and no commit references, as far as possible."""
     made = [entry for each in written for entry in (*made_files(each.entries), *each.changelog)]
     view.store.discard([path for entry in made for path in view.stored_paths(entry)])
 
 
 class Transaction:
-    """One change of a table. Driver only.
+    """One change of a table. Used in the driver only.
 
-    One look gives the files on which it builds and the author's own commit among the snapshots up
-    to there, `done`, so that none goes unnoticed between the two. Tasks that write are given out,
-    what they wrote is taken in, and then `commit` or `abort` settles what becomes of it. Used as
-    a context, it is aborted by whatever leaves the block with an error. Of files that tasks
-    wrote, none is left that no snapshot names, unless the outcome of a commit is unknown.
+    One read gives the files that the change is based on, and `done`, the author's own commit among
+    the snapshots up to there. So none is overlooked between the two. The transaction hands out
+    tasks that write, and collects their results. Then `commit` or `abort` decides the outcome. As a
+    context manager, it aborts when an error leaves the block. No file remains that a task wrote and
+    no snapshot references, unless the outcome of a commit is unknown.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Transaction:
         self.done = done
         self.taken: list[Written] = []
         self.progress: Progress | None = None
-        """How far the feed has come whose rows these are, for the append to tell."""
+        """The progress of the feed that the rows come from, to store with the append."""
         self.committed: Committed | None = None
-        """What became of the change, once it is part of the table."""
+        """The committed change, once it is part of the table."""
         self._begun = time.monotonic()
         self._is_settled = False
         self._uploading, self._uploaded = state.view.store.uploading()
@@ -65,29 +65,29 @@ class Transaction:
     def begin(
         cls, table: StoredTable, view: TableView, author: Author | None = None
     ) -> Transaction:
-        """Look at the table once, as an author or, for None, as one who never committed.
+        """Read the table once, for an author or, with None, for a new author.
 
-        `view` is what `writable_view` gave: the table as the rows to write are understood.
+        `view` is the result of `writable_view`: how the rows to write are interpreted.
         """
         state = table.state_to_write(view)
         if author is None:
             return cls(table, state, Author.fresh(), None)
-        # In the snapshot just seen and those before it; `Committer` looks at those that come after.
+        # In the snapshot just read and earlier ones. `Committer` checks those that come later.
         done = author.own(table.metadata, state.snapshot, CommitKind.APPEND)
         return cls(table, state, author, done)
 
     @classmethod
     def on(cls, table: StoredTable, state: TableState) -> Transaction:
-        """A change by nobody in particular, of what was seen before, at whatever snapshot."""
+        """A change by an unnamed author, based on an already known snapshot."""
         return cls(table, state, Author.fresh(), None)
 
     def asked_for(self, operation: Operation | None) -> None:
-        """Have the snapshot tell of which statement it is."""
+        """Record in the snapshot which statement made it."""
         self.author = replace(self.author, asked=operation)
 
     @property
     def view(self) -> TableView:
-        """The table as the rows to write are understood."""
+        """How the rows to write are interpreted."""
         return self.state.view
 
     def __enter__(self) -> Transaction:
@@ -103,13 +103,13 @@ class Transaction:
             self.abort()
 
     def task(self) -> WriteTask:
-        """The work of each part of an append; picklable."""
+        """The work of each part of an append. Picklable."""
         return task_on(self.state)
 
     def here(self, task: WriteTask) -> WriteTask:
-        """A task for this process: what it writes may still be under way when it has ended.
+        """A task for this process: its files may still be being written when it has ended.
 
-        The commit waits for it.
+        The commit waits for them.
         """
         view = replace(task.view, store=self._uploading)
         seen = lay_out if are_laid_out(view) else None
@@ -120,26 +120,26 @@ class Transaction:
         return task_anew(self.state, partition)
 
     def take(self, written: Written) -> None:
-        """Take in what a task wrote; from then on it is committed or deleted."""
+        """Collect the result of a task. From then on, its files are committed or deleted."""
         self.taken.append(written)
 
     def already_done(self, rows: int = 0) -> WriteResult:
-        """The result where the author's commit is there: nothing is written again."""
+        """The result if the author's commit exists already: nothing is written again."""
         assert self.done is not None
         self.abort()
         return WriteResult(self.done.id, rows, 0, 0, is_new=False)
 
     def commit(self, again: Callable[[], None] | None = None) -> WriteResult:
-        """Append what was taken in, in one atomic commit.
+        """Append the collected files in one atomic commit.
 
-        Nothing is done where there are no files, unless there is progress to tell.
+        Does nothing if there are no files, unless there is progress to store.
 
-        With dynamic buckets another writer may put a key elsewhere meanwhile. Then nothing is
-        committed, and `again`, which has tasks write on the newest snapshot and takes in what they
-        wrote, is called, as often as 'commit.max-retries' says. Raises what it raises,
-        `ConflictError` when the change does not fit any more or too many races were lost,
-        `DataError` when the store fails for good; then nothing is committed, unless the error says
-        that the outcome is unknown.
+        With dynamic buckets, another writer may put a key into another bucket in the meantime. Then
+        nothing is committed, and `again` is called, up to 'commit.max-retries' times. It must let
+        tasks write on top of the latest snapshot and collect their results. Raises the errors of
+        `again`, `ConflictError` if the change does not fit any more or too many races were lost,
+        and `DataError` if the store fails permanently. Then nothing is committed, unless the error
+        says that the outcome is unknown.
         """
         if not self._written.entries and not self._tells_without_rows:
             return self._result(None)
@@ -148,9 +148,9 @@ class Transaction:
         return self._publish(self._appending(), redo)
 
     def replace(self, replaces: Callable[[bytes], bool]) -> WriteResult:
-        """Replace all files of some partitions by what was taken in, in one atomic commit.
+        """Replace all files of some partitions with the collected files, in one atomic commit.
 
-        Every try to commit replaces what is live by then. Raises as `commit` does.
+        Every commit attempt replaces what is live at that time. Raises like `commit`.
         """
         stored = self.state.live.partition_buckets
         written = self._written
@@ -160,7 +160,10 @@ class Transaction:
         return self._publish(Change(written, self.author, kind, replaces))
 
     def overwrite(self, partition: PartitionSpec | None = None) -> WriteResult:
-        """Replace a partition or, without one, what the table's options say, as `replace` does."""
+        """Replace a partition or, by default, what the table's options say.
+
+        Otherwise like `replace`.
+        """
         if partition is not None:
             return self.replace(partition)
         if self.view.schema.partition_keys and self.view.options.dynamic_partition_overwrite:
@@ -168,10 +171,10 @@ class Transaction:
         return self.replace(every_partition)
 
     def relayout(self, replaces: Callable[[bytes], bool]) -> WriteResult:
-        """Replace all files of some partitions by what was made of just these files.
+        """Replace all files of some partitions with files that were made from exactly these files.
 
-        Raises `ConflictError` where another writer came to one of the partitions meanwhile, and
-        as `commit` does.
+        Raises `ConflictError` if another writer committed to one of the partitions in the meantime,
+        and the errors of `commit`.
         """
         kind, source = CommitKind.OVERWRITE, self.state.live
         change = Change(
@@ -190,16 +193,16 @@ class Transaction:
         replaces: Callable[[bytes], bool],
         returning: Callable[[LiveFiles], tuple[Restored, tuple[ManifestEntry, ...]]],
     ) -> Committed:
-        """Replace all files of some partitions by files that are stored already.
+        """Replace all files of some partitions with files that are stored already.
 
-        `returning` says what comes back to a table with some live files: what is stored, and files
-        that it made for this commit alone. Every try to commit replaces what is live by then.
-        Raises as `commit` does, and what `returning` raises.
+        `returning` says what comes back for a table with the given live files: stored files, and
+        files that it created for this commit only. Every commit attempt replaces what is live at
+        that time. Raises like `commit`, and the errors of `returning`.
         """
 
         def made(live: LiveFiles) -> Change:
             restored, copies = returning(live)
-            # A deletion counts wherever it stands: none of a file that comes back may be left.
+            # A delete entry counts wherever it is, so none may remain for a file that comes back.
             return Change(
                 Written(copies),
                 self.author,
@@ -216,14 +219,14 @@ class Transaction:
         return outcome
 
     def touched(self) -> TouchedPartitions:
-        """The partitions of what was taken in."""
+        """The partitions of the collected files."""
         return TouchedPartitions(frozenset(entry.partition for entry in self._written.entries))
 
     def build_on(self, *, serializable: bool = False) -> WriteResult:
         """Append rows that were made from those of the transaction's snapshot.
 
-        Raises `ConflictError` where another writer reached one of their buckets meanwhile or, when
-        serializable, any bucket, and as `commit` does.
+        Raises `ConflictError` if another writer committed to one of their buckets in the meantime,
+        or to any bucket if serializable. Also raises the errors of `commit`.
         """
         change = replace(self._appending(), source=self.state.live)
         if serializable:
@@ -235,12 +238,12 @@ class Transaction:
         marked: Iterable[ManifestEntry] = (),
         watched: Callable[[bytes], bool] | None = None,
     ) -> WriteResult:
-        """Commit what was taken in: files, in the place of others perhaps, and dead rows.
+        """Commit the collected results: new files, which may replace others, and dead rows.
 
-        `marked` are the files that stay and some of whose rows die. It fits beside the appends of
-        others, unless these came to a bucket of a partition that is `watched`. Raises
-        `ConflictError` where one of the files is gone, or their rows died otherwise, and as
-        `commit` does.
+        `marked` are the files that stay, but get dead rows. The change fits next to the appends of
+        others, unless these went to a bucket of a partition that is `watched`. Raises
+        `ConflictError` if one of the files is gone, or if its dead rows changed, and the errors of
+        `commit`.
         """
         written, stays = self._written, tuple(marked)
         takes_away = any(entry.kind is FileKind.DELETE for entry in written.entries)
@@ -248,17 +251,18 @@ class Transaction:
             return self._result(None)
         change = Change(written, self.author, renumbers=self._renumbers, marked=stays)
         if takes_away or stays:
-            # So the format names what is no mere append: readers of appends leave it out.
+            # The format calls everything that is not a plain append an overwrite: readers of
+            # appends skip it.
             change = replace(change, kind=CommitKind.OVERWRITE)
         if watched is not None:
             change = replace(change, source=self.state.live, watched=watched)
         return self._publish(change)
 
     def compact(self) -> Committed | Conflict | None:
-        """Commit what compactions of the table's buckets made; None where that is nothing.
+        """Commit the collected results of compactions. None if there are none.
 
-        It fits beside any appends. A conflict, another compaction that came first above all, is an
-        answer: nothing is lost, and what was made is deleted. Raises `DataError` as `commit`.
+        It fits next to any appends. A conflict, mainly with an earlier compaction, is a result:
+        nothing is lost, and the new files are deleted. Raises `DataError` like `commit`.
         """
         written, source = self._written, self.state.live
         if not written.entries:
@@ -266,10 +270,10 @@ class Transaction:
         return self._settle(Change(written, self.author, CommitKind.COMPACT, source=source))
 
     def convert(self) -> Committed | Conflict:
-        """Commit what was made of the rows of all files, in another kind of table, in their place.
+        """Replace all files with files of another kind of table that contain the same rows.
 
-        The rows stay what they are. A conflict, any other commit that came first, is an answer, as
-        for `compact`. Raises `DataError` as `commit`.
+        A conflict with any other commit is a result, as in `compact`. Raises `DataError` like
+        `commit`.
         """
         kind, source = CommitKind.COMPACT, self.state.live
         change = Change(
@@ -286,23 +290,26 @@ class Transaction:
         return outcome
 
     def place(self) -> Committed | Conflict | None:
-        """Commit rows that were in no bucket yet, as an append that takes the place of their files.
+        """Commit rows that were in no bucket yet, as an append that replaces their files.
 
-        A conflict, another one that placed them first, is an answer, as for `compact`. Raises
-        `DataError` as `commit`.
+        A conflict, because another process placed them first, is a result, as in `compact`. Raises
+        `DataError` like `commit`.
         """
         return self._settle(self._appending()) if self._written.entries else None
 
     def merge_manifests(self) -> Committed | Conflict | None:
-        """Commit the same files, told of by as few manifests as can be.
+        """Commit the same files with as few manifests as possible.
 
-        It fits beside any other commit. Raises `DataError` as `commit`.
+        It fits next to any other commit. Raises `DataError` like `commit`.
         """
         kind = CommitKind.COMPACT
         return self._settle(Change(Written(()), self.author, kind, merges_manifests=True))
 
     def abort(self) -> None:
-        """Delete what was taken in. Nothing to do once a commit has begun: it cleans up itself."""
+        """Delete the collected files.
+
+        Does nothing after a commit has begun, which cleans up itself.
+        """
         if not self._is_settled:
             self._is_settled = True
             with suppress(DataError):
@@ -333,11 +340,12 @@ class Transaction:
             progress=self.progress,
         )
         if self.view.kind.has_key_index:
-            # Whatever came to the buckets since may have other rows of the same keys.
+            # Files that were added to the buckets since then may have other rows with the same
+            # keys.
             return replace(change, source=self.state.live)
         if not self.view.moves_keys:
             return change
-        # The keys were looked up in all partitions: rows that came since may hold one of them.
+        # Keys were looked up in all partitions, and rows added since then may have one of them.
         return replace(change, source=self.state.live, watched=every_partition)
 
     @property
@@ -350,8 +358,8 @@ class Transaction:
 
     @property
     def _renumbers(self) -> bool:
-        # Padded numbers are made of a column of the rows: higher ones would say what the column
-        # does not. Rows without a key have no numbers that say anything.
+        # Padded numbers are computed from a column of the rows, and higher ones would contradict
+        # it. Rows without a key have no meaningful numbers.
         return self.view.kind.keeps_versions and not self.view.options.sequence_auto_padding
 
     def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
@@ -362,7 +370,7 @@ class Transaction:
 
     def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
         self._is_settled = True
-        # From here on the files are the committer's to delete: it knows what a snapshot may name.
+        # From here on, the committer deletes files: it knows what a snapshot may reference.
         committer = Committer(
             self._table.live.metadata,
             self.view,

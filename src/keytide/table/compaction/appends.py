@@ -1,7 +1,7 @@
-"""Append tables: small files put together, and rows put in an order by which readers skip files.
+"""Compacts append tables: combines small files, and sorts rows so that readers can skip files.
 
-No version is merged, so any files of a bucket may be taken. Rows that a deletion vector marks as
-dead are left out of what is written, and the vectors of the files go with them.
+No versions are merged, so any files of a bucket can be combined. Rows that a deletion vector marks
+as dead are left out of the new files, and the vectors of the old files are removed.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from keytide.table.write.task import Written
 
 __all__ = ["ClusterTask", "PackTask", "Picks", "Rewriting", "cluster_tasks", "pack_tasks"]
 
-# A file of at least so much of the target size is not written again for its size alone.
+# A file with at least this percentage of the target size is not rewritten for its size alone.
 _LARGE_PERCENT = 70
-# So many small files are worth a compaction that is not asked to take all.
+# This many small files are worth a compaction that was not asked to include all.
 _FEW = 5
-# From so many rows a clustering learns how the values of a bucket lie.
+# A clustering learns the distribution of a bucket's values from this many rows.
 _SAMPLE_ROWS = 100_000
 
 
-# -- what is taken up ------------------------------------------------------------------------------
+# -- which files are compacted ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Picks:
-    """Files by their names: those that are `taken` up however large, and those that are `left`."""
+    """File names: files that are `taken` however large they are, and files that are `left` out."""
 
     taken: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
@@ -62,11 +62,11 @@ def pack_tasks(
     state: TableState, fits: Callable[[bytes], bool] = every_partition, *, full: bool,
     memory_bytes: int, picks: Picks = _NO_PICKS,
 ) -> list[PackTask]:  # fmt: skip
-    """Tasks that put small files together: of each bucket with a few of them, or with two, in the
-    partitions that fit.
+    """Tasks that combine small files, in the partitions that match `fits`.
 
-    `full` takes buckets with two, and files of any size with dead rows. Raises `DataError` for a
-    deletion vector that cannot be read.
+    By default, only buckets with several small files. With `full`, buckets with two are enough, and
+    files of any size with dead rows are included. Raises `DataError` for a deletion vector that
+    cannot be read.
     """
     tasks = []
     for bucket, files in _buckets(state, fits):
@@ -81,7 +81,7 @@ def pack_tasks(
 def cluster_tasks(
     state: TableState, clustering: Clustering, fits: Callable[[bytes], bool], *, memory_bytes: int
 ) -> list[ClusterTask]:
-    """Tasks that put all rows of each bucket in order. Raises as `pack_tasks`."""
+    """Tasks that sort all rows of each bucket. Raises like `pack_tasks`."""
     return [
         ClusterTask(state.view, bucket, files, _dead_rows(state, bucket), memory_bytes, clustering)
         for bucket, files in _buckets(state, fits)
@@ -99,7 +99,7 @@ def _buckets(
 def _groups(
     files: Sequence[PlannedFile], target_bytes: int, picks: Picks, *, full: bool
 ) -> Iterator[tuple[PlannedFile, ...]]:
-    """Files to become one each; they follow each other among those that are taken."""
+    """Groups of files that become one file each. A group contains adjacent files."""
     small = {
         file.meta.file_name for file in files
         if (file.meta.file_size * 100 < target_bytes * _LARGE_PERCENT
@@ -133,7 +133,7 @@ def _dead_rows(state: TableState, bucket: BucketId) -> DeadRows:
 
 @dataclass(frozen=True)
 class PackTask:
-    """Writes each group of files of a bucket as one file. Pickles."""
+    """Writes each group of files of a bucket as one file. Picklable."""
 
     view: TableView
     bucket: BucketId
@@ -143,7 +143,7 @@ class PackTask:
 
     @property
     def files(self) -> list[ManifestEntry]:
-        """The files that are taken up."""
+        """The files that are compacted."""
         return [file.entry for group in self.groups for file in group]
 
     @property
@@ -152,9 +152,9 @@ class PackTask:
         return sum(entry.file.file_size for entry in self.files)
 
     def __call__(self) -> Compacted:
-        """Write the files; nothing is left behind after an error.
+        """Write the files. Nothing is left behind after an error.
 
-        Raises `DataError` when the store refuses.
+        Raises `DataError` if the store fails.
         """
         rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
         parts = ((group, rewriting.rows(group)) for group in self.groups)
@@ -163,9 +163,9 @@ class PackTask:
 
 @dataclass(frozen=True)
 class ClusterTask:
-    """Writes all rows of a bucket in the order of a clustering. Pickles.
+    """Writes all rows of a bucket in the order of a clustering. Picklable.
 
-    The rows are sorted in slices that fit in `memory_bytes`; for each of them all files are read.
+    The rows are sorted in slices that fit in `memory_bytes`. For each slice, all files are read.
     """
 
     view: TableView
@@ -177,7 +177,7 @@ class ClusterTask:
 
     @property
     def files(self) -> list[ManifestEntry]:
-        """The files that are taken up."""
+        """The files that are compacted."""
         return [file.entry for file in self.planned]
 
     @property
@@ -186,7 +186,7 @@ class ClusterTask:
         return sum(entry.file.file_size for entry in self.files)
 
     def __call__(self) -> Compacted:
-        """Write the rows; nothing is left behind after an error. Raises as `PackTask`."""
+        """Write the rows. Nothing is left behind after an error. Raises like `PackTask`."""
         rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
         return rewriting.done([(self.planned, self._sorted(rewriting))], self.dead)
 
@@ -202,7 +202,7 @@ class ClusterTask:
             yield rows.with_columns(number).sort(by, nulls_last=False).drop(_NUMBER)
 
     def _sample(self) -> pl.DataFrame:
-        """Rows of all files, evenly spread, with the columns to sort by."""
+        """Evenly distributed rows of all files, with the columns to sort by."""
         total = sum(file.meta.row_count for file in self.planned)
         stored = StoredVersions(self.view, self.bucket[0], self.clustering.columns)
         step = max(1, total // _SAMPLE_ROWS)
@@ -210,7 +210,7 @@ class ClusterTask:
         return pl.concat([part.gather_every(step) for part in parts])
 
     def _slices(self, ranges: Ranges, sample: pl.DataFrame) -> Iterator[tuple[int, int]]:
-        """Spans of numbers, the end excluded, whose rows fit in memory as far as can be."""
+        """Ranges of numbers, end excluded, whose rows fit in memory as far as possible."""
         rows = sum(file.meta.row_count for file in self.planned)
         fitting = max(1, rows_in(self.memory_bytes, self.planned, self.view.schema.fields))
         numbers = np.sort(ranges.numbers(sample))
@@ -233,7 +233,7 @@ def _between(rows: pl.DataFrame, ranges: Ranges, low: int, high: int) -> pl.Data
 
 @dataclass(frozen=True)
 class Rewriting:
-    """Files of one bucket written again, as others; whatever `source` says they come of."""
+    """Rewrites files of one bucket as others. `source` is recorded as their origin."""
 
     view: TableView
     bucket: BucketId
@@ -241,7 +241,7 @@ class Rewriting:
     source: FileSource = FileSource.COMPACT
 
     def rows(self, files: Iterable[PlannedFile]) -> Iterator[pl.DataFrame]:
-        """The rows of some files without the dead ones, in parts that fit in memory."""
+        """The rows of files without the dead ones, in parts that fit in memory."""
         taken = list(files)
         stored = StoredVersions(self.view, self.bucket[0], self.view.schema.names)
         rows_max = max(1, rows_in(self.memory_bytes, taken, self.view.schema.fields))
@@ -250,7 +250,7 @@ class Rewriting:
     def done(
         self, parts: Iterable[tuple[Sequence[PlannedFile], Iterator[pl.DataFrame]]], dead: DeadRows
     ) -> Compacted:
-        """What replaces files, part by part: `parts` has each one's files and its new rows."""
+        """Write the new files, part by part. `parts` has the old files and the new rows of each."""
         new = NewFiles(self.view)
         entries: list[ManifestEntry] = []
         try:
@@ -263,7 +263,8 @@ class Rewriting:
             self.view.store.discard(new.given)
             raise
         gone = {entry.file.file_name for entry in entries if entry.kind is FileKind.DELETE}
-        # Rows that die meanwhile would come back: that there were no vectors is to be told too.
+        # Rows that die in the meantime would come back, so the absence of vectors must be recorded
+        # too.
         marks = (
             {self.bucket: dead.about(gone).without(gone)}
             if dead.stored or self.view.options.deletion_vectors_enabled
@@ -290,14 +291,14 @@ class Rewriting:
 
 
 def _rows_of_a_file(files: Sequence[PlannedFile], target_bytes: int) -> int:
-    """How many rows a new file has, so that it comes near the target: rows take what they took."""
+    """The number of rows for a new file near the target size, based on the present size of rows."""
     rows = sum(file.meta.row_count for file in files)
     count = max(1, round(sum(file.meta.file_size for file in files) / target_bytes))
     return max(1, -(-rows // count))
 
 
 def _rolled(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """The rows in frames of so many, the last one excepted."""
+    """The rows in frames of this many rows. The last frame may be smaller."""
     held = next(frames, None)
     for frame in frames:
         held = frame if held is None else pl.concat([held, frame])

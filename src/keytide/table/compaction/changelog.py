@@ -1,8 +1,8 @@
-"""The changelog that a compaction of a bucket makes.
+"""The changelog that a compaction of a bucket creates.
 
-What was told before lies on some levels, from one on upwards: by `lookup` on all above level 0, by
-`full-compaction` where full compactions leave their rows. A compaction that takes in anything below
-tells what becomes of the keys there: the rows that were told before them, and those after it.
+The rows that were emitted before are on some level and all higher ones: with `lookup`, on all
+levels above 0, with `full-compaction`, where full compactions leave their rows. A compaction that
+includes lower levels emits the changes of the keys there: the rows before and after it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = ["ChangelogWriter", "lowest_told", "tells"]
 
 
 class ChangelogWriter:
-    """Writes what one compaction of a bucket tells, in key order, as changelog files.
+    """Writes the changes of one compaction of a bucket, in key order, as changelog files.
 
-    The files are about as large as data files. Each is written in a thread of its own, one at a
-    time, while the compaction goes on.
+    The files are about as large as data files. Each is written in a separate thread, one at a time,
+    while the compaction continues.
     """
 
     def __init__(self, view: TableView, unit: Unit, files: NewFiles) -> None:
@@ -64,17 +64,17 @@ class ChangelogWriter:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the compaction tells nothing."""
+        """Whether the compaction emits nothing."""
         return not self._lowest_told
 
     def tells_of(self, section: Section) -> bool:
-        """Whether a section has rows that were not told before."""
+        """Whether a section has rows that were not emitted before."""
         return not all(map(self._is_told, section.runs))
 
     def tell(self, section: Section, window: Window, narrow: Collection[int] = ()) -> None:
-        """Tell what becomes of the keys of a window that are below the level of what was told.
+        """Emit the changes of those keys in a window that are below the already emitted levels.
 
-        `narrow` are positions of runs that have none but these keys.
+        `narrow` are the positions of runs that contain only these keys.
         """
         told = {place for place, run in enumerate(section.runs) if self._is_told(run)}
         new = [rows for place, rows in enumerate(window.runs) if place not in told]
@@ -92,9 +92,10 @@ class ChangelogWriter:
         after: Sequence[pl.DataFrame],
         narrow: Sequence[pl.DataFrame] = (),
     ) -> None:
-        """Tell what becomes of the keys of new versions, given the merged ones before and after.
+        """Emit the changes of the keys of new versions, given the merged versions before and after.
 
-        Neither of these has a key twice. Those in `narrow` are before too, and have no other keys.
+        Each of these has a key at most once. Those in `narrow` also come before, and have no other
+        keys.
         """
         filled = _filled(new)
         if not filled:
@@ -105,11 +106,11 @@ class ChangelogWriter:
         self._add([*own[0], *narrow], own[1])
 
     def tell_new(self, rows: Sequence[pl.DataFrame]) -> None:
-        """Tell of keys of which nothing was told before, nor of any behind them."""
+        """Emit new keys: nothing was emitted for them before, nor for any later keys."""
         self._add((), rows)
 
     def end(self) -> None:
-        """Begin to write what is left, where nothing more is told."""
+        """Start to write what is left, when no more changes follow."""
         self._write(self._pile.rest())
 
     def finish(self) -> tuple[ManifestEntry, ...]:
@@ -119,7 +120,7 @@ class ChangelogWriter:
         return tuple(self._entries)
 
     def give_up(self) -> None:
-        """Wait until no file is written any more, after an error."""
+        """After an error, wait until no file is being written any more."""
         if self._under_way is not None:
             wait([self._under_way])
 
@@ -143,7 +144,7 @@ class ChangelogWriter:
             self._write(self._pile.add(to_arrow(told, stored_schema(self._view))))
 
     def _rows(self, versions: Iterable[pl.DataFrame]) -> pl.DataFrame:
-        """What readers are shown of some versions, NULL as it is stored, with their numbers."""
+        """What readers see of some versions, with NULL as it is stored, and their numbers."""
         names = (*self._view.schema.names, SEQUENCE_NUMBER)
         return pl.concat([each.filter(IS_ADD).select(names) for each in versions])
 
@@ -156,7 +157,7 @@ class ChangelogWriter:
             self._under_way = begin(partial(write, table, path))
 
     def _take_written(self) -> None:
-        """The entry of the file that is under way, once it is written."""
+        """Collect the entry of the file that is being written, when it is finished."""
         if self._under_way is not None:
             meta = self._under_way.result()
             self._under_way = None
@@ -173,18 +174,18 @@ def _filled(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 def _between_pairs(told: pa.Table, count: int) -> int:
-    """A cut that parts no -U from its +U, which is the row behind it."""
+    """A cut that does not separate a -U from the +U in the next row."""
     is_before = told.column(VALUE_KIND)[count - 1].as_py() == RowKind.UPDATE_BEFORE
     return count + 1 if is_before else count
 
 
 def tells(options: TableOptions, unit: Unit) -> bool:
-    """Whether a compaction tells of keys that were written since it was last told of them."""
+    """Whether a compaction emits the keys that were written since the last emission."""
     return unit.runs[0].level < _lowest_told(options, unit)
 
 
 def _lowest_told(options: TableOptions, unit: Unit) -> int:
-    """The lowest level with rows that were told before; 0 where a compaction tells nothing."""
+    """The lowest level with emitted rows. 0 if a compaction emits nothing."""
     if not options.compactions_tell or not (
         options.changelog_producer == "lookup" or unit.is_whole
     ):
@@ -193,10 +194,11 @@ def _lowest_told(options: TableOptions, unit: Unit) -> int:
 
 
 def lowest_told(options: TableOptions, oldest: int) -> int:
-    """The lowest level with rows that compactions told, in a bucket with its oldest run on a level.
+    """The lowest level with rows that compactions have emitted.
 
-    REQUIRES: a table whose changelog is made by compactions.
+    `oldest` is the level of the oldest run. REQUIRES: a table whose changelog is created by
+    compactions.
     """
-    # Only full compactions reach the oldest run, which is why it is the one that was told, also
-    # where the table was given more levels since.
+    # Only full compactions reach the oldest run. So this is the run that was emitted, even if the
+    # table got more levels since then.
     return 1 if options.changelog_producer == "lookup" else max(1, oldest)

@@ -1,8 +1,9 @@
-"""By which columns the rows of an append table are put in order, so that readers skip files.
+"""The columns and the order by which the rows of an append table are sorted, so readers can skip
+files.
 
-'order' sorts by one column after the other, 'zorder' and 'hilbert' by all of them alike, along a
-curve. How values lie is learnt from a sample: each column is cut into ranges that have about as
-many rows, and the curve goes through these ranges.
+'order' sorts by one column after the other. 'zorder' and 'hilbert' treat all columns equally and
+sort along a curve. The distribution of values is learned from a sample: each column is cut into
+ranges with about the same number of rows, and the curve goes through these ranges.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _CURVES: dict[str, Callable[[Sequence[npt.NDArray[np.uint64]], int], npt.NDArray
     "zorder": z_order,
     "hilbert": hilbert,
 }
-# So many bits tell a thousand ranges of a column apart, of which a file has a few.
+# This many bits distinguish a thousand ranges of a column. A file contains a few of them.
 _BITS_MAX = 10
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """A strategy and the columns that it goes by."""
+    """A strategy and its columns."""
 
     strategy: str
     columns: tuple[str, ...]
@@ -40,10 +41,11 @@ class Clustering:
     def parse(
         cls, strategy: str, columns: Sequence[str], schema: TableSchema, table: str
     ) -> Clustering:
-        """The clustering that a user asks for.
+        """Parse a clustering.
 
-        Raises `InvalidError` for an unknown strategy, for no columns, too many or one twice, and
-        for a column whose values have no order; `NotFoundError` for one that the table lacks.
+        Raises `InvalidError` for an unknown strategy, for no columns, too many or duplicate
+        columns, and for a column whose values have no order. Raises `NotFoundError` for a column
+        that the table lacks.
         """
         known = ("order", *_CURVES)
         if strategy not in known:
@@ -59,7 +61,7 @@ class Clustering:
         return cls(strategy, tuple(columns))
 
     def ranges(self, sample: pl.DataFrame) -> Ranges:
-        """Ranges of the columns, learnt from a sample of rows."""
+        """Ranges of the columns, learned from a sample of rows."""
         bits = max(1, min(_BITS_MAX, BITS_MAX // len(self.columns)))
         return Ranges(self, bits, tuple(_cuts(sample[name], 1 << bits) for name in self.columns))
 
@@ -73,7 +75,10 @@ class Ranges:
     cuts: tuple[pl.Series, ...]
 
     def numbers(self, rows: pl.DataFrame) -> npt.NDArray[np.uint64]:
-        """A number for each row, by which rows are sorted; equal ones are sorted by the columns."""
+        """A number for each row, by which rows are sorted.
+
+        Rows with equal numbers are sorted by the columns.
+        """
         ids = [
             np.asarray(cuts.search_sorted(rows[name], side="right")).astype(np.uint64)
             for name, cuts in zip(self.clustering.columns, self.cuts, strict=True)
@@ -83,7 +88,9 @@ class Ranges:
 
 
 def _cuts(values: pl.Series, ranges: int) -> pl.Series:
-    """At most `ranges - 1` values that cut a column into ranges of about as many rows."""
+    """At most `ranges - 1` values that cut a column into ranges with about the same number of
+    rows.
+    """
     known: pl.Series = values.drop_nulls().sort()
     if not len(known):
         return known

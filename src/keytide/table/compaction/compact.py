@@ -1,7 +1,7 @@
-"""Compactions: fewer and larger files with the same rows.
+"""Compacts a table: fewer and larger files with the same rows.
 
-Planned on the files of one snapshot, carried out as one task for each bucket, committed once for
-all of them.
+A compaction is planned on the files of one snapshot, runs as one task for each bucket, and is
+committed once for all of them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ __all__ = [
 _LOG = logging.getLogger("keytide.compaction")
 
 FULL_COMPACTION = "full-compaction-"
-"""How the users begin whose commits are compactions of the whole table in full."""
+"""The prefix of the commit users whose commits are full compactions of the whole table."""
 
-# A window needs no more, and other buckets are compacted at the same time.
+# A window needs no more, and other buckets are compacted in parallel.
 _MEMORY_BYTES_MAX = 256 << 20
 
 
@@ -79,16 +79,17 @@ class CompactionResult(Record):
 
 
 def local_runner() -> Threads:
-    """Threads of this process, as many as it has cores."""
+    """Threads of this process, one for each core."""
     return Threads(os.cpu_count() or 1)
 
 
 def compact_due(
     table: StoredTable, buckets: Collection[BucketId], runner: TaskRunner
 ) -> tuple[CompactionResult, LiveFiles]:
-    """Compact what is due of some buckets, as `compact` does.
+    """Compact what is due in some buckets, like `compact`.
 
-    Gives also the files that are live then; of one that was overtaken, those of before.
+    Also returns the live files after it. If another compaction came first, these are the earlier
+    ones.
     """
 
     def on(table: StoredTable) -> tuple[CompactionResult, LiveFiles]:
@@ -98,25 +99,25 @@ def compact_due(
         seen = transaction.state if transaction.committed is None else transaction.committed
         return result, seen.live
 
-    # Tasks on a session are dear: none of them is to be in vain.
+    # Tasks on a Spark session are expensive, so none should be in vain.
     return as_expected(table, on) if isinstance(runner, Threads) else on(table)
 
 
 def compact_in_full(table: StoredTable, runner: TaskRunner) -> CompactionResult:
-    """Compact in full what was written since that was done last, as `compact` does."""
+    """Fully compact what was written since the last full compaction, like `compact`."""
     transaction = begin_compaction(table, FULL_COMPACTION)
     return carried_out(transaction, planner_of(transaction).in_full(transaction.state.live), runner)
 
 
 def begin_compaction(table: StoredTable, user_prefix: str = "") -> Transaction:
-    """A transaction on what is the newest snapshot now, for `carried_out`."""
+    """A transaction on the present latest snapshot, for `carried_out`."""
     table = table.pinned()
     live, view = table.newest_files(), writable_view(table)
     return Transaction(table, table.state_on(live, view), Author.fresh(user_prefix), None)
 
 
 def planner_of(transaction: Transaction) -> Planner:
-    """What finds the units to compact of the files that a transaction has seen."""
+    """Finds the units to compact in the files of a transaction."""
     marked = vector_files_by_bucket(transaction.state.vector_files)
     return Planner(transaction.view, marked)
 
@@ -124,7 +125,7 @@ def planner_of(transaction: Transaction) -> Planner:
 def carried_out(
     transaction: Transaction, units: list[Unit], runner: TaskRunner
 ) -> CompactionResult:
-    """Compact some units and commit; one that was overtaken is a result too."""
+    """Compact units and commit. Losing against another compaction is a result too."""
     with span("compaction", transaction.view.name) as step:
         result = _carried_out(transaction, units, runner)
         step.numbers(
@@ -155,7 +156,7 @@ def _carried_out(
 
 
 def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) -> set[BucketId]:
-    """Run a task for each unit; the buckets that have to be compacted whole instead."""
+    """Run a task for each unit. Returns the buckets that must be compacted as a whole instead."""
     left: set[BucketId] = set()
 
     def take(compacted: Compacted) -> None:
@@ -184,7 +185,7 @@ def _tasks(state: TableState, units: list[Unit]) -> Sequence[CompactTask] | Sequ
 
 
 def _beside(state: TableState, units: list[Unit]) -> dict[BucketId, tuple[ManifestEntry, ...]]:
-    """The files above level 0 that stay in the buckets to compact."""
+    """The files above level 0 that stay in place in the buckets to compact."""
     beside: dict[BucketId, list[ManifestEntry]] = {unit.bucket: [] for unit in units}
     compacted = {entry.identity for unit in units for entry in unit.files}
     for entry in state.live.files_in(beside):
@@ -194,7 +195,7 @@ def _beside(state: TableState, units: list[Unit]) -> dict[BucketId, tuple[Manife
 
 
 def memory_of(view: TableView, tasks: int) -> int:
-    """What each of some tasks may hold, of which as many run at once as there are cores."""
+    """The memory for each task, if as many run in parallel as there are cores."""
     at_once = max(1, min(os.cpu_count() or 1, tasks))
     return min(view.options.read_memory_bytes // at_once, _MEMORY_BYTES_MAX)
 
@@ -202,7 +203,7 @@ def memory_of(view: TableView, tasks: int) -> int:
 def result_of(
     outcome: Committed | Conflict | None, entries: list[ManifestEntry]
 ) -> CompactionResult:
-    """The result of a commit of the entries that compactions made; None: nothing was to do."""
+    """The result of committing the entries of compactions. None: there was nothing to do."""
     old = [entry.file for entry in entries if entry.kind is FileKind.DELETE]
     made = made_files(entries)
     is_committed = isinstance(outcome, Committed)

@@ -1,8 +1,9 @@
-"""Space-filling curves: one number for a place in several dimensions, near for near places.
+"""Space-filling curves: map points in several dimensions to numbers, so that close points get close
+numbers.
 
-Along Morton's Z-order the bits of the dimensions take turns. Hilbert's curve never jumps: places
-one after the other on it are neighbours. Its numbers are found as in J. Skilling, "Programming the
-Hilbert curve" (AIP Conference Proceedings 707, 2004).
+Morton's Z-order interleaves the bits of the dimensions. Hilbert's curve never jumps: consecutive
+points on it are neighbors. Its numbers are computed as in J. Skilling, "Programming the Hilbert
+curve" (AIP Conference Proceedings 707, 2004).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ __all__ = ["BITS_MAX", "hilbert", "z_order"]
 Places = npt.NDArray[np.uint64]
 
 BITS_MAX = 63
-"""How many bits a number has, of all dimensions together."""
+"""The maximum number of bits of a number, for all dimensions together."""
 
 
 def z_order(dimensions: Sequence[Places], bits: int) -> Places:
-    """The number of each place along the Z-order curve; a dimension has values below 2 ** bits."""
+    """The number of each point along the Z-order curve. Coordinates are below 2 ** bits."""
     number = np.zeros_like(dimensions[0])
     for bit in reversed(range(bits)):
         for dimension in dimensions:
@@ -31,7 +32,7 @@ def z_order(dimensions: Sequence[Places], bits: int) -> Places:
 
 
 def hilbert(dimensions: Sequence[Places], bits: int) -> Places:
-    """The number of each place along Hilbert's curve; a dimension has values below 2 ** bits."""
+    """The number of each point along Hilbert's curve. Coordinates are below 2 ** bits."""
     axes = [dimension.copy() for dimension in dimensions]
     _unrotate(axes, bits)
     for one, other in itertools.pairwise(axes):
@@ -43,7 +44,7 @@ def hilbert(dimensions: Sequence[Places], bits: int) -> Places:
 
 
 def _unrotate(axes: list[Places], bits: int) -> None:
-    """Undo, from the coarsest cube to the finest, how the curve is turned in each of them."""
+    """Undo the rotations of the curve, from the coarsest cube to the finest."""
     first = axes[0]
     for bit in reversed(range(1, bits)):
         below = np.uint64((1 << bit) - 1)

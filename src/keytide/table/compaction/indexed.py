@@ -1,11 +1,11 @@
-"""Tables with an index of keys: files put together, with the current row of each key alone.
+"""Compacts tables with a key index: combines files, with only the current row of each key.
 
-A row that deletes is the current one of its key, and stays, marked as dead: what comes late finds
-it. All other dead rows go. The index says where the rows lie from then on.
+A row that deletes is the current row of its key. It stays, marked as dead, so that late rows find
+it. All other dead rows are dropped. The index is updated with the new positions.
 
-Where the table says how long deletes are kept, older ones go too, and the index forgets their keys:
-what came late for them is late for every key. A delete stays as long as a file that is not taken up
-has rows of which nothing is known but that they are not current, for one may be of its key.
+If the table limits how long deletes are kept, older ones are dropped too, and the index forgets
+their keys. A row that would come late for them is then late for every key. A delete stays as long
+as files outside the compaction have stale rows, because one of them may have its key.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ __all__ = ["IndexedPackTask", "indexed_tasks", "picks_of"]
 
 
 def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
-    """Which files of a table with an index of keys are taken up or left, whatever their size.
+    """Which files of a table with a key index are compacted or left out, whatever their size.
 
-    `now_ms` is the time in which files say when they were made. The heads of the indexes say how
-    many rows of each file are stale. Raises `DataError` and `UnsupportedError` as `found_bucket`.
+    `now_ms` is a wall-clock time, as in the creation times of files. The heads of the indexes say
+    how many rows of each file are stale. Raises `DataError` and `UnsupportedError` like
+    `found_bucket`.
     """
     options = state.view.options
     taken, every = set(), key_files_by_bucket(state.key_files)
@@ -67,7 +68,7 @@ def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
 
 
 def _is_due(file: IndexedFile, options: TableOptions) -> bool:
-    """Whether so many rows of a file are stale that it is worth a compaction."""
+    """Whether enough rows of a file are stale to make it worth a compaction."""
     percent, count = options.stale_percent_min, options.stale_count_min
     if percent is None and count is None:
         return False
@@ -75,7 +76,7 @@ def _is_due(file: IndexedFile, options: TableOptions) -> bool:
 
 
 def indexed_tasks(state: TableState, packs: Sequence[PackTask]) -> list[IndexedPackTask]:
-    """The same work in a table with an index of keys."""
+    """The same work in a table with a key index."""
     heads, vectors = (
         key_files_by_bucket(state.key_files),
         vector_files_by_bucket(state.vector_files),
@@ -99,7 +100,7 @@ def indexed_tasks(state: TableState, packs: Sequence[PackTask]) -> list[IndexedP
 
 @dataclass(frozen=True)
 class IndexedPackTask:
-    """Writes each group of files of a bucket as one file, and what the index says of it. Pickles.
+    """Writes each group of files of a bucket as one file, and updates the index. Picklable.
 
     `entries` are all data files of the bucket.
     """
@@ -114,7 +115,7 @@ class IndexedPackTask:
 
     @property
     def files(self) -> list[ManifestEntry]:
-        """The files that are taken up."""
+        """The files that are compacted."""
         return [file.entry for group in self.groups for file in group]
 
     @property
@@ -123,7 +124,7 @@ class IndexedPackTask:
         return sum(entry.file.file_size for entry in self.files)
 
     def __call__(self) -> Compacted:
-        """Write the files; nothing is left behind after an error. Raises as `PackTask`."""
+        """Write the files. Nothing is left behind after an error. Raises like `PackTask`."""
         on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
         rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
         taken = {entry.file.file_name for entry in self.files}
@@ -140,7 +141,7 @@ class IndexedPackTask:
 
 
 def _forgotten_below(on: Bucket, taken: Collection[str], view: TableView) -> int:
-    """Below what the deletes in some files are forgotten; `NOTHING` where they all stay."""
+    """The value below which deletes in some files are forgotten. `NOTHING` if all of them stay."""
     head, kept = on.index.head, view.deletes_kept
     if kept is None or any(file.stale for file in head.files if file.name not in taken):
         return NOTHING
@@ -148,7 +149,7 @@ def _forgotten_below(on: Bucket, taken: Collection[str], view: TableView) -> int
 
 
 class _Kept:
-    """The current rows of some files, and where they lie once they are written again."""
+    """The current rows of some files, and their positions after the rewrite."""
 
     def __init__(
         self, view: TableView, bucket: BucketId, on: Bucket, memory_bytes: int, forgotten_below: int
@@ -163,11 +164,11 @@ class _Kept:
         self._lives: list[npt.NDArray[np.bool_]] = []
 
     def rows(self, files: Sequence[PlannedFile]) -> Iterator[pl.DataFrame]:
-        """The current rows of some files, in their order, in parts that fit in memory."""
+        """The current rows of some files, in order, in parts that fit in memory."""
         columns = (*self._view.schema.names, POSITION)
         stored = StoredVersions(self._view, self._bucket[0], columns)
         rows_max = max(1, rows_in(self._memory_bytes, list(files), self._view.schema.fields))
-        # What has no current row need not be read.
+        # Files without a current row need not be read.
         for file in (f for f in files if self._has_current[f.meta.file_name]):
             for frame in stored.of_lone_files([replace(file, dead_rows=None)], rows_max):
                 yield self._current(file.meta.file_name, frame)
@@ -189,7 +190,7 @@ class _Kept:
     def indexes(
         self, added: Sequence[ManifestEntry], gone: set[str], dead: DeadRows
     ) -> dict[IndexKey, BucketIndex]:
-        """What becomes of the bucket's indexes with the new files."""
+        """The bucket's indexes, updated with the new files."""
         head = self._on.index.head
         files, positions, covered = places_of(added, head)
         lives = np.concatenate([np.empty(0, np.bool_), *self._lives])
@@ -201,7 +202,8 @@ class _Kept:
         )
         own = {file.name: positions[(files == file.number) & ~lives] for file in covered}
         wide = self._view.options.deletion_vectors_bitmap64
-        # New files are among those that it is about, so no other change of the vectors fits beside.
+        # New files are among those that it depends on, so no other change of the vectors fits next
+        # to it.
         marked = replace(dead, went_by=None).marking(own, wide=wide)
         every = [*(file for file in head.files if file.name not in gone), *covered]
         about = head.about(every, moved, Entries.none(), moved.comparisons)

@@ -1,8 +1,8 @@
-"""Level 0 of a section with the versions that it meets above, in files that are not written again.
+"""Reads level 0 of a section together with the matching versions in files that are not rewritten.
 
-Of these files only keys that are new on level 0 are read. Where all that is new fits in a window,
-it is read once and held, and so is what is found for it; else files are read in windows like
-everything else: memory follows the windows.
+Of these files, only keys that are new on level 0 are read. If all new versions fit in a window,
+they are read once and kept, together with the versions found for them. Otherwise files are read in
+windows like everything else, so memory depends on the windows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from keytide.table.state.view import TableView
 
 __all__ = ["Lookup"]
 
-# Keys of level 0 are held while the levels above it are read, if they fit in so much of the memory.
+# The keys of level 0 are kept while the levels above are read, if they fit in this part of the
+# memory.
 _KEYS_SHARE = 8
 _KEY_BYTES = 64
 
@@ -39,8 +40,8 @@ _Shaping: TypeAlias = "Callable[[PlannedFile, pl.DataFrame], pl.DataFrame]"
 class Lookup:
     """Reads one section of a bucket.
 
-    `section` has all files that hold keys of it, those that stay where they are too: their names
-    are in `staying`. The rows have `columns`, or fewer in files that stay.
+    `section` has all files that contain its keys, including those that stay in place. The names of
+    these are in `staying`. The rows have `columns`, or fewer in files that stay.
     """
 
     view: TableView
@@ -55,15 +56,15 @@ class Lookup:
         staying_columns: tuple[str, ...] | None = None,
         shaped: _Shaping = lambda _, rows: rows,
     ) -> Iterator[list[pl.DataFrame]]:
-        """The versions as windows of keys, with a frame for each run, as `shaped` has them.
+        """The versions in key-range windows, with one frame for each run, transformed by `shaped`.
 
-        Of files above level 0 that stay, only keys that are on level 0; a run without any may come
-        without columns. Raises `DataError` naming a file that cannot be read.
+        Files above level 0 that stay contribute only keys that are on level 0. A run without any
+        may have no columns. Raises `DataError`, which names the file, if one cannot be read.
         """
         yield from self._windows(self._reading(staying_columns or self.columns, shaped))
 
     def merged(self) -> Iterator[Window]:
-        """Windows with what the versions become. Raises as `MergedVersions.windows`."""
+        """The windows with the merged versions. Raises like `MergedVersions.windows`."""
         reading = self._reading(self.columns)
         for runs in self._windows(reading):
             counted = without_contained(runs, reading.containing, self.view.order.key)
@@ -73,12 +74,14 @@ class Lookup:
 
     @cached_property
     def narrow(self) -> frozenset[int]:
-        """The positions of the runs of which only keys come that are on level 0."""
+        """The positions of the runs that contribute only keys that are on level 0."""
         runs = enumerate(self.section.runs)
         return frozenset(place for place, run in runs if self.is_looked_up(run))
 
     def to_write(self, window: Window) -> list[pl.DataFrame]:
-        """What of a merged window has to be written: rows that never change are there already."""
+        """The part of a merged window that must be written: rows that never change exist
+        already.
+        """
         if not self.view.engine.keeps_rows:
             return window.merged
         names = self.section.upper
@@ -86,11 +89,11 @@ class Lookup:
         return [without_keys(rows, there, self.view.order.key) for rows in window.merged]
 
     def stays(self, file: PlannedFile) -> bool:
-        """Whether a file stays where it is."""
+        """Whether a file stays in place."""
         return file.meta.file_name in self.staying
 
     def is_looked_up(self, run: Run) -> bool:
-        """Whether of a run only the new keys are wanted."""
+        """Whether only the new keys of a run are needed."""
         return self.stays(run[0]) and run[0].meta.level > 0
 
     def _reading(
@@ -106,15 +109,17 @@ class Lookup:
             yield window if reading.knows_keys else self._narrowed(window)
 
     def _merged(self, counted: list[pl.DataFrame]) -> list[pl.DataFrame]:
-        """What versions become that no other one contains."""
+        """The merged result of versions that no other version contains."""
         order, engine, section = self.view.order, self.view.engine, self.section
         if section.arrival_decides and engine.newest_decides:
-            # What is looked up is of keys that have a newer version.
+            # Keys that are looked up have a newer version.
             counted = [rows for place, rows in enumerate(counted) if place not in self.narrow]
         return merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
 
     def _narrowed(self, window: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
-        """A window with those keys of files that stay above level 0 that are on level 0."""
+        """A window in which files that stay above level 0 have only the keys that are on level
+        0.
+        """
         narrowed = list(window)
         upper = [place for place in self.section.upper if window[place].width]
         new = [
@@ -131,7 +136,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reads the runs of a look-up; windows have about `rows` rows."""
+    """Reads the runs for a lookup. Windows have about `rows` rows."""
 
     lookup: Lookup
     staying_columns: tuple[str, ...]
@@ -139,7 +144,7 @@ class _Reading:
     rows: int
 
     def runs(self) -> list[Iterator[Batch]]:
-        """The versions of each run, of those that are looked up what is there for the new keys."""
+        """The versions of each run. Runs that are looked up contribute only the new keys."""
         places = range(len(self._runs))
         sizes = [sum(file.meta.row_count for file in run) for run in self._runs]
         if not self._holds_new:
@@ -152,7 +157,7 @@ class _Reading:
 
     @property
     def knows_keys(self) -> bool:
-        """Whether of runs that are looked up nothing comes but the new keys."""
+        """Whether runs that are looked up contribute only the new keys."""
         return self._keys is not None
 
     @property
@@ -161,18 +166,18 @@ class _Reading:
 
     @cached_property
     def _looked_up(self) -> list[int]:
-        """The positions of the runs that are looked up, those first that contain others."""
+        """The positions of the runs that are looked up. Those that contain others come first."""
         first = self.lookup.section.containing
         others = (place for place in range(len(self._runs)) if place not in first)
         return [place for place in (*first, *others) if self.lookup.is_looked_up(self._runs[place])]
 
     @property
     def containing(self) -> tuple[int, ...]:
-        """The positions of the runs that may have keys in common, as `Section.containing`."""
+        """The positions of the runs that may have keys in common, as in `Section.containing`."""
         each_once = self._holds_new and self._finds_each_once and self._knows_all_above
         return self._above if each_once else self.lookup.section.containing
 
-    # -- what is new ----------------------------------------------------------------------------
+    # -- new versions ---------------------------------------------------------------------------
 
     @cached_property
     def _new(self) -> list[PlannedFile]:
@@ -180,7 +185,7 @@ class _Reading:
 
     @cached_property
     def _holds_new(self) -> bool:
-        """Whether what is new is held, and what each of the other runs has for it."""
+        """Whether the new versions, and what the other runs have for them, are kept in memory."""
         rows = sum(file.meta.row_count for file in self._new)
         return rows * max(1, len(self._looked_up)) <= self.rows
 
@@ -196,7 +201,7 @@ class _Reading:
 
     @cached_property
     def _keys(self) -> pl.DataFrame | None:
-        """The keys on level 0, each once and in order, where they fit in memory."""
+        """The keys on level 0, each once and sorted, if they fit in memory."""
         key = self.lookup.view.order.key
         if self._holds_new:
             found = [rows.select(key) for rows in self._held.values()]
@@ -209,20 +214,20 @@ class _Reading:
         keys = pl.concat(found).unique() if len(found) > 1 else found[0]
         return keys.sort(key, nulls_last=False)
 
-    # -- what is found for it -------------------------------------------------------------------
+    # -- versions found for them ----------------------------------------------------------------
 
     @property
     def _finds_each_once(self) -> bool:
-        """Whether of a key nothing is wanted but its version in the first run that has one."""
-        # What deletion vectors mark as dead may lie before a version that is not.
+        """Whether only the version in the first run that has the key is needed."""
+        # Versions that deletion vectors mark as dead may come before a live one.
         has_vectors = self.lookup.view.options.deletion_vectors_enabled
         return bool(self.lookup.section.containing) and not has_vectors
 
     @cached_property
     def _wanted(self) -> pl.DataFrame:
-        """The new keys but for those that a run has which is written again, as far as it is known.
+        """The new keys without those in a run that is rewritten, as far as it is known.
 
-        What such a run has for a key contains what lies below it.
+        The version in such a run contains everything below it.
         """
         keys, key = self._keys, self.lookup.view.order.key
         assert keys is not None
@@ -236,31 +241,36 @@ class _Reading:
 
     @cached_property
     def _above(self) -> tuple[int, ...]:
-        """The positions of the runs above level 0 that are written again, before all others."""
+        """The positions of the runs above level 0 that are rewritten, if they come before all
+        others.
+        """
         upper, looked_up = self.lookup.section.containing, set(self._looked_up)
         return tuple(itertools.takewhile(lambda place: place not in looked_up, upper))
 
     @cached_property
     def _known_above(self) -> list[LookupFile | None]:
-        """The lookup files of these runs, as far as there are some."""
+        """The lookup files of these runs, as far as they exist."""
         files = itertools.chain.from_iterable(self._runs[place] for place in self._above)
         return [self._laid_out(file) for file in files]
 
     @property
     def _knows_all_above(self) -> bool:
-        """Whether of what is looked up nothing comes that these runs have."""
+        """Whether the runs that are looked up contribute no keys that these runs have."""
         count = len(self._above) + len(self._looked_up)
         are_all = count == len(self.lookup.section.containing)
         return are_all and all(known is not None for known in self._known_above)
 
     def _found(self) -> dict[int, Iterator[Batch]]:
-        """What the runs that are looked up have for the new keys, by the positions of the runs."""
+        """The versions of the new keys in the runs that are looked up, by the positions of the
+        runs.
+        """
         wanted, asked = self._wanted, 0
         missing = wanted
 
         def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
             nonlocal missing, asked
-            # Side by side, where the store is far, nobody knows yet what those before have.
+            # If they run in parallel on a remote store, the results of earlier runs are not known
+            # yet.
             is_next = asked == number
             keys = missing if is_next else wanted
             rows = [*self._of_keys(file, keys)]
@@ -283,7 +293,7 @@ class _Reading:
         return batches
 
     def _each_once(self, found: Iterable[list[pl.DataFrame]]) -> list[list[pl.DataFrame]]:
-        """The rows of each file without the keys that a file before has."""
+        """The rows of each file without the keys that an earlier file has."""
         key = self.lookup.view.order.key
         before: list[pl.DataFrame] = []
         left: list[list[pl.DataFrame]] = []
@@ -300,7 +310,7 @@ class _Reading:
         old = VersionsOfKeys(view, partition, self.staying_columns, rows_max or self.rows)
         yield from map(partial(self.shaped, file), old.of(file, keys) if keys.height else ())
 
-    # -- runs as they are read ------------------------------------------------------------------
+    # -- reading runs ---------------------------------------------------------------------------
 
     def _run(self, place: int, rows_max: int) -> Iterator[Batch]:
         run = self._runs[place]
@@ -329,7 +339,7 @@ class _Reading:
         yield Batch(last, is_last=True)
 
     def _laid_out(self, file: PlannedFile) -> LookupFile | None:
-        """The lookup file of what is read of a data file, if there is one."""
+        """The lookup file for what is read of a data file, if it exists."""
         if file.dead_rows is not None:
             return None
         columns = self._columns_of(file)
@@ -340,7 +350,7 @@ class _Reading:
 
 
 def _piled(frames: Iterator[pl.DataFrame], rows_max: int) -> Iterator[Batch]:
-    """Small frames as few: together they make fewer windows."""
+    """Small frames combined: fewer frames make fewer windows."""
     pile: list[pl.DataFrame] = []
     for rows in frames:
         if pile and sum(map(len, pile)) + rows.height > rows_max:

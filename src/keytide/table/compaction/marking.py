@@ -1,13 +1,13 @@
-"""Level 0 on top of deletion vectors: what each key becomes, and which rows are dead from then on.
+"""Applies level 0 to a table with deletion vectors: the new state of each key, and which rows die.
 
-In a table with deletion vectors every key has at most one version above level 0 that is not marked
-dead. So the versions on level 0 are folded with that one, wherever it lies; what comes of them is
-written, or stays where it is, and the others are marked. Files that nobody writes again lose rows
-in this way and change in no other.
+In a table with deletion vectors, every key has at most one version above level 0 that is not marked
+dead. So the versions on level 0 are merged with that one, wherever it is. The result is written, or
+it is a version that stays in place, and the others are marked. In files that are not rewritten,
+rows die, and nothing else changes.
 
-A delete that has to be remembered is a version like any other, but for its mark: it is dead from
-the beginning, so that readers, who merge nothing, never show it. Where a key has no other version
-above level 0, the newest of its dead deletes is folded with what comes.
+A delete that must be remembered is a version like any other, except for its mark: it is dead from
+the beginning, so that readers, which do not merge, never show it. If a key has no other version
+above level 0, the latest of its dead deletes is merged with the new versions.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Marks:
-    """Rows that are dead from now on, by file."""
+    """Rows that are newly dead, by file."""
 
     found: dict[str, list[Positions]] = field(default_factory=dict)
 
     def add(self, file_name: str, positions: Positions) -> None:
-        """Note down rows of a file."""
+        """Add rows of a file."""
         if len(positions):
             self.found.setdefault(file_name, []).append(positions)
 
@@ -57,16 +57,16 @@ class Marks:
 
 
 def retracts_of(kinds: pl.Series) -> Positions:
-    """The positions of the retracts among rows."""
+    """The positions of the retractions among the rows."""
     return np.flatnonzero(kinds.is_in(list(RETRACTS)).to_numpy())
 
 
 @dataclass(frozen=True)
 class Marker:
-    """Folds the versions of one section of a bucket, and marks those that are dead from then on.
+    """Merges the versions of one section of a bucket, and marks the versions that die.
 
-    What becomes of keys is told in the changelog. REQUIRES: the versions are looked up with
-    `PLACE_COLUMNS`; unless the engine picks a version, no file of level 0 stays that has a key in
+    The changes of keys go to the changelog. REQUIRES: the versions are looked up with
+    `PLACE_COLUMNS`. Unless the engine picks a version, no file of level 0 stays that has a key in
     common with another file.
     """
 
@@ -75,13 +75,13 @@ class Marker:
     changelog: ChangelogWriter
 
     def windows(self) -> Iterator[list[pl.DataFrame]]:
-        """What has to be written, as windows of versions with all columns, in key order.
+        """What must be written, as windows of versions with all columns, in key order.
 
-        Rows that are dead from then on, in files that stay, are added to the marks as windows are
-        taken. Raises as `MergedVersions.of`.
+        While windows are consumed, rows that die in files that stay are added to the marks. Raises
+        like `MergedVersions.of`.
         """
         columns = None
-        # What stays is not written, so its other columns need not be read but to be told.
+        # Rows that stay are not written, so their other columns are read only for the changelog.
         if self._finds_winners and self.changelog.is_silent:
             columns = (*self._view.engine.columns(()), *SYSTEM_COLUMNS, *PLACE_COLUMNS)
         for window in self.lookup.windows(columns, self._shaped):
@@ -116,15 +116,15 @@ class Marker:
     def _numbers(self) -> dict[str, int]:
         return {file.meta.file_name: n for n, file in enumerate(self._section.files)}
 
-    # -- folding --------------------------------------------------------------------------------
+    # -- merging --------------------------------------------------------------------------------
 
     @property
     def _finds_winners(self) -> bool:
-        """Whether what becomes of a key is one of its versions, wherever that lies."""
+        """Whether the result for a key is one of its versions, wherever that is."""
         return self._view.engine.picks_a_version or not self._section.needs_merge
 
     def _folded(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
-        """What has to be written of a window; what is dead from then on is marked."""
+        """The part of a window that must be written. Rows that die are marked."""
         counted = self._counted(window)
         frames = [frame for frame in counted if frame.height]
         if not frames:
@@ -142,13 +142,13 @@ class Marker:
         return [self._of(piece, stays=False) for piece in merged]
 
     def _counted(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
-        """The versions that count, of keys that are new or in files to be written again."""
+        """The versions that count, of keys that are new or in files that are rewritten."""
         key, upper = self._view.order.key, [p for p in self._section.upper if window[p].width]
         counted = without_outlived(window, upper, key, IS_DEAD)
         return without_contained(counted, self._section.containing, key)
 
     def _tell(self, counted: Sequence[pl.DataFrame], merged: Sequence[pl.DataFrame]) -> None:
-        """Tell what becomes of keys that are new."""
+        """Emit the changes of keys that are new."""
         if not self.changelog.is_silent:
             upper = self._section.upper
             shown = [counted[p].filter(~pl.col(IS_DEAD)) for p in upper if counted[p].height]
@@ -156,13 +156,13 @@ class Marker:
             self.changelog.tell_of(new, shown, merged)
 
     def _of(self, rows: pl.DataFrame, *, stays: bool) -> pl.DataFrame:
-        """The rows in files that stay where they are, or in the others."""
+        """The rows in files that stay in place, or in the others."""
         staying = self.lookup.staying
         numbers = [n for name, n in self._numbers.items() if (name in staying) == stays]
         return rows.filter(pl.col(_FILE).is_in(numbers))
 
     def _mark(self, staying: Sequence[pl.DataFrame], shown: Sequence[pl.DataFrame]) -> None:
-        """Mark rows of files that stay, but for those that are shown from then on."""
+        """Mark rows of files that stay, except for those that are shown from now on."""
         place = [_FILE, POSITION]
         dead = pl.concat([rows.filter(~pl.col(IS_DEAD)).select(place) for rows in staying])
         if shown:

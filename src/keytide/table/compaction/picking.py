@@ -1,10 +1,10 @@
-"""Which sorted runs of a bucket are compacted, and onto which level: values only.
+"""Which sorted runs of a bucket are compacted, and to which level: values only.
 
-Universal compaction, as the other engines of the format do it. Runs are picked from the newest on
-without a gap, so what comes out never jumps over an older run. Nothing is written to level 0, and
-when all runs are picked, the highest level takes them. A run of level 0 that outweighs all newer
-ones, such as what a load wrote, becomes a unit of its own: it moves to its level as it is, and they
-are compacted below it.
+This is universal compaction, as in the other engines of the format. Runs are picked from the newest
+on without a gap, so the output never passes an older run. Nothing is written to level 0. When all
+runs are picked, the output goes to the highest level. A run of level 0 that is larger than all
+newer ones, such as the result of a load, becomes a separate unit: it moves to its level without a
+rewrite, and the newer runs are compacted below it.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ __all__ = [
 ]
 
 
-# Where all runs have to be compacted together: so much newer data, of the oldest run, or so many
-# times the runs that start a compaction, are worth it.
+# For buckets that are only compacted as a whole: the minimum size of newer data in percent of the
+# oldest run, or the number of runs as a multiple of the usual trigger.
 _WORTH_PERCENT = 10
 _MANY = 10
-# Smaller runs are written again in no time, and one run is read faster than two.
+# Smaller runs are rewritten quickly, and one run is faster to read than two.
 _MOVED_BYTES_MIN = 4 << 20
 
 
 @dataclass(frozen=True)
 class SortedRun:
-    """Files of one bucket without a key in common: one of level 0, or all of a level above it."""
+    """Files of one bucket without a common key: one run of level 0, or a whole higher level."""
 
     level: int
     files: tuple[ManifestEntry, ...]
 
     @property
     def size(self) -> int:
-        """The bytes of its files."""
+        """The size of its files in bytes."""
         return sum(entry.file.file_size for entry in self.files)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Runs to compact, newest first, and the level for what they become.
+    """Runs to compact, newest first, and the level of the output.
 
-    `is_whole` tells whether they are all runs of the bucket, so that nothing older lies below, and
-    `moves` that their files are to stay what they are, however small.
+    `is_whole` says that these are all runs of the bucket, so that nothing older is below. `moves`
+    says that the files must not be rewritten, however small they are.
     """
 
     runs: tuple[SortedRun, ...]
@@ -77,13 +77,13 @@ class Unit:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the runs are as they would be afterwards: one, on the level for it."""
+        """Whether the compaction would change nothing: there is one run, on the right level."""
         return len(self.runs) == 1 and self.runs[0].level == self.output_level
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When a bucket is compacted, as the options of its table say."""
+    """When a bucket is compacted, according to the options of its table."""
 
     trigger_runs: int = 5
     num_levels: int = 6
@@ -93,10 +93,11 @@ class Rules:
     total_size_threshold: int | None = None
     incremental_size_threshold: int | None = None
     only_whole: bool = False
-    """Whether a merged version always needs all older ones of its key."""
+    """Whether a merged version always needs all older versions of its key."""
     moved_bytes_min: int | None = None
-    """From which size on a run of level 0 that outweighs all newer ones moves to its level as it
-    is; None: all of level 0 is compacted together."""
+    """The minimum size of a run of level 0 that moves to its level without a rewrite, if it is
+    larger than all newer ones. None: all of level 0 is compacted together.
+    """
 
     @classmethod
     def of(cls, options: TableOptions, *, only_whole: bool, moves: bool) -> Rules:
@@ -123,7 +124,7 @@ class Rules:
         return any(threshold is not None for threshold in thresholds)
 
     def highest_level(self, runs: Sequence[SortedRun]) -> int:
-        """The highest level of a bucket; other engines' files may lie above the configured one."""
+        """The highest level of a bucket. Files of other engines may be above the configured one."""
         return max(self.num_levels - 1, *(run.level for run in runs))
 
 
@@ -142,9 +143,9 @@ def sorted_runs(files: Iterable[ManifestEntry]) -> list[SortedRun]:
 
 
 def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> list[Unit]:
-    """What to compact of a bucket that a write has reached, newest first; none where it can wait.
+    """What to compact in a bucket after a write, newest first. Empty if it can wait.
 
-    `now_ms` is the time in which files say when they were made.
+    `now_ms` is a wall-clock time, as in the creation times of files.
     """
     whole = _by_early_rules(runs, rules, now_ms) or (
         _by_worth(runs, rules) if rules.only_whole else _by_size_amplification(runs, rules)
@@ -158,9 +159,10 @@ def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> list[Unit]:
 
 
 def _apart(unit: Unit, rules: Rules) -> list[Unit]:
-    """A unit without the runs of level 0 that outweigh all newer ones, and these.
+    """A unit without the runs of level 0 that are larger than all newer ones, and separate units
+    for these.
 
-    They get the levels from the unit's own downwards, as far as one is left for the others.
+    They get the levels from the unit's level downwards, as long as one is left for the others.
     """
     runs, level, moved = unit.runs, unit.output_level, list[Unit]()
     while level > 1 and (oldest := _oldest_of_level_0(runs)):
@@ -177,9 +179,9 @@ def _apart(unit: Unit, rules: Rules) -> list[Unit]:
 
 
 def _oldest_of_level_0(runs: tuple[SortedRun, ...]) -> tuple[SortedRun, ...]:
-    """The files of the oldest sorted run, where that lies on level 0.
+    """The files of the oldest sorted run, if it is on level 0.
 
-    A large run is stored as several files, all of whose rows have the number of their write.
+    A large run is stored as several files. All of its rows have the number of their write.
     """
     if runs[-1].level > 0:
         return ()
@@ -195,18 +197,18 @@ def _numbers_of(run: SortedRun) -> tuple[int, int]:
 
 
 def pick_all(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:
-    """All runs, for the highest level; None where there are none.
+    """All runs, for the highest level. None if there are none.
 
-    None also where they are one run there already, unless it is to be compacted `again`.
+    Also None if they already are one run there, unless `again` is set.
     """
     unit = _all(runs, rules) if runs else None
     return None if unit is None or (unit.is_idle and not again) else unit
 
 
 def pick_apart(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
-    """All runs of a bucket whose versions stay apart, where enough is new; None where it can wait.
+    """All runs of a bucket whose versions stay separate, if enough is new. None if it can wait.
 
-    What the last compaction left may be any number of runs, so those of level 0 alone count.
+    The last compaction may have left any number of runs, so only those of level 0 count.
     """
     new, old = _new_and_old(runs)
     size, size_new = sum(run.size for run in runs), sum(run.size for run in new)
@@ -226,7 +228,7 @@ def pick_apart(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | N
 
 
 def pick_all_apart(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:
-    """All runs of such a bucket; None where nothing is new, unless it is to be done `again`."""
+    """All runs of such a bucket. None if nothing is new, unless `again` is set."""
     new, _ = _new_and_old(runs)
     return _all_apart(runs, rules) if new or again else None
 
@@ -236,18 +238,20 @@ def _new_and_old(runs: Sequence[SortedRun]) -> tuple[list[SortedRun], list[Sorte
 
 
 def _all_apart(runs: Sequence[SortedRun], rules: Rules) -> Unit:
-    # Versions lie above the highest level, which has the rows that are read as they are.
+    # Separate versions are above this level, which contains the rows that are read without a merge.
     return Unit(tuple(runs), rules.num_levels - 1, is_whole=True)
 
 
 def pick_new(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """All of level 0, to be brought above it whatever else is there; None where it is empty."""
+    """All of level 0, for a higher level, whatever else exists. None if level 0 is empty."""
     count = sum(run.level == 0 for run in runs)
     return _newest(runs, rules, count) if count else None
 
 
 def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
-    """All of a bucket that is small, has much below its highest level, or waited for long."""
+    """The whole bucket, if it is small, has much data below its highest level, or waited for
+    long.
+    """
     if len(runs) < 2:
         return None
     highest = rules.highest_level(runs)
@@ -262,7 +266,7 @@ def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Uni
 
 
 def _waits(oldest: SortedRun, highest: int, rules: Rules, now_ms: int) -> bool:
-    """Whether the last full compaction is long ago, or never was."""
+    """Whether the last full compaction was long ago, or never."""
     if oldest.level != highest or rules.optimization_interval_ms is None:
         return True
     made = max(entry.file.creation_time or 0 for entry in oldest.files)
@@ -270,7 +274,9 @@ def _waits(oldest: SortedRun, highest: int, rules: Rules, now_ms: int) -> bool:
 
 
 def _by_worth(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """All runs, where the newer ones are worth that the oldest is written again, or very many."""
+    """All runs, if there is enough newer data to rewrite the oldest run, or if there are very many
+    runs.
+    """
     if len(runs) < rules.trigger_runs:
         return None
     newer = sum(run.size for run in runs[:-1])
@@ -279,7 +285,7 @@ def _by_worth(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
 
 
 def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """All runs, where the newer ones are large beside the oldest."""
+    """All runs, if the newer ones are large compared with the oldest."""
     if len(runs) < rules.trigger_runs:
         return None
     newer = sum(run.size for run in runs[:-1])
@@ -288,18 +294,18 @@ def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | No
 
 
 def _by_size_ratio(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """The newest runs of about one size."""
+    """The newest runs of similar size."""
     return _of_alike(runs, rules, 1) if len(runs) >= rules.trigger_runs else None
 
 
 def _by_number(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """As many runs as there are too many, whatever their sizes."""
+    """As many runs as exceed the limit, whatever their sizes."""
     surplus = len(runs) - rules.trigger_runs
     return _of_alike(runs, rules, surplus + 1) if surplus > 0 else None
 
 
 def _of_alike(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit | None:
-    """The `count` newest runs, and those next to them that are hardly larger than all before."""
+    """The `count` newest runs, and the next ones that are hardly larger than all before them."""
     size = sum(run.size for run in runs[:count])
     for run in runs[count:]:
         if size * (100 + rules.size_ratio_percent) < run.size * 100:
@@ -310,9 +316,9 @@ def _of_alike(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit | Non
 
 
 def _newest(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit:
-    """The `count` newest runs and all of level 0, on the level below that of the next run.
+    """The `count` newest runs and all of level 0, to the level below that of the next run.
 
-    Where that would be level 0, the run on level 1 is compacted with them.
+    If that would be level 0, the run on level 1 is included.
     """
     count = max(count, sum(run.level == 0 for run in runs))
     if count < len(runs) and runs[count].level == 1:

@@ -1,4 +1,4 @@
-"""Rows piled up until they are enough for a file."""
+"""Collects rows until there are enough for a file."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ __all__ = ["FileSize", "Pile", "each_pile", "piled"]
 
 T = TypeVar("T")
 
-# A file of at least so much of a full one is not written again for its size alone.
+# A file with at least this percentage of a full one is not rewritten for its size alone.
 _FULL_PERCENT = 70
-# Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
+# Zstd at level 1 roughly halves Arrow's bytes. Only the cuts between files depend on this.
 _COMPRESSION_GUESS = 0.5
 
 
 @dataclass(frozen=True)
 class FileSize:
-    """How large files get that are written of a pile: about `stored_bytes`, if rows halve."""
+    """The size of files that are written from a pile: about `stored_bytes`, if compression halves
+    the rows.
+    """
 
     stored_bytes: int
     row_bytes: int = 0
-    """The least that a row takes on a pile."""
+    """The minimum size of a row in the pile."""
 
     @classmethod
     def of(cls, view: TableView) -> FileSize:
-        """The size of a table's files, as its options say."""
+        """The size of a table's files, according to its options."""
         types = stored_schema(view).types
         return cls(view.options.target_file_size_bytes, sum(map(_least_bytes, types)))
 
     @property
     def piled_bytes(self) -> int:
-        """The bytes of the rows of a file while they are in memory."""
+        """The size in memory of the rows of a file."""
         return int(self.stored_bytes / _COMPRESSION_GUESS)
 
     def is_full(self, file: DataFileMeta) -> bool:
-        """Whether a file is about as large as it would be if its rows were written again.
+        """Whether a file is about as large as it would be after a rewrite.
 
-        One whose rows take far less on the disk than in memory is so long before it has the size
-        that files should have there.
+        If its rows take far less space on disk than in memory, a file counts as full before it has
+        the target size.
         """
         piled = file.row_count * self.row_bytes
         return (
@@ -58,14 +60,14 @@ def _least_bytes(data_type: pa.DataType) -> int:
     try:
         return int(data_type.bit_width) // 8
     except ValueError:
-        return 0  # texts and nested values have any length
+        return 0  # strings and nested values have any length
 
 
 @dataclass
 class Pile:
-    """Cuts rows that come piece by piece into tables of about `size_bytes` in memory.
+    """Splits rows that arrive in pieces into tables of about `size_bytes` in memory.
 
-    `cut` moves a cut, given as a number of rows of a table, to where the table may be cut.
+    `cut` moves a cut position, a number of rows, to where the table may be cut.
     """
 
     size_bytes: int
@@ -74,7 +76,7 @@ class Pile:
     _held_bytes: int = 0
 
     def add(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Put rows on the pile; the tables that are full with them."""
+        """Add rows. Returns the tables that are now full."""
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         while self._held_bytes > self.size_bytes:
@@ -83,11 +85,11 @@ class Pile:
             count = self.cut(table, count)
             yield table.slice(0, count)
             left = table.slice(count)
-            # A table without rows may have bytes.
+            # A table without rows may still use memory.
             self._held, self._held_bytes = ([left], left.nbytes) if left.num_rows else ([], 0)
 
     def rest(self) -> Iterator[pa.Table]:
-        """What is left on the pile, if there is something."""
+        """The remaining rows, if there are any."""
         left = pa.concat_tables(self._held) if self._held else None
         self._held, self._held_bytes = [], 0
         if left is not None and left.num_rows:
@@ -95,7 +97,7 @@ class Pile:
 
 
 def piled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
-    """The rows in tables of about that size in memory."""
+    """The rows in tables of about this size in memory."""
     pile = Pile(size_bytes)
     for piece in rows:
         yield from pile.add(piece)
@@ -105,6 +107,6 @@ def piled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
 def each_pile(
     rows: Iterable[pa.Table], size_bytes: int, do: Callable[[pa.Table], T]
 ) -> Iterator[T]:
-    """What something makes of each table of `piled`, of which one is held at a time."""
-    # A loop over the tables would hold each until the next is there.
+    """The result of `do` for each table of `piled`. One table is in memory at a time."""
+    # A loop over the tables would keep each one until the next is created.
     return map(do, piled(rows, size_bytes))

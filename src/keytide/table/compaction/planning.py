@@ -1,4 +1,4 @@
-"""What of a table is compacted: values only."""
+"""What is compacted in a table: values only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Planner", "why_not_compacted"]
 
 
 def why_not_compacted(view: TableView) -> str | None:
-    """Why the files of a table stay as they are; None where they can be compacted."""
+    """Why the files of a table are not compacted. None if they can be."""
     if not view.kind.keeps_versions:
         return None
     engine, options = view.engine, view.options
@@ -51,7 +51,7 @@ def why_not_compacted(view: TableView) -> str | None:
 
 @dataclass(frozen=True)
 class Planner:
-    """Finds what to compact of a table; in the buckets of `marked` some rows are dead."""
+    """Finds what to compact in a table. In the buckets of `marked`, some rows are dead."""
 
     view: TableView
     marked: Collection[BucketId] = ()
@@ -59,9 +59,9 @@ class Planner:
     def due(
         self, live: LiveFiles, buckets: Collection[BucketId] | None = None, *, waits: bool = True
     ) -> list[Unit]:
-        """What is due, of some buckets or of all.
+        """What is due, in some buckets or in all.
 
-        Unless it `waits`, also what makes a changelog and may be put off.
+        With `waits` false, includes compactions that create a changelog and could be postponed.
         """
         now_ms = local_wall_clock_ms()
         found = (
@@ -71,7 +71,7 @@ class Planner:
         return self._with_all_told(list(chain.from_iterable(found)), live)
 
     def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
-        """All runs of each bucket that has something to gain."""
+        """All runs of each bucket for which a compaction would help."""
         picked = pick_all_apart if self._stays_apart else pick_all
         found = (
             picked(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
@@ -86,7 +86,7 @@ class Planner:
         return [unit for unit in found if unit is not None]
 
     def may_be_due(self, live: LiveFiles, buckets: Iterable[BucketId]) -> set[BucketId]:
-        """The buckets that have runs enough; it takes no look at their files."""
+        """The buckets that have enough runs. Their files are not examined."""
         least = 2 if self._rules.has_early_rules else self._rules.trigger_runs
         states = {bucket: live.bucket(bucket) for bucket in buckets}
         return {
@@ -96,16 +96,16 @@ class Planner:
         }
 
     def bytes_due(self, live: LiveFiles, buckets: Collection[BucketId]) -> int | None:
-        """The size of the files that are due of some buckets; None where nothing is.
+        """The size of the files that are due in some buckets. None if nothing is due.
 
-        What moves to its level as it is does not count.
+        Files that move to their level without a rewrite do not count.
         """
         units = self.due(live, buckets) if buckets else []
         sizes = (run.size for unit in units if not unit.moves for run in unit.runs)
         return sum(sizes) if units else None
 
     def are_worth_a_beginning(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
-        """Whether a bucket has runs enough for a compaction behind the writer to begin."""
+        """Whether a bucket has enough runs to start a background compaction."""
         least = self.view.options.background_compaction_runs
         return any(self._runs(live.bucket(bucket)) >= least for bucket in buckets)
 
@@ -115,7 +115,7 @@ class Planner:
         return any(self._runs(live.bucket(bucket)) > stop for bucket in buckets)
 
     def _runs(self, state: BucketState) -> int:
-        """How many runs of a bucket a compaction could make fewer."""
+        """The number of runs of a bucket that a compaction could reduce."""
         return state.level_files.get(0, 0) if self._stays_apart else state.runs
 
     @cached_property
@@ -123,20 +123,25 @@ class Planner:
         return self.view.kind.keeps_versions and self.view.engine.why_kept_apart is not None
 
     def hides(self, live: LiveFiles, entries: Iterable[ManifestEntry]) -> bool:
-        """Whether rows of some files are to be shown, or told of, and no compaction did it yet."""
+        """Whether rows of files must become visible, or be emitted, and no compaction has done so
+        yet.
+        """
         if not self.raises_new:
             return False
         return bool(live.present({e.identity for e in entries if e.file.level == 0}))
 
     @property
     def raises_new(self) -> bool:
-        """Whether all of level 0 is due after each write: most readers of deletion vectors do not
-        look there, and a changelog that is made by lookup is made of it."""
+        """Whether all of level 0 is due after each write.
+
+        Most readers of deletion vectors do not read level 0, and a changelog with `lookup` is
+        derived from it.
+        """
         return self._new_runs == 1
 
     @cached_property
     def _new_runs(self) -> float:
-        """How many runs on level 0 make all of them due."""
+        """The number of runs on level 0 that makes all of them due."""
         options = self.view.options
         if options.deletion_vectors_enabled:
             return 1
@@ -157,9 +162,10 @@ class Planner:
         return units
 
     def _with_all_told(self, units: list[Unit], live: LiveFiles) -> list[Unit]:
-        """The units and, where keys move and one of them makes a changelog, all that would make it.
+        """The units.
 
-        A key that has left a bucket is to be told of there no later than where it came to.
+        If keys move and one unit creates a changelog, includes all units that would create it. The
+        delete of a key in its old bucket must be emitted no later than its row in the new one.
         """
         options = self.view.options
         telling = {unit.bucket: unit for unit in units if tells(options, unit)}
@@ -173,12 +179,12 @@ class Planner:
         return list(({unit.bucket: unit for unit in units} | telling).values())
 
     def _has_more_to_gain(self, files: Sequence[ManifestEntry]) -> bool:
-        """Whether there may be something to leave out of a bucket that is one run already."""
+        """Whether something may be left out of a bucket that is already one run."""
         bucket = (files[0].partition, files[0].bucket)
         return bucket in self.marked or self._may_forget(files)
 
     def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
-        """Whether there may be rows to forget, where nothing else is to be gained."""
+        """Whether there may be rows to forget, if nothing else would improve."""
         view, retention_ms = self.view, self.view.options.tombstone_retention_ms
         if Lifetime.of(view) is not None and drops_expired(view):
             return True
@@ -191,10 +197,11 @@ class Planner:
     @cached_property
     def _rules(self) -> Rules:
         options = self.view.options
-        # Where compactions look up, the older version of a key is at hand wherever it lies.
+        # If compactions look up keys, the older version of a key is found wherever it is.
         looks_up = compacts_by_lookup(options)
         only_whole = self.view.engine.needs_oldest and not looks_up
-        # What moves as it is would be looked up by no one, and told of by no changelog.
+        # Files that move without a rewrite would not be looked up, and no changelog would contain
+        # them.
         is_told_of = options.changelog_producer in ("lookup", "full-compaction")
         return Rules.of(options, only_whole=only_whole, moves=not looks_up and not is_told_of)
 
@@ -202,7 +209,7 @@ class Planner:
 def _by_bucket(
     live: LiveFiles, buckets: Collection[BucketId] | None
 ) -> Iterable[list[ManifestEntry]]:
-    """The files of each bucket; postponed rows, which are in none, are left out."""
+    """The files of each bucket. Postponed rows, which are in no bucket, are left out."""
     files: dict[BucketId, list[ManifestEntry]] = {}
     for entry in live.files if buckets is None else live.files_in(set(buckets)):
         if entry.bucket >= 0:

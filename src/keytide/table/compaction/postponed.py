@@ -1,9 +1,9 @@
-"""Rows that another engine wrote into no bucket yet, put into buckets.
+"""Assigns buckets to rows that another engine wrote without a bucket.
 
-In a table with postponed buckets (`bucket = -2`) a partition gets its number of buckets when it is
-first written. Keytide puts rows into buckets at once. Other engines may leave them in a folder of
-their own, where no reader looks, for a compaction to place; they are then the newest rows of their
-keys, in the order of the commits that brought them.
+In a table with postponed buckets (`bucket = -2`), a partition gets its number of buckets when it is
+first written. Keytide assigns buckets to rows immediately. Other engines may leave them in a
+separate folder, which no reader uses, until a compaction assigns their buckets. They are then the
+latest rows of their keys, in the order of the commits that wrote them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keytide.table.write.task import WriteTask, Written
 
 __all__ = ["place_postponed", "postponed_files"]
 
-# As many rows are read, put into buckets and written at a time.
+# How many rows are read, assigned to buckets and written at a time.
 _BATCH_ROWS = 1 << 20
 
 
@@ -45,11 +45,11 @@ def postponed_files(live: LiveFiles) -> list[ManifestEntry]:
 def place_postponed(
     table: StoredTable, view: TableView, runner: TaskRunner
 ) -> Committed | Conflict | None:
-    """Put all such rows into buckets, in one commit; None where there are none.
+    """Assign buckets to all such rows, in one commit. None if there are none.
 
-    `view` is what `writable_view` gave. A conflict says that another writer did so first. Raises
-    `InvalidError` for rows that the table does not take, `DataError` when the store fails; nothing
-    is changed then.
+    `view` is the result of `writable_view`. A conflict says that another writer did it first.
+    Raises `InvalidError` for rows that the table does not accept, and `DataError` if the store
+    fails. Nothing is changed then.
     """
     with Transaction.begin(table, view) as transaction:
         files = postponed_files(transaction.state.live)
@@ -68,7 +68,7 @@ def place_postponed(
 
 @dataclass(frozen=True)
 class PlaceTask:
-    """Writes the rows of one partition's postponed files into buckets. Pickles."""
+    """Writes the rows of one partition's postponed files into buckets. Picklable."""
 
     task: WriteTask
     number: int
@@ -85,7 +85,7 @@ class PlaceTask:
         return sum(entry.file.file_size for entry in self.files)
 
     def __call__(self) -> Written:
-        """Write the rows; nothing is left behind after an error. Raises as `WriteTask.feed`."""
+        """Write the rows. Nothing is left behind after an error. Raises like `WriteTask.feed`."""
         written = self.task.feed(self._rows(), self.number)
         gone = tuple(replace(entry, kind=FileKind.DELETE) for entry in self.files)
         return replace(written, entries=(*gone, *written.entries))
@@ -98,7 +98,7 @@ class PlaceTask:
                 yield self._given(batch.rows)
 
     def _given(self, rows: pl.DataFrame) -> pa.Table:
-        """Rows as a writer gives them, with their kinds where these are in no column."""
+        """Rows in the form that a writer receives, with their kinds if these are in no column."""
         view = self.task.view
         table = to_arrow(rows, view.schema.arrow_schema())
         if view.options.rowkind_field:

@@ -1,11 +1,12 @@
-"""Compacting the runs that were picked of a bucket, as a task.
+"""Compacts the picked runs of a bucket, as a task.
 
-Files whose keys no other file has, and which are large enough, move to their new level by a word in
-the manifest. The others are read as merged versions, in key-range windows, and written again with
-their numbers and kinds, in files of the target size: memory follows the windows, not the bucket.
+Files that share no key with other files and are large enough move to their new level by a change in
+the manifest only. The others are read as merged versions, in key-range windows, and rewritten with
+their numbers and kinds, in files of the target size. So memory depends on the windows, not on the
+bucket.
 
-A tombstone is written again like a row. Only a compaction of all runs may forget one: when it is
-older than the table's retention, or when no row that comes later could belong before it.
+A tombstone is rewritten like a row. Only a compaction of all runs can forget one: when it is older
+than the table's retention, or when no later row could belong before it.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ __all__ = ["CompactTask", "Compacted"]
 
 @dataclass(frozen=True)
 class Compacted:
-    """What became of a bucket: the files to delete and to add instead, none where all stays.
+    """The result for a bucket: the files to delete and to add instead. Empty if nothing changes.
 
-    `written` is None where versions cannot be merged without the older ones, which were not picked.
+    `written` is None if versions cannot be merged without older ones that were not picked.
     """
 
     bucket: BucketId
@@ -79,13 +80,13 @@ class Compacted:
 
 
 class _Output(NamedTuple):
-    """What a compaction makes: files, marks on rows of others, and its changelog."""
+    """The output of a compaction: files, marks on rows of other files, and its changelog."""
 
     files: NewFiles
     marks: Marks
     changelog: ChangelogWriter
     is_last: bool = False
-    """Whether nothing more is told after what is compacted now."""
+    """Whether no changes follow those of the section that is being compacted."""
 
 
 _Reading: TypeAlias = "Callable[[Iterable[Section], _Output], Iterator[Sequence[pl.DataFrame]]]"
@@ -93,9 +94,9 @@ _Reading: TypeAlias = "Callable[[Iterable[Section], _Output], Iterator[Sequence[
 
 @dataclass(frozen=True)
 class CompactTask:
-    """Compacts the picked runs of one bucket. Pickles.
+    """Compacts the picked runs of one bucket. Picklable.
 
-    `now_ms` is the time, in epoch milliseconds, by which tombstones have their age.
+    `now_ms` is the time, in epoch milliseconds, from which the age of tombstones is computed.
     """
 
     view: TableView
@@ -103,14 +104,14 @@ class CompactTask:
     now_ms: int
     memory_bytes: int
     beside: tuple[ManifestEntry, ...] = ()
-    """The files above level 0 that stay where they are, in a table that compacts by lookup."""
+    """The files above level 0 that stay in place, in a table that compacts by lookup."""
     vector_files: tuple[IndexFile, ...] = ()
-    """The index files with the deletion vectors of the bucket; none where no row is dead yet."""
+    """The index files with the deletion vectors of the bucket. Empty if no row is dead yet."""
 
     def __call__(self) -> Compacted:
-        """Compact the runs; nothing is left behind after an error.
+        """Compact the runs. Nothing is left behind after an error.
 
-        Raises `DataError` when the store refuses, `InvalidError` for versions that cannot be
+        Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
         merged.
         """
         files, marks = NewFiles(self.view), Marks()
@@ -136,7 +137,7 @@ class CompactTask:
         return Compacted(self.bucket, replace(written, indexes=indexes))
 
     def _tidy_up(self, output: _Output) -> None:
-        """Delete what was written, once nothing is under way any more."""
+        """Delete the written files, after no more are being written."""
         output.changelog.give_up()
         self.view.store.discard(output.files.given)
 
@@ -150,10 +151,10 @@ class CompactTask:
         """The size of the files that it reads."""
         return sum(entry.file.file_size for entry in self.unit.files)
 
-    # -- what becomes of each section -----------------------------------------------------------
+    # -- each section ---------------------------------------------------------------------------
 
     def _pieces(self) -> Iterator[tuple[Section, ...]]:
-        """The sections, one by one where a file may stay as it is, the others together."""
+        """The sections: separately if a file may stay as it is, otherwise together."""
         (plan,) = sections_of({self.bucket: self._planned(self.unit.files)}, self.view)
         for is_kept, sections in itertools.groupby(plan.sections, self._is_kept):
             if is_kept:
@@ -162,12 +163,12 @@ class CompactTask:
                 yield tuple(sections)
 
     def _is_kept(self, section: Section) -> bool:
-        """Whether a section is one file that has nothing to gain but its level."""
+        """Whether a section is one file for which only the level changes."""
         is_full = self._file_size.is_full(section.files[0].meta)
         return (is_full or self.unit.moves) and self._may_stay(section)
 
     def _may_stay(self, section: Section) -> bool:
-        """Whether a section is one file that reads at the new level as it does now."""
+        """Whether a section is one file that reads the same at the new level."""
         if len(section.files) > 1 or not self._is_sorted(section):
             return False
         (file,) = section.files
@@ -180,7 +181,7 @@ class CompactTask:
         return not (self._forgets_of(file) or self._lacks_notes(file) or self._has_expired(file))
 
     def _is_in_format(self, file: PlannedFile) -> bool:
-        """Whether a file has the format that the new level asks for, where one is asked for."""
+        """Whether a file has the format for the new level, if one is required."""
         if not self.view.options.file_formats_by_level or file.meta.level == self.unit.output_level:
             return True
         return file.meta.file_name.endswith(f".{self._file_format}")
@@ -190,7 +191,7 @@ class CompactTask:
         return format_of_level(self.view, self.unit.output_level)
 
     def _done(self, sections: Sequence[Section], output: _Output) -> list[ManifestEntry]:
-        """The entries that put the sections onto the new level."""
+        """The entries that put the sections on the new level."""
         if len(sections) == 1 and self._may_stay(sections[0]):
             return self._stayed(sections[0], output)
         old = [file.entry for section in sections for file in section.files]
@@ -200,7 +201,7 @@ class CompactTask:
         return [*(replace(entry, kind=FileKind.DELETE) for entry in old), *made]
 
     def _stayed(self, section: Section, output: _Output) -> list[ManifestEntry]:
-        """The entries that put a section of one file onto the new level as it is."""
+        """The entries that put a section of one file on the new level without a rewrite."""
         (file,) = section.files
         if file.meta.level == self.unit.output_level:
             return []
@@ -208,7 +209,7 @@ class CompactTask:
             return self._risen(file, output)
         if output.changelog.tells_of(section):
             for _ in self._windows((section,), output):
-                pass  # it is read to be told of, and not written again
+                pass  # it is read for the changelog, and not rewritten
         return self._upgraded(file)
 
     def _upgraded(self, file: PlannedFile) -> list[ManifestEntry]:
@@ -219,17 +220,17 @@ class CompactTask:
     # -- deletion vectors -----------------------------------------------------------------------
 
     def _may_stay_marked(self, section: Section) -> bool:
-        """Whether a file may stay as it is, but for marks on some of its rows."""
+        """Whether a file may stay as it is, except for marks on some of its rows."""
         (file,) = section.files
         if file.meta.level == 0:
-            # What is put together of several versions has to be written.
+            # A row that is merged from several versions must be written.
             return self.view.engine.picks_a_version or not self._beside(section)
         if not self.unit.is_whole or file.dead_rows is None:
             return True
         return len(dead_positions(self.view.store, file.dead_rows)) == self._count_of_retracts(file)
 
     def _risen(self, file: PlannedFile, output: _Output) -> list[ManifestEntry]:
-        """The entries that put a file onto the new level, with marks instead of other versions."""
+        """The entries that put a file on the new level, with marks instead of a rewrite."""
         meta = file.meta
         if meta.level == 0:
             self._mark(file, output)
@@ -238,7 +239,9 @@ class CompactTask:
         return [replace(file.entry, kind=FileKind.DELETE), raised]
 
     def _mark(self, file: PlannedFile, output: _Output) -> None:
-        """Mark what a file of level 0, which stays as it is, brought in vain or outlives."""
+        """Mark the rows of a level-0 file that stays, and of others, that lost or are
+        superseded.
+        """
         section = Section(((file,),))
         if not self._beside(section) and output.changelog.is_silent:
             stored = StoredVersions(self.view, self.bucket[0], (VALUE_KIND,))
@@ -246,14 +249,14 @@ class CompactTask:
             output.marks.add(file.meta.file_name, retracts_of(rows[VALUE_KIND]))
             return
         for _ in self._marker(section, output, staying=file.meta.file_name).windows():
-            pass  # nothing has to be written
+            pass  # nothing must be written
 
     def _marker(self, section: Section, output: _Output, staying: str | None = None) -> Marker:
-        """What folds the level 0 of a section with the versions beside it."""
+        """Merges the level 0 of a section with the versions in other files."""
         lookup = self._lookup(section, (*self._versions.columns, *PLACE_COLUMNS), staying)
         return Marker(lookup, output.marks, output.changelog)
 
-    # -- looking up -----------------------------------------------------------------------------
+    # -- lookups --------------------------------------------------------------------------------
 
     def _looks_up(self, section: Section) -> bool:
         """Whether keys of a section may have versions in files that are not compacted."""
@@ -262,7 +265,7 @@ class CompactTask:
     def _lookup(
         self, section: Section, columns: tuple[str, ...], staying: str | None = None
     ) -> Lookup:
-        """A section with the versions that its level 0 meets in the files beside it."""
+        """A section with the versions in other files that match its level 0."""
         beside = self._beside(section)
         planned = {self.bucket: [*beside, *section.files]}
         ((whole,),) = (plan.sections for plan in sections_of(planned, self.view))
@@ -270,7 +273,7 @@ class CompactTask:
         return Lookup(self.view, self.bucket[0], whole, stays, columns, self.memory_bytes)
 
     def _beside(self, section: Section) -> list[PlannedFile]:
-        """The files that are not compacted and may hold keys of the section."""
+        """The files that are not compacted and may contain keys of the section."""
         if not self.beside:
             return []
         return overlapping(section.files, self._planned(self.beside), self.view)
@@ -287,7 +290,7 @@ class CompactTask:
         return vector_places(self.vector_files, self.view)
 
     def _dead_rows(self) -> DeadRows | None:
-        """The dead rows as they are before; None without deletion vectors."""
+        """The dead rows before the compaction. None without deletion vectors."""
         if not self._marks_rows:
             return None
         return load_dead_rows(self.view.store, self.vector_files, self.view.name)
@@ -311,7 +314,7 @@ class CompactTask:
         return each_pile(rows, self._file_size.piled_bytes, partial(self._written, names, output))
 
     def _written(self, names: Iterator[str], output: _Output, rows: pa.Table) -> DataFileMeta:
-        # A write waits for it, and below the highest level it is soon written again.
+        # A write waits for it, and below the highest level it is soon rewritten.
         awaited = self.view.options.changelog_producer == "lookup" and not self.unit.is_whole
         writer = run_writer(self.view, self.unit.output_level)
         writer = replace(writer, notes=self._notes(rows), awaited=awaited)
@@ -329,7 +332,7 @@ class CompactTask:
         return _without_retracts(meta)
 
     def _frames(self, sections: Sequence[Section], output: _Output) -> Iterator[pl.DataFrame]:
-        """What the versions of some sections become, in key order, without what is forgotten."""
+        """The merged versions of some sections, in key order, without what is forgotten."""
         for window in self._windows(sections, output):
             for frame in self._in_key_order(window, sections):
                 yield self._remembered(self._without_expired(frame))
@@ -337,14 +340,14 @@ class CompactTask:
     def _windows(
         self, sections: Sequence[Section], output: _Output
     ) -> Iterator[Sequence[pl.DataFrame]]:
-        """The same as windows of frames that have no key in common; told of on the way."""
+        """The same as windows of frames that have no key in common. Emits their changes."""
         for read, group in itertools.groupby(sections, self._reading):
             yield from read(group, output)
         if output.is_last:
-            output.changelog.end()  # it is written while the last file is
+            output.changelog.end()  # the changelog is written while the last file is
 
     def _reading(self, section: Section) -> _Reading:
-        """What reads a section as windows."""
+        """The reader of a section as windows."""
         if self._marks_rows and _has_new(section):
             return self._marked
         if not self._marks_rows and self._looks_up(section):
@@ -401,15 +404,15 @@ class CompactTask:
     @cached_property
     def _versions(self) -> MergedVersions:
         columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
-        # What is looked up is all that lies below.
+        # A lookup finds everything that is below.
         looks_up = compacts_by_lookup(self.view.options) and not self._marks_rows
         has_older = not self.unit.is_whole and not looks_up
-        # Writers may go on beside it.
+        # Writers may continue in parallel.
         together = self.view.store.together
         return MergedVersions(self.view, columns, has_older=has_older, together=together)
 
     def _is_sorted(self, section: Section) -> bool:
-        """Whether frames of the section come in key order; merged ones do."""
+        """Whether frames of the section come in key order. Merged ones do."""
         key = self.view.schema.trimmed_primary_key_fields()
         return section.needs_merge or not is_out_of_order(section.files[0].entry, key)
 
@@ -417,10 +420,10 @@ class CompactTask:
     def _file_size(self) -> FileSize:
         return FileSize.of(self.view)
 
-    # -- rows that have expired -----------------------------------------------------------------
+    # -- expired rows ---------------------------------------------------------------------------
 
     def _without_expired(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions with deletes in the place of those that have expired."""
+        """The versions, with deletes in place of expired ones."""
         if self._lifetime is None:
             return versions
         kind = pl.col(VALUE_KIND)
@@ -431,7 +434,7 @@ class CompactTask:
         )
 
     def _has_expired(self, file: PlannedFile) -> bool:
-        """Whether a file has rows to drop for their age; only a compaction of all runs looks."""
+        """Whether a file has expired rows to drop. Only a compaction of all runs checks this."""
         if self._lifetime is None or not self.unit.is_whole:
             return False
         columns = (self._lifetime.field.name,)
@@ -460,7 +463,7 @@ class CompactTask:
         count = file.meta.delete_row_count
         if file.meta.level > 0 and count is not None and file.dead_rows is None:
             return count
-        # At level 0 some writers record no deletes although there are some.
+        # On level 0, some writers do not record deletes although there are some.
         return int(self._kinds(file)[VALUE_KIND].is_in(list(RETRACTS)).sum())
 
     def _kinds(self, file: PlannedFile) -> pl.DataFrame:
@@ -474,9 +477,9 @@ class CompactTask:
 
     @cached_property
     def _is_forgotten(self) -> pl.Expr | None:
-        """Which versions are tombstones that nobody needs any more; None to keep all."""
+        """Which versions are tombstones that are no longer needed. None to keep all."""
         engine = self.view.engine
-        # With deletion vectors all versions of a key are at hand, wherever they lie.
+        # With deletion vectors, all versions of a key are available, wherever they are.
         is_whole = self.unit.is_whole or self._marks_rows
         if not is_whole or not engine.tombstones:
             return None
@@ -487,7 +490,7 @@ class CompactTask:
         return None if horizon is None else is_tombstone & (pl.col(SEQUENCE_NUMBER) <= horizon)
 
     def _lacks_notes(self, file: PlannedFile) -> bool:
-        """Whether a file has retracts, whose age it should tell and does not."""
+        """Whether a file has retractions but lacks the required record of their age."""
         if (
             self.view.options.tombstone_retention_ms is None
             or self._noted[file.meta.file_name].marks
@@ -497,7 +500,7 @@ class CompactTask:
 
     @cached_property
     def _noted(self) -> dict[str, Ages]:
-        """What earlier compactions noted down about the age of versions, by file."""
+        """The records of earlier compactions about the age of versions, by file."""
         return {
             entry.file.file_name: Ages.read(*self.view.data_file(entry))
             for entry in self.unit.files
@@ -510,7 +513,7 @@ class CompactTask:
         return Ages.together(self._noted.values())
 
     def _notes(self, rows: pa.Table) -> dict[str, str]:
-        """What a new file says about the age of its versions."""
+        """The record of a new file about the age of its versions."""
         retention_ms = self.view.options.tombstone_retention_ms
         if retention_ms is None:
             return {}
@@ -523,12 +526,12 @@ def _has_new(section: Section) -> bool:
 
 
 def _without_retracts(meta: DataFileMeta) -> DataFileMeta:
-    """What is said of a file all of whose retracts are marked dead, so that none is ever shown."""
+    """The metadata of a file whose retractions are all marked dead, so that none is ever shown."""
     return replace(meta, delete_row_count=0)
 
 
 def _gone(entries: Sequence[ManifestEntry]) -> set[str]:
-    """The files that are deleted, and not put onto another level."""
+    """The files that are deleted, and not only moved to another level."""
     names: dict[FileKind, set[str]] = {FileKind.ADD: set(), FileKind.DELETE: set()}
     for entry in entries:
         names[entry.kind].add(entry.file.file_name)

@@ -1,14 +1,14 @@
-"""Compacting a bucket whose versions have to stay apart, as a task.
+"""Compacts a bucket whose versions must stay separate, as a task.
 
-A row that comes late may belong between versions that are there, and a merged version has one place
-in the order. So versions are not merged but left out, where none that may still come could need
-them, and those that stay lie in as many sorted runs as a key has of them. A key with one version
-lies on the highest level, as in any compacted bucket; of the others the newest versions lie on the
-level above, and older ones higher still, so that the highest level alone holds nothing but rows as
-they are read.
+A late row may belong between existing versions, and a merged version has only one place in the
+order. So versions are not merged. A version is dropped if no possible later row could need it, and
+the remaining versions of a key are in separate sorted runs. A key with one version is on the
+highest configured level, as in any compacted bucket. Of other keys, the newest version is on the
+next higher level, and older versions are on still higher ones. So the highest configured level
+contains only rows that can be read without a merge.
 
-With 'version.retention' versions are merged up to the last one that is older: whatever still comes
-belongs behind it.
+With 'version.retention', versions are merged up to the last one that is older: later rows belong
+after it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from keytide.table.write.task import Written
 
 __all__ = ["ThinTask"]
 
-# Of so many levels at once rows are piled up for files within the memory of a task.
+# While this many levels are written, the rows collected for their files share the memory of a task.
 _PILES = 8
 
 
 @dataclass(frozen=True)
 class ThinTask:
-    """Leaves out of a whole bucket the versions that nobody needs any more. Pickles.
+    """Drops the versions of a whole bucket that are no longer needed. Picklable.
 
-    `now_ms` is the time, in epoch milliseconds, by which versions have their age.
+    `now_ms` is the time, in epoch milliseconds, from which the age of versions is computed.
     """
 
     view: TableView
@@ -58,9 +58,9 @@ class ThinTask:
     memory_bytes: int
 
     def __call__(self) -> Compacted:
-        """Write the versions that stay; nothing is left behind after an error.
+        """Write the remaining versions. Nothing is left behind after an error.
 
-        Raises `DataError` when the store refuses, `InvalidError` for versions that cannot be
+        Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
         merged.
         """
         layers = _Layers(self, NewFiles(self.view))
@@ -82,13 +82,13 @@ class ThinTask:
         return sum(entry.file.file_size for entry in self.unit.files)
 
     def notes(self, rows: pa.Table) -> dict[str, str]:
-        """What a new file says about the age of its versions."""
+        """The record of a new file about the age of its versions."""
         if self._retention_ms is None:
             return {}
         highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
         return self._ages.seen(highest, self.now_ms, self._retention_ms).notes
 
-    # -- what stays -----------------------------------------------------------------------------
+    # -- remaining versions ---------------------------------------------------------------------
 
     def _sections(self) -> Sequence[Section]:
         planned = [PlannedFile(entry) for entry in self.unit.files]
@@ -96,7 +96,7 @@ class ThinTask:
         return plan.sections
 
     def _may_stay(self, section: Section) -> bool:
-        """Whether a section is one large file, on its level, of keys with one version each."""
+        """Whether a section is one large file, on its level, with one version per key."""
         (file, *others) = section.files
         is_there = not others and file.meta.level == self.unit.output_level
         return (
@@ -106,7 +106,7 @@ class ThinTask:
         )
 
     def _windows(self, sections: Sequence[Section]) -> Iterator[pl.DataFrame]:
-        """All versions of ranges of keys, in merge order."""
+        """All versions in key-range windows, in merge order."""
         partition, _ = self.unit.bucket
         stored = MergedVersions(self.view, self._columns, together=self.view.store.together)
         for section in sections:
@@ -116,7 +116,7 @@ class ThinTask:
                     yield self.view.order.sort(pl.concat(filled))
 
     def _settled(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions with one in the place of those before which nothing can come any more."""
+        """The versions, with one in place of all those before which no row can come any more."""
         horizon = self._ages.horizon(self.now_ms, self.view.options.version_retention_ms)
         if horizon is None:
             return versions
@@ -144,7 +144,7 @@ class ThinTask:
     def _columns(self) -> tuple[str, ...]:
         return (*self.view.schema.names, *SYSTEM_COLUMNS)
 
-    # -- how old versions are -------------------------------------------------------------------
+    # -- age of versions ------------------------------------------------------------------------
 
     @cached_property
     def _ages(self) -> Ages:
@@ -155,7 +155,7 @@ class ThinTask:
 
     @property
     def _retention_ms(self) -> int | None:
-        """For how long ages are told apart; None where everything is kept for ever."""
+        """How long ages are distinguished. None if everything is kept forever."""
         options = self.view.options
         given = (options.tombstone_retention_ms, options.version_retention_ms)
         return max((retention for retention in given if retention is not None), default=None)
@@ -163,7 +163,7 @@ class ThinTask:
 
 @dataclass(frozen=True)
 class _Layers:
-    """Writes versions to the levels that they belong to, in files of about the target size."""
+    """Writes versions to their levels, in files of about the target size."""
 
     task: ThinTask
     files: NewFiles
@@ -171,7 +171,7 @@ class _Layers:
     _made: list[ManifestEntry] = field(default_factory=list)
 
     def add(self, versions: pl.DataFrame) -> None:
-        """Take versions in merge order, of keys behind all those before."""
+        """Add versions in merge order, of keys after all those before."""
         slices = KeySlices.of(versions, self.task.view.order.key)
         newer = slices.ends[slices.keys] - 1 - slices.rows
         is_lone = (slices.lengths == 1)[slices.keys]
@@ -181,7 +181,7 @@ class _Layers:
             self._write(level, self._pile(level).add(rows))
 
     def finish(self) -> list[ManifestEntry]:
-        """Write what is left, and give the entries of all files."""
+        """Write the remaining rows, and return the entries of all files."""
         for level, pile in self._piles.items():
             self._write(level, pile.rest())
         return self._made

@@ -1,8 +1,8 @@
-"""How old the tombstones of a bucket are, as compactions note it down in the files that they write.
+"""The age of a bucket's tombstones, as compactions record it in the files that they write.
 
-A row has a sequence number and no time. So a compaction writes into its files which numbers were
-there when it ran. A tombstone is at least as old as the first compaction that saw its number; it
-may be older, and is then kept for longer than it has to be.
+A row has a sequence number and no time. So a compaction records in its files which numbers existed
+when it ran. A tombstone is at least as old as the first compaction that saw its number. It may be
+older, and is then kept longer than necessary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from keytide.store import Store
 __all__ = ["Ages"]
 
 _KEY = "keytide.ages"
-# How many times are told apart within a retention; more would be more exact.
+# How many times are distinguished within a retention. More would be more precise.
 _STEPS = 16
 
 
@@ -24,27 +24,27 @@ _STEPS = 16
 class Ages:
     """Marks, each a sequence number and a time in epoch milliseconds.
 
-    Versions with that number or a lower one were there by then.
+    Versions with this or a lower number existed at that time.
     """
 
     marks: frozenset[tuple[int, int]] = frozenset()
 
     @classmethod
     def read(cls, store: Store, path: str) -> Ages:
-        """What a data file notes. Raises `DataError` for one that cannot be read."""
+        """The record of a data file. Raises `DataError` if it cannot be read."""
         note = read_note(store, path, _KEY) or ""
         pairs = (mark.split("@") for mark in note.split())
         return cls(frozenset((int(number), int(time_ms)) for number, time_ms in pairs))
 
     @classmethod
     def together(cls, several: Iterable[Ages]) -> Ages:
-        """What several files note."""
+        """The combined records of several files."""
         return cls(frozenset(mark for ages in several for mark in ages.marks))
 
     def horizon(self, now_ms: int, retention_ms: int | None) -> int | None:
-        """The highest number that is known to be older than the retention; None for none.
+        """The highest number that is known to be older than the retention. None if there is none.
 
-        Nothing is older than forever, which is None.
+        A retention of None means forever, so nothing is older.
         """
         if retention_ms is None:
             return None
@@ -52,11 +52,11 @@ class Ages:
         return max(old, default=None)
 
     def seen(self, highest: int, now_ms: int, retention_ms: int) -> Ages:
-        """The marks for a file with numbers up to `highest` that is made now.
+        """The marks for a file with numbers up to `highest` that is written now.
 
-        No mark goes beyond the numbers of its file, for higher ones may be given out again once
-        their versions are gone. Of the marks of a step of time only the last one is kept, which
-        makes versions younger than they are, never older.
+        No mark exceeds the numbers of its file, because higher numbers may be reused once their
+        versions are gone. Of the marks within one time step, only the last is kept. This can make
+        versions seem younger than they are, never older.
         """
         step_ms = max(1, retention_ms // _STEPS)
         kept: dict[int, tuple[int, int]] = {}

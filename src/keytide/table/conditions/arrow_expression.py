@@ -1,8 +1,8 @@
-"""Conditions as compute expressions of Arrow, read into predicates.
+"""Converts Arrow compute expressions to predicates.
 
-Arrow tells what an expression is made of where it is pickled: words for its calls, columns and
-values, in the order of the tree. What has no name here is refused, so a release that names
-something otherwise has it refused and never taken for something else.
+A pickled Arrow expression describes its parts: words for its calls, columns and values, in the
+order of the tree. Words that are unknown here are refused. So if a release of Arrow renames
+something, expressions with it are refused and never misunderstood.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _ORS = ("or_kleene", "or")
 
 
 def read_arrow_expression(expression: pc.Expression, table: str) -> Predicate:
-    """The predicate that an expression is, with its values as Arrow has them.
+    """The predicate for an expression, with Arrow values.
 
-    Raises `InvalidError` naming the part that no condition of a scan may have.
+    Raises `InvalidError`, which names the part that a condition cannot have.
     """
     try:
         return _Told.of(expression).parts().predicate()
@@ -66,9 +66,9 @@ def read_arrow_expression(expression: pc.Expression, table: str) -> Predicate:
 
 
 def terms_of_arrow(expression: pc.Expression) -> list[pc.Expression]:
-    """Expressions that an expression joins by AND; the expression itself where it does not.
+    """The parts of an expression that are joined by AND, or the expression itself.
 
-    Of an expression that Arrow cannot tell the parts of, too.
+    Also the expression itself if Arrow cannot describe its parts.
     """
     try:
         return [part.expression() for part in _Told.of(expression).parts().joined(_ANDS)]
@@ -77,20 +77,22 @@ def terms_of_arrow(expression: pc.Expression) -> list[pc.Expression]:
 
 
 def columns_of_arrow(expression: pc.Expression) -> frozenset[str]:
-    """The columns that an expression looks at, and perhaps names within columns.
+    """The columns that an expression uses, and maybe names inside columns.
 
-    Raises `ArrowException` where it does not name them.
+    Raises `ArrowException` if it does not name them.
     """
     return frozenset(said for kind, said in _Told.of(expression).words if kind == "field_ref")
 
 
 class _StrangeError(Exception):
-    """Names what no condition has."""
+    """Names a part that a condition cannot have."""
 
 
 @dataclass(frozen=True)
 class _Told:
-    """What Arrow tells of an expression: words, and the values that some of them number."""
+    """Arrow's description of an expression: words, and the values that some of them refer to by
+    number.
+    """
 
     words: Sequence[tuple[str, str]]
     values: pa.RecordBatch
@@ -108,7 +110,7 @@ class _Told:
         open_ = [root]
         members = 0
         for place, (kind, said) in enumerate(self.words):
-            if members:  # of the column within a column that came before
+            if members:  # a member of the column before it
                 members -= 1
                 continue
             if kind == "end":
@@ -124,7 +126,7 @@ class _Told:
         return root.parts[0]
 
     def expression(self, start: int, end: int) -> pc.Expression:
-        """What some of the words tell."""
+        """The expression for some of the words."""
         batch = self.values.replace_schema_metadata(pa.KeyValueMetadata(self.words[start:end]))
         made = pa.BufferOutputStream()
         with pa.ipc.new_file(made, batch.schema) as file:
@@ -142,7 +144,7 @@ class _Part:
     parts: list[_Part]
 
     def predicate(self) -> Predicate:
-        """The predicate that it is."""
+        """The predicate for this part."""
         if self.kind == "field_ref":
             return Comparison(self.said, "=", value=True)
         read = _READERS.get(self.said) if self.kind == "call" else None
@@ -151,7 +153,9 @@ class _Part:
         return read(self)
 
     def joined(self, calls: Sequence[str]) -> Iterator[_Part]:
-        """The parts that it joins by one of some calls, from left to right, or itself."""
+        """The parts that are joined by one of the calls, from left to right, or this part
+        itself.
+        """
         left = [self]
         while left:
             part = left.pop()
@@ -161,7 +165,7 @@ class _Part:
                 yield part
 
     def compared(self) -> Predicate:
-        """A column beside a value."""
+        """A column and a value."""
         operator = _COMPARE[self.said]
         one, other = self.operands(2)
         if one.kind == "literal":
@@ -177,7 +181,7 @@ class _Part:
         return IsNull(self.column())
 
     def is_in(self) -> Predicate:
-        """The column is one of some values, which is never unknown."""
+        """The column is one of the values. This is never unknown."""
         values = [value for value in self.option("value_set").values if value.is_valid]
         column = self.column()
         if len(values) == len(self.option("value_set").values):
@@ -187,7 +191,7 @@ class _Part:
         return Or((IsNull(column), In(column, tuple(values))))
 
     def is_like(self) -> Predicate:
-        """The column's text is like a pattern, or begins with it."""
+        """The column's string matches a pattern, or begins with it."""
         pattern = self.option("pattern").as_py()
         if self.option("ignore_case").as_py() is not False:
             raise self.strange()
@@ -196,14 +200,14 @@ class _Part:
         return Like(self.column(), pattern)
 
     def column(self) -> str:
-        """The column that a call is about."""
+        """The column that a call uses."""
         (operand,) = self.operands(1)
         if operand.kind != "field_ref":
             raise self.strange()
         return operand.said
 
     def operands(self, count: int) -> list[_Part]:
-        """What it is made of, besides its options."""
+        """The parts of a call, without its options."""
         found = [part for part in self.parts if part.kind != "options"]
         if len(found) != count:
             raise self.strange()
@@ -218,15 +222,15 @@ class _Part:
             raise self.strange() from error
 
     def stored(self) -> Any:
-        """What it numbers among the values."""
+        """The value that it refers to by number."""
         return self.told.values.column(int(self.said))[0]
 
     def expression(self) -> pc.Expression:
-        """It by itself."""
+        """This part as an expression."""
         return self.told.expression(self.start, self.end)
 
     def strange(self) -> _StrangeError:
-        """An error about it."""
+        """An error about this part."""
         return _StrangeError(shown(str(self.expression())))
 
 
@@ -250,4 +254,4 @@ _READERS: dict[str, Callable[[_Part], Predicate]] = {
     "starts_with": _Part.is_like,
     "match_like": _Part.is_like,
 }
-"""How what has a name is read."""
+"""How to convert the known words."""

@@ -1,7 +1,7 @@
-"""The metadata of an Arrow schema with every key, those that come more than once too.
+"""Reads the metadata of an Arrow schema with duplicate keys.
 
-pyarrow gives it as a dict, which has each key once. By Arrow's C data interface it is told whole:
-the number of pairs, and for each its key and value, as a length in 32 bits and the bytes.
+pyarrow returns a dict, which has each key only once. Arrow's C data interface returns everything:
+the number of pairs, and for each its key and value, as a 32-bit length and the bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["words_of"]
 
 
 class _Schema(ctypes.Structure):
-    # The first members of what the interface calls an ArrowSchema.
+    # The first members of the interface's struct ArrowSchema.
     _fields_ = (
         ("format", ctypes.c_char_p),
         ("name", ctypes.c_char_p),
@@ -23,7 +23,7 @@ class _Schema(ctypes.Structure):
 
 
 def words_of(schema: pa.Schema) -> list[tuple[str, str]]:
-    """The pairs of the schema's metadata, in their order."""
+    """The pairs of the schema's metadata, in order."""
     capsule = schema.__arrow_c_schema__()
     place = _Schema.from_address(_pointer(capsule, b"arrow_schema")).metadata
     if place is None:

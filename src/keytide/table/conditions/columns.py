@@ -1,4 +1,4 @@
-"""The columns that a reader names."""
+"""Finds columns by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["field_of"]
 
 
 def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
-    """The column of a name. Raises `NotFoundError` naming those there are."""
+    """The column with that name. Raises `NotFoundError`, which lists the existing columns."""
     if name not in fields:
         raise NotFoundError(f"table {table} has no column {name!r}; it has {', '.join(fields)}")
     return fields[name]

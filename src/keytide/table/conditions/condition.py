@@ -1,4 +1,4 @@
-"""Conditions as callers give them, made into predicates once: where a call comes in."""
+"""Converts conditions from callers to predicates, once, where a call enters."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ from keytide.types import Field
 __all__ = ["Condition", "predicate_of"]
 
 Condition: TypeAlias = str | Predicate | pl.Expr | pc.Expression
-"""A text in the language of `where`, a tree of `predicate`, an expression of Polars or of Arrow."""
+"""A string in the language of `where`, a tree of `predicate`, or an expression of Polars or
+Arrow.
+"""
 
 
 def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predicate:
-    """A condition over a table's columns, its values those of the columns' types.
+    """A condition over a table's columns, with values in the types of the columns.
 
-    Raises `InvalidError` for what does not parse or fit, `NotFoundError` for an unknown column.
+    Raises `InvalidError` for a condition that does not parse or fit, and `NotFoundError` for an
+    unknown column.
     """
     if isinstance(where, pl.Expr):
         where = read_expression(where, table)
@@ -55,7 +58,7 @@ def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predi
 
 @dataclass(frozen=True)
 class _Typing:
-    """Makes a tree anew as the parser would have made it."""
+    """Rebuilds a tree as the parser would have created it."""
 
     fields: Mapping[str, Field]
     table: str

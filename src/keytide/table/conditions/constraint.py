@@ -1,8 +1,8 @@
 """CHECK constraints: conditions of one row, as a table stores them.
 
-A text in the grammar of `where` has the meaning that it has in a scan. Any other one is an
-expression of SQL that gives a BOOLEAN: it may compare columns with each other, calculate and call
-functions, as long as it gives the same value for the same row at any time.
+A string in the grammar of `where` has the same meaning as in a scan. Any other string is a SQL
+expression that returns a BOOLEAN. It may compare columns with each other, calculate and call
+functions, as long as it always gives the same value for the same row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Constraint:
-    """A condition that no row may fail which is written; `fields` are the columns it looks at."""
+    """A condition that every written row must satisfy. `fields` are the columns that it uses."""
 
     name: str
     text: str
@@ -43,11 +43,11 @@ class Constraint:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns that it looks at."""
+        """The names of the columns that it uses."""
         return tuple(field.name for field in self.fields)
 
     def fails(self, rows: pl.DataFrame) -> Flags:
-        """For which rows it is false, or cannot be computed; where it is NULL, a row passes."""
+        """For which rows it is false or cannot be computed. If it is NULL, a row passes."""
         if isinstance(self.condition, RowExpression):
             given = to_arrow(rows.select(self.columns), arrow_schema(self.fields))
             holds, failed = self.condition.tried(given, _BOOLEAN)
@@ -64,23 +64,23 @@ def _is_false(holds: pl.Series) -> Flags:
 
 
 def constraint_texts(options: TableOptions) -> dict[str, str]:
-    """The conditions by the names of their constraints, as they are stored."""
+    """The stored conditions by the names of their constraints."""
     return options.by_columns(keys.CONSTRAINT)
 
 
 def constraints_of(
     fields: tuple[Field, ...], options: TableOptions, table: str
 ) -> Mapping[str, Constraint]:
-    """The constraints of a table, by name. Raises as `constraint_of`."""
+    """The constraints of a table, by name. Raises like `constraint_of`."""
     texts = constraint_texts(options)
     return {name: constraint_of(name, text, fields, table) for name, text in texts.items()}
 
 
 def constraint_of(name: str, text: str, fields: tuple[Field, ...], table: str) -> Constraint:
-    """The constraint that a text spells over the columns of a table.
+    """The constraint for a string, over the columns of a table.
 
-    Raises `InvalidError` for one that does not parse or fit, gives no BOOLEAN, or does not follow
-    from the columns of a row alone, `NotFoundError` for an unknown column.
+    Raises `InvalidError` if it does not parse or fit, does not return a BOOLEAN, or depends on more
+    than the columns of a row. Raises `NotFoundError` for an unknown column.
     """
     told = f"{table}: constraint {name!r}"
     condition, read = _condition(text, fields, told)
@@ -88,9 +88,9 @@ def constraint_of(name: str, text: str, fields: tuple[Field, ...], table: str) -
 
 
 def expressions_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
-    """The columns that the constraints of a definition look at, by their options.
+    """The columns that the constraints of a definition use, by their options.
 
-    One that does not parse looks at none.
+    A constraint that does not parse uses none.
     """
     found = {}
     for name, text in constraint_texts(TableOptions.parse(schema.options)).items():
@@ -106,7 +106,7 @@ def _condition(
 ) -> tuple[Predicate | RowExpression, tuple[Field, ...]]:
     try:
         predicate = parse_where(text, fields, told)
-    except (InvalidError, NotFoundError):  # SQL does not tell case apart
+    except (InvalidError, NotFoundError):  # SQL is case-insensitive
         return _expression(text, fields, told)
     read = columns_of(predicate)
     return predicate, tuple(field for field in fields if field.name in read)

@@ -1,8 +1,8 @@
-"""Conditions as expressions of Polars, read into predicates.
+"""Converts Polars expressions to predicates.
 
-Polars tells what an expression is made of in JSON, and gives the parts of it as expressions. Values
-are those that Polars itself makes of them. What has no name here is refused, so a release that
-names something otherwise has it refused and never taken for something else.
+Polars describes the parts of an expression in JSON, and returns its parts as expressions. Polars
+itself computes the values. Words that are unknown here are refused. So if a release of Polars
+renames something, expressions with it are refused and never misunderstood.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _OF_VALUES = ("Literal", "Alias", "Cast", "Negate")
 
 
 def read_expression(expression: pl.Expr, table: str) -> Predicate:
-    """The predicate that an expression is, with its values as Arrow has them.
+    """The predicate for an expression, with Arrow values.
 
-    Raises `InvalidError` naming the part that no condition of a scan may have.
+    Raises `InvalidError`, which names the part that a condition cannot have.
     """
     try:
         told = json.loads(expression.meta.serialize(format="json"))
@@ -56,9 +56,9 @@ def read_expression(expression: pl.Expr, table: str) -> Predicate:
 
 
 def terms_of(expression: pl.Expr) -> list[pl.Expr]:
-    """Expressions that an expression joins by AND; the expression itself where it does not.
+    """The parts of an expression that are joined by AND, or the expression itself.
 
-    Of an expression that Polars cannot tell the parts of, too.
+    Also the expression itself if Polars cannot describe its parts.
     """
     try:
         told = json.loads(expression.meta.serialize(format="json"))
@@ -78,7 +78,7 @@ class _Part:
 
     @property
     def name(self) -> str:
-        """What it does, such as `Gt` or `Boolean.IsNull`, or the kind of a leaf."""
+        """The name of its operation, such as `Gt` or `Boolean.IsNull`, or the kind of a leaf."""
         kind, inner = _only(self.told)
         if kind == "BinaryExpr":
             return str(inner["op"])
@@ -89,12 +89,12 @@ class _Part:
 
     @property
     def options(self) -> Any:
-        """What is said of a function besides its name."""
+        """What is known about a function besides its name."""
         return _only(_only(_only(self.told)[1]["function"])[1])[1] or {}
 
     @property
     def parts(self) -> list[_Part]:
-        """What it is made of, from left to right."""
+        """Its parts, from left to right."""
         kind, inner = _only(self.told)
         told: list[Any] = []
         if kind == "BinaryExpr":
@@ -103,20 +103,20 @@ class _Part:
             told = inner["input"] if kind == "Function" else [inner["expr"]]
         elif kind == "Alias":
             told = inner[:1]
-        made = self.expression.meta.pop()[::-1]  # they come from right to left
+        made = self.expression.meta.pop()[::-1]  # Polars returns them from right to left
         if len(made) != len(told):
             raise self.refused()
         return [_Part(*each, self.table) for each in zip(made, told, strict=True)]
 
     def predicate(self) -> Predicate:
-        """The predicate that it is."""
+        """The predicate for this part."""
         read = _READERS.get(self.name)
         if read is None:
             raise self.refused()
         return read(self, *self.parts)
 
     def compared(self, operator: str, other: _Part) -> Predicate:
-        """It beside another one, of which either is a column."""
+        """A comparison with another part. One of the two is a column."""
         if self.name == "Column":
             return Comparison(self.column(), operator, other.value())
         if other.name != "Column":
@@ -124,41 +124,41 @@ class _Part:
         return Comparison(other.column(), _FLIPPED[operator], self.value())
 
     def is_in(self, column: _Part, values: _Part) -> Predicate:
-        """The column is one of some values."""
+        """The column is one of the values."""
         if self.options.get("nulls_equal") is not False:
             raise self.refused()
         return In(column.column(), tuple(values.values()))
 
     def is_between(self, column: _Part, low: _Part, high: _Part) -> Predicate:
-        """The column is between two values, its ends among them or not."""
+        """The column is between two values, inclusive or exclusive."""
         ends = _ENDS.get(self.options.get("closed"))
         if ends is None:
             raise self.refused()
         return And((column.compared(ends[0], low), column.compared(ends[1], high)))
 
     def starts_with(self, column: _Part, prefix: _Part) -> Predicate:
-        """The column begins with a text."""
+        """The column begins with a string."""
         text = prefix.value().as_py()
         if not isinstance(text, str):
             raise self.refused()
         return Like(column.column(), "".join("\\" + c if c in "\\%_" else c for c in text) + "%")
 
     def column(self) -> str:
-        """The name of the column that it is."""
+        """The name of the column."""
         kind, name = _only(self.told)
         if kind != "Column":
             raise self.refused()
         return str(name)
 
     def value(self) -> Any:
-        """The value that it is."""
+        """The value."""
         values = self.values()
         if len(values) != 1:
             raise self.refused()
         return values[0]
 
     def values(self) -> list[Any]:
-        """The values that it is."""
+        """The values."""
         if not self._is_made_of_values():
             raise self.refused()
         made = pl.select(self.expression).to_series()
@@ -170,7 +170,7 @@ class _Part:
         return self.name in _OF_VALUES and all(part._is_made_of_values() for part in self.parts)
 
     def refused(self) -> InvalidError:
-        """An error about it."""
+        """An error about this part."""
         return InvalidError(
             f"table {self.table}: a condition cannot have {_named(self.expression)}, only columns "
             f"beside values, compared, or by is_in, is_between, is_null, is_not_null or "
@@ -183,7 +183,7 @@ def _named(expression: pl.Expr) -> str:
 
 
 def _only(told: Any) -> tuple[str, Any]:
-    """What a word or an object with one key is called, and what is in it."""
+    """The name and the content of a word, or of an object with one key."""
     if isinstance(told, dict) and len(told) == 1:
         return next(iter(told.items()))
     return str(told), None
@@ -210,4 +210,4 @@ _READERS: dict[str, Callable[..., Predicate]] = {
     "Boolean.IsBetween": _Part.is_between,
     "StringExpr.StartsWith": _Part.starts_with,
 }
-"""How what has a name is read, of itself and its parts."""
+"""How to convert the known operations, given the operation and its parts."""

@@ -1,6 +1,6 @@
-"""What a literal of a condition means beside a column: a value of the column's own type.
+"""The meaning of a literal that is compared with a column: a value of the column's own type.
 
-The terms that compare a column with such values are made here as well.
+Also creates the terms that compare a column with such values.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ __all__ = [
 ]
 
 NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
-"""How a number is written, its sign apart."""
+"""The syntax of a number, without its sign."""
 
 
 class Literal(NamedTuple):
     """A literal as it is written: its form, and its text without quotes.
 
-    Forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, for `DATE '...'` and its
-    kin the word in front, and OTHER for what no literal spells.
+    The forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN and NULL. For `DATE '...'`
+    and similar literals, the form is the word in front. OTHER is a value without a literal.
     """
 
     form: str
     text: str
 
     def __str__(self) -> str:
-        """The literal as SQL text."""
+        """The literal as SQL."""
         if self.form in ("NUMBER", "BOOLEAN", "NULL", "OTHER"):
             return self.text
         quoted = "'" + self.text.replace("'", "''") + "'"
@@ -66,17 +66,18 @@ class Literal(NamedTuple):
 
 
 def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
-    """Literals as values of a column, see `predicate.plain`; decimals keep their own scale.
+    """Literals as values of a column, see `predicate.plain`. Decimals keep their own scale.
 
-    Raises `ValueError`, with the literal as its text, for one that is no value of that type.
+    Raises `ValueError`, with the literal as its text, for a literal that is not a value of that
+    type.
     """
     if not isinstance(field.type, AtomicType) or field.type.root not in _CONVERT:
-        raise _wrong(literals[0] if literals else _NOTHING)  # such a type has no literals
+        raise _wrong(literals[0] if literals else _NOTHING)  # there are no literals for this type
     return _CONVERT[field.type.root](literals, field.type)
 
 
 def known_values(literals: Sequence[Literal], field: Field, table: str, said: str) -> list[Any]:
-    """The values of `values_of`. Raises `InvalidError`, quoting what was `said` of the column."""
+    """The values of `values_of`. Raises `InvalidError`, which quotes the condition `said`."""
     if any(literal.form == "NULL" for literal in literals):
         raise InvalidError(
             f"table {table}: {said} compares column {field.name} with NULL, which never holds; "
@@ -92,13 +93,13 @@ def known_values(literals: Sequence[Literal], field: Field, table: str, said: st
 
 
 def literal_of(value: Any, field: Field) -> Literal:
-    """The literal of a value of a column, as predicates hold it or as Python and Arrow do.
+    """The literal of a column's value, given as in predicates, in Python or in Arrow.
 
-    `values_of` makes the value of it again.
+    `values_of` converts it back to the value.
     """
     try:
         return _written(value, field)
-    except Exception:  # the methods of a caller's value may raise anything
+    except Exception:  # a caller's value may raise anything
         return Literal("OTHER", shown(value))
 
 
@@ -125,7 +126,7 @@ def _written(value: Any, field: Field) -> Literal:
 
 
 def comparison(field: Field, operator: str, value: Any) -> Predicate:
-    """`field operator value`; a decimal of any scale and size compares exactly."""
+    """`field operator value`. Decimals of any scale and size are compared exactly."""
     if not isinstance(value, Decimal):
         return Comparison(field.name, operator, value)
     assert isinstance(field.type, AtomicType)
@@ -135,7 +136,8 @@ def comparison(field: Field, operator: str, value: Any) -> Predicate:
     never = In(field.name, ())
     if operator in ("=", "!="):
         return never if operator == "=" else negation(never)
-    # Between two values of the column, or beyond them all: the next of them will do.
+    # The value is between two values of the column, or beyond all: the adjacent value has the same
+    # effect.
     bound, kept = (fits.low, "<=") if operator in ("<", "<=") else (fits.high, ">=")
     if bound is not None:
         return Comparison(field.name, kept, bound)
@@ -168,7 +170,7 @@ def flag(field: Field, value: bool) -> Predicate:
 
 @dataclass(frozen=True)
 class _Fit:
-    """The nearest values of a DECIMAL type on either side of a number; None where there is none."""
+    """The nearest values of a DECIMAL type below and above a number. None if there is none."""
 
     low: Decimal | None
     high: Decimal | None
@@ -183,7 +185,7 @@ class _Fit:
         if value < smallest:
             return cls(None, smallest)
         step = Decimal((0, (1,), -scale))
-        # Python's own context would round to 28 digits.
+        # Python's default context would round to 28 digits.
         exact = Context(prec=precision + 1)
         return cls(
             value.quantize(step, ROUND_FLOOR, exact), value.quantize(step, ROUND_CEILING, exact)
@@ -212,7 +214,7 @@ def _decimal_text(value: Decimal) -> str:
 
 
 def _unicode(text: str) -> str:
-    text.encode()  # half of a character is no text
+    text.encode()  # half of a surrogate pair is not a valid string
     return str(text)
 
 
@@ -228,7 +230,7 @@ _WRITTEN: tuple[tuple[type, str, Callable[[Any], str]], ...] = (
     (date, "DATE", date.isoformat),
     (time, "TIME", time.isoformat),
 )
-"""How the literal of a kind of value is written; a bool is an int as well."""
+"""How to write the literal of each type of value. bool comes first, because it is an int too."""
 
 
 def _texts(literals: Sequence[Literal], *forms: str) -> list[str]:
@@ -259,7 +261,7 @@ def _whole_numbers(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
                 raise _wrong(literal)
             found.append(int(number))
             continue
-        # Longer texts may be more than Python converts.
+        # Longer strings may exceed Python's limit for conversions.
         number = int(text) if len(text) < 64 else high + 1
         if not low <= number <= high:
             raise _wrong(literal)
@@ -279,7 +281,7 @@ def _floats(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
             value = float(width(float(text)))
         if math.isinf(value) and not is_named:
             raise _wrong(literal)
-        # -0.0 equals 0.0; and one NaN for all makes equal predicates equal.
+        # -0.0 equals 0.0. One NaN object for all makes equal predicates equal.
         found.append(math.nan if math.isnan(value) else value + 0.0)
     return found
 
@@ -308,7 +310,7 @@ def _moments(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     for literal in literals:
         if literal.form == "DATE" and not _DATE.fullmatch(literal.text):
             raise _wrong(literal)
-        if literal.text.startswith("0000"):  # the years of the format are 1 to 9999
+        if literal.text.startswith("0000"):  # the format supports the years 1 to 9999
             raise _wrong(literal)
     try:
         return [plain(value) for value in array_of_texts(texts, type_.to_arrow())]
@@ -316,7 +318,7 @@ def _moments(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
         if len(literals) == 1:
             raise _wrong(literals[0]) from error
         for literal in literals:
-            # Converted together, none is named; alone, the wrong one is.
+            # Converted together, the error does not name the wrong one. Converted alone, it does.
             _moments([literal], type_)
         raise
 

@@ -1,11 +1,11 @@
-"""What predicates mean: on rows, and on the bounds of files.
+"""Evaluates predicates on rows and on the bounds of files.
 
 `row_filter` evaluates a predicate on rows with SQL's three-valued logic. `may_match` evaluates it
-on statistics: whether a file whose columns lie between a minimum and a maximum can hold a row
-that fulfils it. `may_match` never says no wrongly; unknown bounds say yes.
+on statistics: whether a file whose columns are between a minimum and a maximum can contain a
+matching row. `may_match` never returns false incorrectly, and unknown bounds mean true.
 
-Values compare as in primary keys (docs/semantics.md): NaN is highest and equals itself, -0.0 equals
-0.0, CHAR compares without trailing blanks.
+Values compare as in primary keys (docs/semantics.md): NaN is the largest value and equals itself,
+-0.0 equals 0.0, and CHAR compares without trailing blanks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def row_filter(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
-    """The predicate over rows; rows for which it is unknown are dropped by `filter`."""
+    """The predicate over rows. `filter` drops rows for which it is unknown."""
     columns = _Columns.of(fields)
 
     def build(node: Predicate) -> pl.Expr:
@@ -60,9 +60,9 @@ def row_filter(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
 
 
 def may_match(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
-    """Over a frame with `<column>.min`, `.max`, `.nulls` and `rows`: can any row fulfil it?
+    """Over a frame with `<column>.min`, `.max`, `.nulls` and `rows`: whether any row can match.
 
-    Columns without statistics, and terms that bounds cannot judge, say yes.
+    True for columns without statistics, and for terms that bounds cannot decide.
     """
     columns = _Columns.of(fields)
 
@@ -94,7 +94,7 @@ def may_match(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
 
 
 def bounds_tell_of(predicate: Predicate) -> bool:
-    """Whether there are bounds of which `may_match` says no."""
+    """Whether there are any bounds for which `may_match` is false."""
     if isinstance(predicate, And | Or):
         told = map(bounds_tell_of, predicate.terms)
         return any(told) if isinstance(predicate, And) else all(told)
@@ -105,8 +105,8 @@ def bounds_tell_of(predicate: Predicate) -> bool:
 
 
 def balanced(operator: Callable[[T, T], T], terms: Sequence[T]) -> T:
-    """Terms combined by an associative operator into a tree that is as flat as can be."""
-    # Whoever walks a chain of thousands of terms recursively would run out of stack.
+    """Terms combined by an associative operator into a tree that is as flat as possible."""
+    # Recursive code would overflow the stack on a chain of thousands of terms.
     while len(terms) > 1:
         pairs = zip(terms[::2], terms[1::2], strict=False)
         terms = [*(operator(a, b) for a, b in pairs), *terms[len(terms) // 2 * 2 :]]
@@ -127,7 +127,7 @@ def like_parts(pattern: str) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns and literals such that they compare by Polars' rules as they should."""
+    """Columns and literals, prepared so that Polars compares them correctly."""
 
     types: pl.Schema
     padded: frozenset[str]
@@ -152,8 +152,8 @@ class _Columns:
     def low(self, name: str) -> pl.Expr:
         low = pl.col(f"{name}.min")
         if name in self.padded:
-            # Of "a\n" and "a " the first is lower, and without blanks the second: up to here all
-            # values agree.
+            # "a\n" is lower than "a ", but without trailing blanks it is higher. Up to here, both
+            # orders agree.
             return low.str.replace(r"(?s)[\x00-\x20].*$", "")
         return low
 
@@ -167,7 +167,7 @@ def _within(node: Comparison, columns: _Columns) -> pl.Expr:
     if node.operator == "=":
         return (low <= value) & (high >= value)
     if node.operator == "!=":
-        # Only a file whose every value is this one has no other.
+        # Only a file in which every value is this one has no other value.
         ends = pl.col(f"{node.column}.min"), pl.col(f"{node.column}.max")
         return ~((ends[0] == value) & (ends[1] == value))
     return _COMPARE[node.operator](low if node.operator in ("<", "<=") else high, value)
@@ -199,7 +199,7 @@ def _negated(term: Predicate) -> Predicate | None:
 def _starts_with(column: str, prefix: str) -> Predicate | None:
     lower = Comparison(column, ">=", prefix)
     last = ord(prefix[-1])
-    if last >= 0xD7FF:  # the next code point may not exist; the lower bound is enough
+    if last >= 0xD7FF:  # the next code point may not exist, and the lower bound is sufficient
         return lower
     return conjunction([lower, Comparison(column, "<", prefix[:-1] + chr(last + 1))])
 

@@ -1,7 +1,7 @@
-"""Row predicates: small frozen trees, made by a few functions that keep them flat.
+"""Row predicates: small frozen trees, created by a few functions that keep them flat.
 
-What they mean is in `matching`, how they read in `text`. Chains of AND and of OR are one node each,
-so a tree is as deep as they alternate.
+`matching` evaluates them, and `text` formats them. Chains of AND and of OR are one node each, so
+the depth of a tree is the number of alternations.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class In:
-    """`column IN (values)`; NULL is not among the values, and there may be none."""
+    """`column IN (values)`. NULL is not among the values. There may be no values."""
 
     column: str
     values: tuple[Any, ...]
@@ -61,7 +61,7 @@ class IsNull:
 
 @dataclass(frozen=True)
 class Like:
-    """`column LIKE pattern`, with `%`, `_`, and a backslash that takes its successor literally."""
+    """`column LIKE pattern`, with `%` and `_`. A backslash escapes the next character."""
 
     column: str
     pattern: str
@@ -69,21 +69,21 @@ class Like:
 
 @dataclass(frozen=True)
 class Not:
-    """Negation; unknown stays unknown."""
+    """Negation. Unknown stays unknown."""
 
     term: Predicate
 
 
 @dataclass(frozen=True)
 class And:
-    """Every term holds."""
+    """Every term is true."""
 
     terms: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True)
 class Or:
-    """At least one term holds."""
+    """At least one term is true."""
 
     terms: tuple[Predicate, ...]
 
@@ -91,24 +91,24 @@ class Or:
 Predicate: TypeAlias = Comparison | In | IsNull | Like | Not | And | Or
 
 DEPTH_MAX = 100
-"""How deep AND, OR and NOT may alternate; what evaluates predicates recurses."""
+"""The maximum number of alternations of AND, OR and NOT, because evaluation is recursive."""
 
 
 def plain(value: pa.Scalar) -> Any:
-    """A value of a column as predicates hold it: Python's own, or ticks of a timestamp's unit."""
-    # Python's datetime has neither nanoseconds nor the years beyond 9999.
+    """A column's value as predicates store it: a Python value, or ticks of a timestamp's unit."""
+    # Python's datetime supports neither nanoseconds nor years after 9999.
     return value.value if pa.types.is_timestamp(value.type) else value.as_py()
 
 
 def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
-    """The terms that must all hold; none for no predicate."""
+    """The terms that must all be true. Empty without a predicate."""
     if predicate is None:
         return ()
     return predicate.terms if isinstance(predicate, And) else (predicate,)
 
 
 def conjunction(terms: Iterable[Predicate]) -> Predicate | None:
-    """All terms as one predicate; None for no terms. `!=` of a column become one NOT IN."""
+    """All terms as one predicate. None without terms. `!=` terms of a column become one NOT IN."""
     flat = [part for term in terms for part in conjuncts(term)]
     if len(flat) <= 1:
         return flat[0] if flat else None
@@ -117,19 +117,19 @@ def conjunction(terms: Iterable[Predicate]) -> Predicate | None:
 
 
 def disjunction(terms: Iterable[Predicate]) -> Predicate:
-    """At least one of some terms, of which there is one; `=` of a column become one IN."""
+    """At least one of the terms. Not empty. `=` terms of a column become one IN."""
     flat = [part for term in terms for part in (term.terms if isinstance(term, Or) else (term,))]
     merged = _with_one_list(flat, _included, _any_of)
     return Or(merged) if len(merged) > 1 else merged[0]
 
 
 def negation(term: Predicate) -> Predicate:
-    """The term's negation; unknown stays unknown."""
+    """The negation of a term. Unknown stays unknown."""
     return term.term if isinstance(term, Not) else Not(term)
 
 
 def columns_of(predicate: Predicate | None) -> frozenset[str]:
-    """The columns that a predicate looks at."""
+    """The columns that a predicate uses."""
     if predicate is None:
         return frozenset()
     if isinstance(predicate, And | Or):
@@ -140,14 +140,14 @@ def columns_of(predicate: Predicate | None) -> frozenset[str]:
 
 
 def depth_of(predicate: Predicate) -> int:
-    """How many terms lie within each other."""
+    """The nesting depth of the terms."""
     if isinstance(predicate, And | Or):
         return 1 + max(map(depth_of, predicate.terms), default=0)
     return 1 + depth_of(predicate.term) if isinstance(predicate, Not) else 1
 
 
 def equal_values(terms: Iterable[Predicate], column: str) -> tuple[Any, ...] | None:
-    """The only values that `column` can have if all terms hold; None when it is not pinned."""
+    """The only values that `column` can have if all terms are true. None if it is not pinned."""
     for term in terms:
         if isinstance(term, IsNull) and term.column == column:
             return (None,)
@@ -158,7 +158,7 @@ def equal_values(terms: Iterable[Predicate], column: str) -> tuple[Any, ...] | N
 
 
 def without_columns(predicate: Predicate | None, columns: Container[str]) -> Predicate | None:
-    """The terms of a conjunction that look at none of some columns: a weaker predicate."""
+    """The terms of a conjunction that use none of the columns: a weaker predicate."""
     terms = conjuncts(predicate)
     return conjunction(t for t in terms if not any(name in columns for name in columns_of(t)))
 
@@ -190,7 +190,9 @@ def _with_one_list(
     listed: Callable[[Predicate], tuple[str, tuple[Any, ...]] | None],
     merge: Callable[[str, tuple[Any, ...]], Predicate],
 ) -> tuple[Predicate, ...]:
-    """The terms, those that list values of the same column as one, at the place of the first."""
+    """The terms, with those that list values of the same column merged, at the position of the
+    first.
+    """
     found = [listed(term) for term in terms]
     columns = Counter(part[0] for part in found if part is not None)
     values: dict[str, dict[Any, None]] = {}

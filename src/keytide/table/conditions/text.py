@@ -1,4 +1,4 @@
-"""The text of a predicate, for people to read; `where` parses it into the same predicate."""
+"""Formats a predicate as a string for people. `where` parses it into the same predicate."""
 
 from __future__ import annotations
 

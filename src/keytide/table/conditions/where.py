@@ -1,6 +1,6 @@
-"""Conditions as text, parsed into predicates.
+"""Parses conditions, given as strings, into predicates.
 
-The grammar is one of its own, smaller than SQL's, in which each condition has one meaning:
+The grammar is smaller than that of SQL, and each condition has exactly one meaning:
 
     condition   = term, or conditions joined by NOT, AND, OR and parentheses
     term        = column operator literal | literal operator column
@@ -12,9 +12,9 @@ The grammar is one of its own, smaller than SQL's, in which each condition has o
                 | DATE '...' | TIME '...' | TIMESTAMP '...' | TIMESTAMP_LTZ '...' | NULL
     column      = name | `name`
 
-A literal is read as a value of its column's type (`literals`). A text is in single or double
-quotes, and a doubled quote is one quote; a backslash is a backslash, which in a LIKE pattern takes
-the next character literally.
+A literal is read as a value of its column's type (`literals`). A string is in single or double
+quotes, and a doubled quote means one quote. A backslash has no special meaning, except in a LIKE
+pattern, where it escapes the next character.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ __all__ = ["parse_where"]
 def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
     """Parse a condition over a table's columns, such as `dt = '2026-01-01' and qty > 3`.
 
-    Time and memory are linear in the text. Raises `InvalidError` pointing at what it does not
-    understand or at a literal that does not fit its column, `NotFoundError` for an unknown column.
+    Time and memory are linear in the length of the string. Raises `InvalidError`, with the
+    position, for an unknown token or a literal that does not fit its column, and `NotFoundError`
+    for an unknown column.
     """
     if not isinstance(text, str):
         raise InvalidError(
@@ -84,7 +85,7 @@ class _Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The keyword or sign that it is, or nothing."""
+        """The keyword or sign of this token, or an empty string."""
         return self.text.upper() if self.form in ("WORD", "SIGN") else ""
 
 
@@ -112,7 +113,7 @@ _RESERVED = ("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "NULL", "TRUE", 
 
 @dataclass
 class _Open:
-    """A condition that is being read, between a parenthesis and its other half."""
+    """A condition that is being parsed, inside a parenthesis."""
 
     ors: list[Predicate] = field(default_factory=list)
     ands: list[Predicate] = field(default_factory=list)
@@ -156,7 +157,7 @@ class _Parser:
             self.fail(f"expected {word}")
 
     def predicate(self) -> Predicate:
-        """The whole condition. A stack of its own, not Python's, holds what is open."""
+        """The whole condition. An explicit stack, not Python's, holds what is open."""
         open_ = [_Open()]
         while True:
             self._term(open_)
@@ -191,7 +192,7 @@ class _Parser:
         open_[-1].add(self._comparison())
 
     def _is_operand_in_parentheses(self) -> bool:
-        """Whether what is ahead is `(column)` or `(literal)`."""
+        """Whether `(column)` or `(literal)` comes next."""
         for width in (1, 2):
             end = self.place + 1 + width
             if end < len(self.tokens) and self.tokens[end].word == ")":
@@ -297,7 +298,7 @@ class _Parser:
         return literal
 
     def _refuse_function(self) -> None:
-        """Raise `InvalidError` where a function is called."""
+        """Raise `InvalidError` if a function is called."""
         if self.ahead.form in ("WORD", "QUOTED") and self.tokens[self.place + 1].word == "(":
             raise InvalidError(
                 f"table {self.table}: the condition calls {self.ahead.text}(...) at position "
@@ -307,7 +308,7 @@ class _Parser:
             )
 
     def _literal(self) -> Literal | None:
-        """The literal that is ahead, if one is."""
+        """The literal that comes next, if any."""
         token = self.ahead
         if token.word == "(" and self._is_operand_in_parentheses():
             self.place += 1
@@ -354,7 +355,7 @@ class _Parser:
     # -- errors ------------------------------------------------------------------------------------
 
     def _shown(self, start: int) -> str:
-        """What was read since a token, not all of it where that is long."""
+        """What was read since a token, shortened if it is long."""
         last = self.tokens[self.place - 1]
         text = self.text[self.tokens[start].start : last.start + len(last.text)]
         return repr(text if len(text) <= 200 else text[:200] + "...")

@@ -1,1 +1,1 @@
-"""What a table is: its columns, keys and options, and how they may change."""
+"""What defines a table: its columns, keys and options, and how they may change."""

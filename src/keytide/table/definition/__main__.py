@@ -1,4 +1,4 @@
-"""Print the document of table options."""
+"""Prints the documentation of table options."""
 
 from __future__ import annotations
 

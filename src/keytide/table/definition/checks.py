@@ -1,4 +1,4 @@
-"""What makes a table's definition whole and sound, beyond its structure."""
+"""Checks and completes a table's definition, beyond its structure."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _STORABLE = frozenset(
 
 
 def complete_options(schema: TableSchema) -> dict[str, str]:
-    """The options to store with a definition: those given, and those they imply.
+    """The options to store with a definition: the given ones, and those that follow from them.
 
-    The number of buckets is always written down, as the kind of table has it. A watermark
-    key is a sequence field for every engine, and merge functions are called by the names that every
-    engine knows.
+    The number of buckets is always stored, with the default of the kind of table. A watermark key
+    is stored as a sequence field for every engine, and merge functions are stored under names that
+    every engine knows.
     """
     kind = kind_of(schema)
     named = with_stored_names(with_stored_counts(schema.options)) | kind.implied(schema)
@@ -68,16 +68,16 @@ def complete_options(schema: TableSchema) -> dict[str, str]:
                 f"'{keys.WATERMARK_KEY}' is {fields!r} and '{keys.SEQUENCE_FIELD}' is "
                 f"{','.join(options.sequence_field)!r}; they order the same versions, so give one"
             )
-        # Engines that know no watermark key then order versions as it does.
+        # Engines that do not know watermark keys then order versions in the same way.
         stored[keys.SEQUENCE_FIELD] = fields
     return stored
 
 
 def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]:
-    """Refuse what cannot work, and return warnings about what is probably a mistake.
+    """Refuse what cannot work, and return warnings about probable mistakes.
 
-    Raises `InvalidError`, or `UnsupportedError` for types and layouts that this release cannot keep
-    its promises for.
+    Raises `InvalidError`, or `UnsupportedError` for types and layouts for which this release cannot
+    keep its guarantees.
     """
     check_types(schema)
     check_upsert_keys(schema, options)
@@ -100,9 +100,9 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
 
 
 def check_uses(given: Mapping[str, str]) -> list[str]:
-    """What to say of options that a user sets and that Keytide leaves to other engines.
+    """Warnings about options that a user sets but that only other engines use.
 
-    Raises `UnsupportedError` for an option that no engine would obey.
+    Raises `UnsupportedError` for an option that no engine would apply.
     """
     messages = []
     for key, value in given.items():
@@ -118,10 +118,10 @@ def check_uses(given: Mapping[str, str]) -> list[str]:
 
 
 def refuse_same_names(fields: Iterable[Field]) -> None:
-    """Refuse columns, or members of a ROW, whose names differ in case only.
+    """Refuse columns, or members of a ROW, whose names differ only in case.
 
-    SQL could not tell them apart. Tables that other engines made may have them, so this is for
-    new definitions. Raises `InvalidError`.
+    SQL could not distinguish them. Tables of other engines may have them, so this check is for new
+    definitions. Raises `InvalidError`.
     """
     seen: dict[str, str] = {}
     for field in fields:
@@ -136,7 +136,7 @@ def refuse_same_names(fields: Iterable[Field]) -> None:
 
 
 def check_types(schema: TableSchema) -> None:
-    """Raise `InvalidError` or `UnsupportedError` for columns that rows cannot have here."""
+    """Raise `InvalidError` or `UnsupportedError` for column types that are not supported here."""
     for field in schema.fields:
         if field.name == ROW_KIND:
             raise InvalidError(
@@ -149,7 +149,10 @@ def check_types(schema: TableSchema) -> None:
 
 
 def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
-    """Refuse columns and a codec that a format has not; files of changelogs may have their own."""
+    """Refuse columns and a codec that a file format does not support.
+
+    Changelog files may have their own format.
+    """
     by_level = dict(options.file_formats_by_level)
     for level, word in by_level.items():
         if word not in FORMATS:
@@ -245,7 +248,7 @@ def check_upsert_keys(schema: TableSchema, options: TableOptions) -> None:
 
 
 def check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for a way of filling watermarks that the keys do not allow."""
+    """Raise `InvalidError` for a way to fill watermarks that the keys do not allow."""
     policy, watermark = options.dml_watermark, options.watermark_key
     if policy == "copy":
         return
@@ -270,7 +273,7 @@ _INSTANTS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 
 
 def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
-    """Options that mean something where an index says which row is current, and nowhere else."""
+    """Options that have a meaning only with a key index."""
     if schema.is_indexed:
         return
     if options.delete_record_column is not None:
@@ -339,7 +342,7 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
 
 
 def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:
-    """What is probably a mistake in watermark and tombstone keys (rules R8 and R27)."""
+    """Probable mistakes in watermark and tombstone keys (rules R8 and R27)."""
     messages = []
     for name in options.tombstone_key:
         type_ = schema.field(name).type
@@ -359,7 +362,7 @@ def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:
 
 
 def _idle_levels(schema: TableSchema, options: TableOptions) -> list[str]:
-    """Formats of levels where files have none."""
+    """File formats for levels that the table does not have."""
     if not options.file_formats_by_level or kind_of(schema).keeps_versions:
         return []
     return [
@@ -369,7 +372,7 @@ def _idle_levels(schema: TableSchema, options: TableOptions) -> list[str]:
 
 
 def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:
-    """An age of rows that is not looked at."""
+    """A maximum age of rows that has no effect."""
     if options.row_lifetime_ms is None or schema.primary_keys:
         return []
     return [
@@ -378,7 +381,7 @@ def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:
 
 
 def _idle_options(options: TableOptions) -> list[str]:
-    """Options that mean nothing with the merge engine that the table has."""
+    """Options that have no effect with the merge engine of the table."""
     messages = []
     own = FUNCTION_OPTIONS if options.merges_rows else engine_class(options).options
     for key in options.raw:
@@ -401,7 +404,7 @@ def _idle_options(options: TableOptions) -> list[str]:
 
 
 def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
-    """A changelog that compactions are to make, where there are none."""
+    """A changelog that compactions must create, in a table without compactions."""
     if not options.compactions_tell or not schema.primary_keys:
         return []
     order = order_of(schema.trimmed_primary_keys, schema.fields, options)
@@ -417,7 +420,7 @@ def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
 
 
 def _idle_version_retention(schema: TableSchema, options: TableOptions) -> list[str]:
-    """A bound for versions that are not kept apart."""
+    """A retention for versions that are not kept separately."""
     if options.version_retention_ms is None:
         return []
     if schema.primary_keys:
@@ -429,7 +432,7 @@ def _idle_version_retention(schema: TableSchema, options: TableOptions) -> list[
 
 
 def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:
-    """Options of one way to have buckets where the table has another."""
+    """Options for one kind of buckets, in a table with another kind."""
     has_key = bool(schema.primary_keys)
     if has_key and options.bucket == -1:
         idle = {keys.BUCKET_FUNCTION_TYPE: "a fixed number"}
@@ -446,7 +449,7 @@ def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str
 
 
 def _asks_for(key: str, text: str, options: Container[str]) -> bool:
-    """Whether a key is one of some options, with another value than holds without it."""
+    """Whether a key is one of the options and has a value other than its default."""
     option = option_of(key)
     if option is None or option.key not in options:
         return False

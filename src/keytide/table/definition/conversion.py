@@ -1,8 +1,8 @@
-"""The definition of a table as one of the other kind: merged when it is read, or with an index.
+"""Converts the definition of a table to the other kind: merged on read, or with a key index.
 
-Columns and keys stay. Options that mean the same in both kinds stay too, and what follows from the
-kind comes and goes. What another kind has an equivalent for is said by that; what makes no row
-another one is dropped; all else is refused.
+Columns and keys stay. Options with the same meaning in both kinds stay too, and options that follow
+from the kind are added or removed. Options with an equivalent in the other kind are replaced by it.
+Options that do not affect rows are dropped. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Definition:
 
     @classmethod
     def of(cls, before: TableSchema, after: TableSchema) -> Definition:
-        """What of `before` is not in `after`, where that was made of it."""
+        """What `after` lost, if it was converted from `before`."""
         gone = {*before.options} - {*after.options} - {*_IMPLIED}
         if keys.TOMBSTONE_KEY in after.options:
             gone.discard(keys.UPSERT_DELETE_RECORD_COLUMN)
@@ -37,10 +37,10 @@ class Definition:
 
 
 def converted(schema: TableSchema, upsert_mode: str) -> Definition:
-    """A definition with an index of keys ('full'), or that of a table that merges ('none').
+    """A definition with a key index ('full'), or that of a table that merges ('none').
 
-    REQUIRES: it is of the other kind. Raises `UnsupportedError` for a definition that has no
-    equivalent, naming what stands in the way and what to do.
+    REQUIRES: it is of the other kind. Raises `UnsupportedError` for a definition without an
+    equivalent, with the reason and what to do.
     """
     for reason in _reasons(schema, TableOptions.parse(schema.options), upsert_mode):
         raise UnsupportedError(f"it cannot get '{keys.UPSERT_MODE}' = '{upsert_mode}': {reason}")
@@ -55,7 +55,7 @@ def converted(schema: TableSchema, upsert_mode: str) -> Definition:
 
 
 def as_kind_of(schema: TableSchema, other: TableSchema) -> TableSchema:
-    """A definition as one of the kind of another one, to show stored rows of that by."""
+    """A definition in the kind of another one, to show stored rows of that kind."""
     return schema if kind_of(schema) is kind_of(other) else _made(schema, other.upsert_mode)
 
 
@@ -84,11 +84,11 @@ def _merging(schema: TableSchema) -> dict[str, str]:
 
 
 def _unpartitioned_key(schema: TableSchema) -> list[str]:
-    """The columns whose hash says which bucket where nothing else does."""
+    """The columns whose hash determines the bucket by default."""
     return [name for name in schema.primary_keys if name not in schema.partition_keys]
 
 
-# -- what stands in the way ------------------------------------------------------------------------
+# -- what prevents a conversion --------------------------------------------------------------------
 
 _NEW_TABLE = "Write the rows into a new table instead"
 _RESET = "RESET the option first, if the table can do without"
@@ -172,13 +172,16 @@ def _of_indexed(schema: TableSchema, options: TableOptions) -> Iterator[str]:
 _IMPLIED = (
     keys.UPSERT_MODE, keys.UPSERT_KEY, keys.BUCKET_KEY, keys.DELETION_VECTORS_ENABLED,
 )  # fmt: skip
-"""What follows from an index of keys."""
+"""Options that follow from a key index."""
 
 _OF_VERSIONS = (
     keys.TOMBSTONE_RETENTION, keys.VERSION_RETENTION, keys.FORCE_LOOKUP,
     keys.DELETION_VECTORS_MERGE_ON_READ,
 )  # fmt: skip
-"""What says how long versions stay, or how they are compacted: an index keeps what counts."""
+"""Options for how long versions are kept, or how they are compacted.
+
+An index keeps what is needed.
+"""
 
 _OF_INDEXES = (
     keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_ROW_ERRORS,
@@ -187,4 +190,4 @@ _OF_INDEXES = (
     keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
     keys.DELETION_VECTORS_BITMAP64,
 )  # fmt: skip
-"""What is said of an index, and of the rows that it tells apart."""
+"""Options of an index, and of the rows that it distinguishes."""

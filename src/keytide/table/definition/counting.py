@@ -1,9 +1,9 @@
 """The aggregate function `count`: how many values were written.
 
-A stored count cannot be told from a value to count. So values are counted where they come in: a
-row is stored with 1 in place of a value, and merging adds up, in any order and any grouping. Tables
-keep the function as `sum`, which every engine of the format knows, and note beside it that written
-values are to be counted.
+A stored count cannot be distinguished from a value to count. So values are counted when they are
+written: a row is stored with 1 in place of a value, and merging adds up, in any order and grouping.
+Tables store the function as `sum`, which every engine of the format knows, and record separately
+that written values must be counted.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def counted_columns(options: TableOptions) -> frozenset[str]:
 
 
 def check_counted(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for counts that their column cannot hold."""
+    """Raise `InvalidError` for counts that do not fit the type of their column."""
     for name in sorted(counted_columns(options)):
         if name not in schema.names:
-            continue  # the option outlived its column
+            continue  # the column was dropped, but not the option
         type_ = schema.field(name).type
         if not pa.types.is_integer(type_.to_arrow()):
             raise InvalidError(

@@ -1,8 +1,8 @@
-"""Default values: what stands in for NULL.
+"""Default values: what replaces NULL.
 
-`fields.<column>.default-value` fills in what is still NULL after the merge, when rows are read;
-stored rows keep their NULL. A column's DEFAULT replaces NULL when rows are written, deletes
-included.
+`fields.<column>.default-value` replaces values that are still NULL after the merge, when rows are
+read. Stored rows keep their NULL. A column's DEFAULT replaces NULL when rows are written, also in
+deletes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _BYTES = ("BINARY", "VARBINARY")
 
 
 def read_defaults(schema: TableSchema, options: TableOptions) -> dict[str, pa.Scalar]:
-    """What readers show instead of NULL, by column.
+    """The values that readers see instead of NULL, by column.
 
-    Raises `InvalidError` for a value that its column cannot hold, and for columns that are never
-    NULL or order versions.
+    Raises `InvalidError` for a value that does not fit its column, and for columns that are never
+    NULL or that order versions.
     """
     defaults = {}
     for names, text in options.by_columns(keys.DEFAULT_VALUE).items():
         for name in names.split(","):
             if name not in schema.names:
-                continue  # the option outlived its column
+                continue  # the column was dropped, but not the option
             _refuse_ordering(name, schema, options)
             key = keys.key_of(keys.DEFAULT_VALUE, names)
             defaults[name] = parse_default(text, schema.field(name), f"option {key!r}")
@@ -38,16 +38,19 @@ def read_defaults(schema: TableSchema, options: TableOptions) -> dict[str, pa.Sc
 
 
 def write_default(field: Field) -> pa.Scalar:
-    """What a write stores instead of NULL: the column's DEFAULT, of which there is one.
+    """The value that a write stores instead of NULL: the column's DEFAULT, which must exist.
 
-    Raises `InvalidError` for one that is no value of the column.
+    Raises `InvalidError` if it is not a value of the column.
     """
     assert field.default_value is not None
     return parse_default(field.default_value, field, f"DEFAULT of column {field.name!r}")
 
 
 def parse_default(text: str, field: Field, what: str) -> pa.Scalar:
-    """A default's text as a value of its column. Raises `InvalidError` naming `what` gave it."""
+    """Parse a default as a value of its column.
+
+    Raises `InvalidError`, which names its origin `what`.
+    """
     type_ = field.type
     if not isinstance(type_, AtomicType) or type_.root in _BYTES:
         raise InvalidError(

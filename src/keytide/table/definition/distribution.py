@@ -1,4 +1,4 @@
-"""Whether the rows of a write may come to several tasks in any way."""
+"""Whether the rows of a write can be distributed over tasks in any way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["check_distribution", "why_brought_together"]
 
 
 def check_distribution(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` where rows are to stay apart that one task has to see."""
+    """Raise `InvalidError` if rows must not be shuffled but one task must see all of a bucket."""
     reason = why_brought_together(schema, options)
     if options.write_distribution == "none" and reason is not None:
         raise InvalidError(
@@ -20,7 +20,7 @@ def check_distribution(schema: TableSchema, options: TableOptions) -> None:
 
 
 def why_brought_together(schema: TableSchema, options: TableOptions) -> str | None:
-    """Why one task has to write all rows of a bucket; None where several may."""
+    """Why one task must write all rows of a bucket. None if several can."""
     if schema.is_indexed:
         return (
             f"'{keys.UPSERT_MODE}' = '{schema.upsert_mode}' keeps an index of keys, which is of "

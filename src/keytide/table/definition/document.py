@@ -1,6 +1,4 @@
-"""The table of options as a document for people: `python -m keytide.table.definition`
-prints it.
-"""
+"""Creates the documentation of options. `python -m keytide.table.definition` prints it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
 """Schema evolution: changes as values, and the pure function that applies them.
 
-A schema is never edited; `evolve` makes the next one. Columns keep their field ids through
-renames and moves, a new column takes ids that were never used, and files keep the schema that
-they were written with. So a change is allowed only where every stored file can still be read
-under the new schema without losing a value, and where every stored row stays what it is: keys and
-partitions are for life, and the options that say how files are laid out and merged are fixed while
-there are rows.
+A schema is never edited: `evolve` creates the next one. Columns keep their field ids through
+renames and moves, a new column gets ids that were never used, and files keep the schema that they
+were written with. So a change is allowed only if every stored file can still be read under the new
+schema without losing a value, and if no stored row changes. Keys and partitions can never change.
+The options for the layout and merging of files cannot change while there are rows.
 
-A path names a column, or a part of it: members of a ROW by name, 'element' of an ARRAY, 'value'
-of a MAP.
+A path names a column, or a part of it: members of a ROW by name, 'element' of an ARRAY, 'value' of
+a MAP.
 
 >>> evolve(schema, [AddColumn(("address", "zip"), STRING)])                  # doctest: +SKIP
 """
@@ -74,13 +73,13 @@ Path: TypeAlias = "tuple[str, ...]"
 @checked_members
 @dataclass(frozen=True)
 class First:
-    """In front of all other columns, or members of the same ROW."""
+    """Before all other columns, or members of the same ROW."""
 
 
 @checked_members
 @dataclass(frozen=True)
 class After:
-    """Right behind the column, or member of the same ROW, of that name."""
+    """Directly after the column, or member of the same ROW, with that name."""
 
     name: str
 
@@ -91,7 +90,7 @@ Position: TypeAlias = First | After
 @checked_members
 @dataclass(frozen=True)
 class SetOption:
-    """Give a table option a value."""
+    """Set a table option."""
 
     key: str
     value: str
@@ -100,7 +99,7 @@ class SetOption:
 @checked_members
 @dataclass(frozen=True)
 class RemoveOption:
-    """Take a table option away, so that its default is in force again."""
+    """Remove a table option, so that its default applies again."""
 
     key: str
 
@@ -108,10 +107,10 @@ class RemoveOption:
 @checked_members
 @dataclass(frozen=True)
 class AddColumn:
-    """Add a column, or a member of a ROW, that is NULL in all rows stored so far.
+    """Add a column, or a member of a ROW. It is NULL in all existing rows.
 
-    `type` must be nullable. Without a `position` it becomes the last one. `default` is the text
-    of the value that later writes store instead of NULL.
+    `type` must be nullable. Without a `position`, the column becomes the last one. `default` is the
+    text of the value that later writes store instead of NULL.
     """
 
     path: Path
@@ -124,7 +123,7 @@ class AddColumn:
 @checked_members
 @dataclass(frozen=True)
 class DropColumn:
-    """Take a column, or a member of a ROW, away. A later one of that name is another one."""
+    """Drop a column, or a member of a ROW. A later one with the same name is a different one."""
 
     path: Path
 
@@ -132,7 +131,7 @@ class DropColumn:
 @checked_members
 @dataclass(frozen=True)
 class RenameColumn:
-    """Give a column, or a member of a ROW, another name. Options that name a column follow."""
+    """Rename a column, or a member of a ROW. Options that name a column are updated."""
 
     path: Path
     new_name: str
@@ -141,9 +140,9 @@ class RenameColumn:
 @checked_members
 @dataclass(frozen=True)
 class ChangeColumnType:
-    """Widen a type: to one that holds every value of the old one exactly.
+    """Widen a type: to one that can represent every value of the old one exactly.
 
-    Whether it is nullable stays as it is, here and in all its parts.
+    Nullability does not change, here and in all parts of the type.
     """
 
     path: Path
@@ -153,7 +152,7 @@ class ChangeColumnType:
 @checked_members
 @dataclass(frozen=True)
 class ChangeColumnNullability:
-    """Allow NULL. To forbid it is refused, for stored rows may hold some."""
+    """Allow NULL. Forbidding NULL is refused, because stored rows may contain it."""
 
     path: Path
     nullable: bool
@@ -162,7 +161,7 @@ class ChangeColumnNullability:
 @checked_members
 @dataclass(frozen=True)
 class MoveColumn:
-    """Move a column among its neighbours."""
+    """Move a column among its neighbors."""
 
     path: Path
     position: Position
@@ -171,7 +170,10 @@ class MoveColumn:
 @checked_members
 @dataclass(frozen=True)
 class ChangeComment:
-    """Comment on a column, or with an empty path on the table; None takes the comment away."""
+    """Set the comment of a column or, with an empty path, of the table.
+
+    None removes the comment.
+    """
 
     comment: str | None
     path: Path = ()
@@ -187,12 +189,12 @@ SchemaChange: TypeAlias = (
 def evolve(
     schema: TableSchema, changes: Sequence[SchemaChange], *, has_rows: bool = True
 ) -> TableSchema:
-    """The schema that follows `schema` when `changes` are made one after the other.
+    """The schema after `changes` are applied to `schema` one after the other.
 
-    `has_rows` is false for a table that nobody has written to; options that stored files depend
-    on may then still change. Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError` saying
-    what was found and what may be done, `UnsupportedError` where the result would be a table that
-    this release cannot keep its promises for.
+    `has_rows` is false for a table to which nothing was ever written. Options that affect stored
+    files may then still change. Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError`,
+    which say what was found and what is possible, and `UnsupportedError` if this release cannot
+    keep its guarantees for the new table.
     """
     evolved = schema
     for change in changes:
@@ -204,13 +206,13 @@ def evolve(
     if has_rows:
         refuse_bucket_change(schema, evolved)
     validate_definition(evolved, TableOptions.parse(evolved.options))
-    # Last: a definition that cannot work is reported as such, not as a change that is forbidden.
+    # Last: a definition that cannot work is reported as such, not as a forbidden change.
     refuse_changes(schema, evolved, has_rows=has_rows)
     return evolved
 
 
 def _as_stored(change: SchemaChange) -> SchemaChange:
-    """The change, checked, with the format's own spelling of an option's name."""
+    """The checked change, with the format's own spelling of an option's name."""
     if isinstance(change, AddColumn | ChangeColumnType):
         check_fields([Field(-1, str(change.path), change.type)])
     if isinstance(change, SetOption):
@@ -247,7 +249,7 @@ def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
             f"stored have no value for it; add it as nullable"
         )
     new = Field(-1, change.path[-1], change.type, change.comment, change.default)
-    # Above all that were ever used: an old file may hold a dropped column under its id.
+    # Above all ids that were ever used: an old file may contain a dropped column under its id.
     (numbered,) = assign_field_ids([new], schema.highest_field_id + 1)
     refuse_same_names([numbered])
 
@@ -286,7 +288,7 @@ def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
 
     def rename(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
         index = _index(siblings, change.path)
-        # Without the column itself, which may change its own letter case.
+        # Without the column itself, whose case may change.
         others = (*siblings[:index], *siblings[index + 1 :])
         _refuse_taken(others, change.path, new)
         return _replaced(siblings, index, replace(siblings[index], name=new))
@@ -357,7 +359,7 @@ _COLUMN_CHANGES: Mapping[type, Callable[[TableSchema, Any], TableSchema]] = {
 def _refuse_key(
     schema: TableSchema, path: Path, done: str, primary_keys: Sequence[str] = ()
 ) -> None:
-    """Refuse a change of a partition column, or of one of the given key columns."""
+    """Refuse to change a partition column, or one of the given key columns."""
     name = path[0]
     role = "partition" if name in schema.partition_keys else "primary key"
     if name in (*schema.partition_keys, *primary_keys):
@@ -369,7 +371,9 @@ def _refuse_key(
 
 
 def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataType) -> None:
-    """Refuse CHAR to VARCHAR: there trailing blanks count, and versions would change places."""
+    """Refuse CHAR to VARCHAR: trailing blanks count there, so the order of versions would
+    change.
+    """
     roots = old.root, new.root
     if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
         raise InvalidError(
@@ -387,7 +391,7 @@ def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
             )
 
 
-# -- places in nested types --------------------------------------------------------------------
+# -- positions in nested types -----------------------------------------------------------------
 
 
 def _with_siblings(
@@ -395,7 +399,7 @@ def _with_siblings(
     path: Path,
     edit: Callable[[tuple[Field, ...]], tuple[Field, ...]],
 ) -> tuple[Field, ...]:
-    """The fields with those among which the last name of `path` stands edited."""
+    """The fields, after editing those next to the last name of `path`."""
     if len(path) == 1:
         return edit(fields)
 
@@ -410,7 +414,10 @@ def _with_siblings(
 def _with_type(
     fields: tuple[Field, ...], path: Path, edit: Callable[[DataType], DataType], depth: int = 0
 ) -> tuple[Field, ...]:
-    """The fields with the type at `path` edited; `depth` names of it lead to the fields."""
+    """The fields, after editing the type at `path`.
+
+    `depth` names of the path lead to the fields.
+    """
     index = _index(fields, path[: depth + 1])
     type_ = _with_part(fields[index].type, path, edit, depth + 1)
     return _replaced(fields, index, replace(fields[index], type=type_))

@@ -1,8 +1,8 @@
-"""External tables: what is stored of a table whose rows others keep.
+"""The stored definition of an external table.
 
-Such a definition is a schema like any other, whose options say what lies where. Nothing that
-writes, compacts or expires has anything to do there, so whoever opens a table of the lake's own
-refuses it by `refuse_external`.
+Such a definition is a schema whose options say what is stored where. Code that writes, compacts or
+expires must never work on such a table. So code that opens one of the lake's own tables calls
+`refuse_external`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _USER_PREFIX = keys.key_of(keys.USER, "")
 
 
 def is_external(schema: TableSchema) -> bool:
-    """Whether a schema is the definition of an external table."""
+    """Whether a schema defines an external table."""
     return schema.options.get(keys.TYPE) == _TYPE
 
 
 def refuse_external(schema: TableSchema, name: str) -> None:
-    """Raise `UnsupportedError` for an external table, in the place of whatever was to be done."""
+    """Raise `UnsupportedError` for an external table."""
     if is_external(schema):
         raise UnsupportedError(
             f"table {name} is an external table, {format_of(schema)} at {location_of(schema)}: "
@@ -67,26 +67,26 @@ def refuse_external(schema: TableSchema, name: str) -> None:
         )
 
 
-# -- what a definition says ------------------------------------------------------------------------
+# -- reading a definition --------------------------------------------------------------------------
 
 
 def format_of(schema: TableSchema) -> str:
-    """What lies at the location."""
+    """The format of the data at the location."""
     return schema.options[keys.EXTERNAL_FORMAT]
 
 
 def location_of(schema: TableSchema) -> str:
-    """Where the rows lie, without any secret."""
+    """Where the rows are stored, without any secret."""
     return schema.options[keys.EXTERNAL_LOCATION]
 
 
 def is_read_on_demand(schema: TableSchema) -> bool:
-    """Whether the columns were taken from what lies there."""
+    """Whether the columns were taken from the stored data."""
     return schema.options.get(keys.EXTERNAL_SCHEMA_ON_READ) == "true"
 
 
 def source_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of a definition's options that are for the format, under its own names."""
+    """Those options of a definition that are passed to the format, under its own names."""
     return {
         key.removeprefix(_OPTION_PREFIX): value
         for key, value in options.items()
@@ -101,11 +101,11 @@ def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
 
 
 def given_options(schema: TableSchema) -> dict[str, str]:
-    """The options that its maker gave, without those that clauses of their own say."""
+    """The options that the creator gave, without those that SQL clauses express."""
     return {key: value for key, value in schema.options.items() if key not in _IMPLIED}
 
 
-# -- making one ------------------------------------------------------------------------------------
+# -- creating one ----------------------------------------------------------------------------------
 
 
 def external_schema(
@@ -119,7 +119,7 @@ def external_schema(
     comment: str | None,
     time_millis: int,
 ) -> tuple[TableSchema, list[str]]:
-    """The first schema of an external table, and doubts about it.
+    """The first schema of an external table, and warnings about it.
 
     REQUIRES: `options` and `location` were checked. Raises `InvalidError` for keys that cannot work
     (rules R9 to R13 of docs/semantics.md).
@@ -128,7 +128,7 @@ def external_schema(
         keys.TYPE: _TYPE,
         keys.EXTERNAL_FORMAT: format_,
         keys.EXTERNAL_LOCATION: location,
-        keys.PRIMARY_KEY_NULLABLE: "true",  # rule R12: what others wrote may have NULL there
+        keys.PRIMARY_KEY_NULLABLE: "true",  # rule R12: other engines may have written NULL there
     }
     if on_read:
         stored[keys.EXTERNAL_SCHEMA_ON_READ] = "true"
@@ -144,9 +144,9 @@ def external_schema(
 def with_fields(
     schema: TableSchema, fields: Sequence[Field], time_millis: int
 ) -> tuple[TableSchema, list[str]]:
-    """The next version of a definition, with the columns that the rows have now.
+    """The next version of a definition, with the present columns of the rows.
 
-    Raises `InvalidError` where a column of a key is gone.
+    Raises `InvalidError` if a key column is gone.
     """
     bare = TableSchema.create(
         fields,
@@ -172,10 +172,10 @@ def _checked(schema: TableSchema) -> list[str]:
 
 
 def checked_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that a user gives, under their stored names.
+    """The options of a user, under their stored names.
 
-    Raises `InvalidError` for one that is unknown, has a wrong value, or may be a secret, which is
-    not shown; `UnsupportedError` for one that nothing would obey.
+    Raises `InvalidError` for an option that is unknown, has a wrong value, or may be a secret,
+    which is not shown. Raises `UnsupportedError` for an option that would have no effect.
     """
     refuse_secret_options(options)
     given = stored_names(options)
@@ -206,7 +206,7 @@ _WAY_OUT = (
 
 
 def refuse_secret_options(options: Mapping[str, str]) -> None:
-    """Raise `InvalidError` for an option that may be a secret, or have one in it; none is shown."""
+    """Raise `InvalidError` for an option that may be or contain a secret. Secrets are not shown."""
     for key, value in options.items():
         refuse_secret(value)
         if _SECRET.search(key):
@@ -216,7 +216,7 @@ def refuse_secret_options(options: Mapping[str, str]) -> None:
 
 
 def refuse_secret(location: str) -> None:
-    """Raise `InvalidError`, which shows nothing of it, for a location with a secret in it."""
+    """Raise `InvalidError` for a location that contains a secret. The location is not shown."""
     _, _, query = location.partition("?")
     named = _ASSIGNED.findall(query if "://" in location else location)
     if _USER_INFO.search(location) or any(map(_SECRET.search, named)):

@@ -1,8 +1,8 @@
-"""Generated columns: of a row's other columns, an expression gives their value when it is written.
+"""Generated columns: an expression computes their value from the row's other columns at write time.
 
-What is stored follows from the row alone. So a generated column orders no versions and marks no
-rows; in a primary key it is made of columns of the key; and where rows are merged column by column,
-whose other columns may have come at other times, it has to be in the key.
+The stored value depends on the row alone. So a generated column cannot order versions or mark rows.
+In a primary key, it must be computed from key columns. If rows are merged column by column, the
+other columns may have arrived at other times, so the generated column must be in the key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GeneratedColumn:
-    """A column, the expression that gives its value, and the columns that this reads."""
+    """A column, the expression that computes its value, and the columns that it reads."""
 
     field: Field
     text: str
@@ -39,23 +39,23 @@ class GeneratedColumn:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns that are read."""
+        """The names of the columns that it reads."""
         return tuple(field.name for field in self.read)
 
 
 def generation_texts(options: TableOptions) -> dict[str, str]:
-    """The expressions by the names of their columns, as they are stored."""
+    """The stored expressions, by the names of their columns."""
     return options.by_columns(keys.GENERATED)
 
 
 def generated_columns(schema: TableSchema, options: TableOptions) -> tuple[GeneratedColumn, ...]:
-    """The generated columns. Raises as `check_generated`."""
+    """The generated columns. Raises like `check_generated`."""
     texts = generation_texts(options)
     return tuple(_generated(name, text, schema.fields) for name, text in texts.items())
 
 
 def check_generated(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for expressions and columns with which no column can be generated.
+    """Raise `InvalidError` for expressions and columns that cannot be used for a generated column.
 
     Raises `NotFoundError` for an unknown column.
     """
@@ -74,7 +74,7 @@ def check_generated(schema: TableSchema, options: TableOptions) -> None:
 
 
 def generations_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
-    """The columns that are read for generated ones, by the options that say so.
+    """The columns that generated columns read, by the options of the expressions.
 
     An expression that does not parse reads none.
     """

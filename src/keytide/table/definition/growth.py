@@ -1,7 +1,7 @@
-"""How a definition grows to take rows that bring more: more columns, or wider types.
+"""Extends a definition so that rows with more columns or wider types fit.
 
-Types are told by the columns of the rows, not by their values, so that the same columns make the
-same table. Nothing shrinks: a column that the table has and the rows lack stays.
+Types are determined by the columns of the rows, not by their values, so the same columns always
+lead to the same table. Nothing is removed: a column that the rows lack stays.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ __all__ = ["element_of", "growth"]
 
 
 def growth(schema: TableSchema, columns: pa.Schema, table: str) -> list[SchemaChange]:
-    """What has to change so that the table takes rows with these columns; nothing as a rule.
+    """The changes needed so that rows with these columns fit. Usually none.
 
-    Columns and members of a ROW that it lacks are added as the last ones, nullable. Types widen to
-    the narrowest that holds every value of both; where there is none, and in the columns of the
-    primary key and the partition, the type stays and the write judges the values. A column of
-    Arrow's null type brings nothing. Raises `InvalidError` for a new column of a type that no table
-    has.
+    Missing columns and members of a ROW are added at the end, nullable. Types are widened to the
+    narrowest type that holds every value of both. If there is none, and for columns of the primary
+    key and the partition, the type stays, and the write checks the values. A column of Arrow's null
+    type adds nothing. Raises `InvalidError` for a new column with an unsupported type.
     """
     fixed = {*schema.primary_keys, *schema.partition_keys}
     changes: list[SchemaChange] = []
@@ -43,7 +42,7 @@ def growth(schema: TableSchema, columns: pa.Schema, table: str) -> list[SchemaCh
 
 
 def element_of(found: pa.DataType) -> pa.Field | None:
-    """The element of a list of any layout; None for what is no list."""
+    """The element of a list of any layout. None if it is not a list."""
     is_list = (
         pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
         pa.types.is_list_view, pa.types.is_large_list_view,
@@ -72,13 +71,13 @@ def _in_column(
 
 
 def _widened(path: tuple[str, ...], old: AtomicType, found: pa.DataType) -> Iterator[SchemaChange]:
-    # Arrow does not tell how long a text may be, so it is never said to be longer.
+    # Arrow has no length limits for strings, so the type is never widened to a longer one.
     if old.length is not None:
         return
     try:
         new = type_from_arrow(found)
     except InvalidError:
-        return  # of the values the write may still take what fits
+        return  # the write may still accept values that fit
     if isinstance(new, AtomicType):
         wider = common_type(old, new)
         if wider is not None and wider.with_nullable(True) != old.with_nullable(True):

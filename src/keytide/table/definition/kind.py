@@ -1,10 +1,15 @@
-"""Kinds of tables: what a primary key, or having none, means to whoever reads and writes.
+"""Kinds of tables: what a primary key, or its absence, means for readers and writers.
 
-Three questions have an answer each. Is there at most one row of a key? Do files keep versions of
-keys, sorted by key, each with a sequence number and a kind, which are merged when they are read; or
-rows, in their order of arrival, of which each file is read by itself? And may a row that is written
-take another one away? A table with a primary key says yes to all, an append table no to all.
-Another kind is another class here.
+A kind answers three questions:
+
+1. Is there at most one row per key?
+2. Do files store versions of keys, sorted by key, each with a sequence number and a kind, which are
+   merged on read? Or do they store rows in order of arrival, so that each file can be read
+   separately?
+3. Can a written row remove another one?
+
+For a table with a primary key, all answers are yes. For an append table, all are no. Another kind
+is another class here.
 """
 
 from __future__ import annotations
@@ -26,44 +31,44 @@ __all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
 
 
 class TableKind(ABC):
-    """What sets one kind of table apart from the others."""
+    """How one kind of table differs from the others."""
 
     has_key: ClassVar[bool]
-    """Whether a primary key names each row, so that readers see one row of a key at most."""
+    """Whether a primary key identifies each row, so that readers see at most one row per key."""
 
     keeps_versions: ClassVar[bool]
-    """Whether files keep versions of keys, with system columns, and are merged on reading."""
+    """Whether files store versions of keys, with system columns, and are merged on read."""
 
     takes_deletes: ClassVar[bool]
-    """Whether rows of other kinds than +I may be written, which replace the row of a key."""
+    """Whether rows of kinds other than +I can be written, which replace the row of a key."""
 
     default_bucket: ClassVar[str]
-    """The option 'bucket' of a table that is made without it."""
+    """The default of the option 'bucket' for new tables."""
 
     has_key_index: ClassVar[bool] = False
-    """Whether an index says where the current row of each key lies."""
+    """Whether an index says where the current row of each key is."""
 
     is_changed_by_key: ClassVar[bool]
-    """Whether a statement changes rows by writing them under their keys, or by their places."""
+    """Whether a statement changes rows by writing them under their keys, or by their positions."""
 
     def implied(self, schema: TableSchema) -> dict[str, str]:
-        """Options that follow from what the table is, to be stored with it."""
+        """Options that follow from the kind of table, and are stored with it."""
         return {}
 
     @abstractmethod
     def check(self, schema: TableSchema, options: TableOptions) -> None:
         """Refuse a layout or options that cannot work.
 
-        Raises `InvalidError`, or `UnsupportedError` for what this release lacks.
+        Raises `InvalidError`, or `UnsupportedError` for what this release does not support.
         """
 
     @abstractmethod
     def why_not_readable(self, options: TableOptions) -> str | None:
-        """Why this release cannot read such a table; None where it can."""
+        """Why this release cannot read such a table. None if it can."""
 
     @abstractmethod
     def why_not_writable(self, options: TableOptions) -> str | None:
-        """Why this release must not write to such a table; None where it may."""
+        """Why this release must not write to such a table. None if it can."""
 
 
 class KeyedTable(TableKind):
@@ -73,7 +78,8 @@ class KeyedTable(TableKind):
     keeps_versions = True
     is_changed_by_key = True
     takes_deletes = True
-    default_bucket = "1"  # in the format's own default, dynamic buckets, engines write one by one
+    # With dynamic buckets, the format's default, other engines support only one writer.
+    default_bucket = "1"
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:
         """See `TableKind`."""
@@ -112,7 +118,7 @@ class KeyedTable(TableKind):
 
 
 def _why_no_vectors(options: TableOptions) -> str | None:
-    """Why rows of a table with deletion vectors could not be brought to where readers look."""
+    """Why rows of a table with deletion vectors could not be moved to where readers look."""
     if options.value(keys.PK_CLUSTERING_OVERRIDE):
         return f"'{keys.PK_CLUSTERING_OVERRIDE}' = 'true' sorts files by other columns than the key"
     if options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
@@ -124,7 +130,7 @@ def _why_no_vectors(options: TableOptions) -> str | None:
 
 
 def why_in_both_partitions(schema: TableSchema, options: TableOptions) -> str | None:
-    """Why a key that moves to another partition would stay in the one before, too."""
+    """Why a key that moves to another partition would also stay in the previous one."""
     can_move = options.bucket == -1 and schema.is_cross_partition
     if not (can_move and options.ignore_delete):
         return None
@@ -138,7 +144,7 @@ def why_in_both_partitions(schema: TableSchema, options: TableOptions) -> str | 
 
 
 def _why_no_buckets(options: TableOptions) -> str | None:
-    """Why rows cannot be put into buckets as the options ask for; None where they can."""
+    """Why rows cannot be assigned to buckets as the options require. None if they can."""
     if options.bucket == -1 and options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
         return (
             f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' puts the index of dynamic buckets "
@@ -148,13 +154,13 @@ def _why_no_buckets(options: TableOptions) -> str | None:
 
 
 class AppendTable(TableKind):
-    """A table without a primary key: rows are added, and stay what they are until they go."""
+    """A table without a primary key: rows are added, and do not change until they are removed."""
 
     has_key = False
     keeps_versions = False
     is_changed_by_key = False
     takes_deletes = False
-    default_bucket = "-1"  # no buckets: rows need not be brought together
+    default_bucket = "-1"  # no buckets: rows need not be grouped
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:
         """See `TableKind`."""
@@ -200,7 +206,7 @@ class AppendTable(TableKind):
         return _why_no_vectors(options) if options.deletion_vectors_enabled else None
 
 
-# Options about versions that say something about rows too, so append tables may have them.
+# Options about versions that also apply to rows, so append tables may have them.
 _KEPT = (
     keys.ROWKIND_FIELD, keys.IGNORE_DELETE, keys.IGNORE_UPDATE_BEFORE, keys.DEFAULT_VALUE,
     keys.USER,
@@ -214,9 +220,9 @@ _OF_VERSIONS = [
 
 
 class IndexedTable(TableKind):
-    """A table with a primary key and an index of its keys: rows that need no merge.
+    """A table with a primary key and an index of its keys. Its rows need no merge.
 
-    To other engines it is an append table with deletion vectors.
+    For other engines, it is an append table with deletion vectors.
     """
 
     has_key = True
@@ -227,7 +233,9 @@ class IndexedTable(TableKind):
     is_changed_by_key = True
 
     def implied(self, schema: TableSchema) -> dict[str, str]:
-        """The key, where other engines do not look for one, and what they know to keep to."""
+        """The key, in an option that other engines do not interpret, and options that other engines
+        enforce.
+        """
         vectors = schema.options.get(keys.DELETION_VECTORS_ENABLED, "true")
         if vectors.lower() != "true":
             raise InvalidError(
@@ -300,7 +308,7 @@ class IndexedTable(TableKind):
         return _why_no_vectors(options)
 
 
-# Options about versions by which an index of keys goes too.
+# Options about versions that also apply to a key index.
 _INDEXED_BY = (
     keys.SEQUENCE_FIELD, keys.SEQUENCE_FIELD_SORT_ORDER, keys.WATERMARK_KEY, keys.TOMBSTONE_KEY,
     keys.TOMBSTONE_STRING_KEY_VALUE, keys.UPSERT_DML_WATERMARK, keys.UPSERT_MODE, keys.UPSERT_KEY,
@@ -309,7 +317,7 @@ _INDEXED_BY = (
     keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL,
     keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
 )  # fmt: skip
-# Of the functions of columns none is ever taken back, and `count` counts what is no row of a key.
+# Column functions are never retracted here, and `count` does not describe a key's row.
 _OF_MERGING_ROWS = [
     option_of(key)
     for key in (*FUNCTION_OPTIONS, keys.POST_MERGE_EXPRESSION)
@@ -329,7 +337,7 @@ def kind_of(schema: TableSchema) -> TableKind:
 
 
 def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> None:
-    """Raise `UnsupportedError` where there is no primary key, which `what` goes by."""
+    """Raise `UnsupportedError` if there is no primary key, which `what` needs."""
     if not kind_of(schema).has_key:
         raise UnsupportedError(
             f"table {table} has no primary key, so {what} is not possible: no key names a row. "

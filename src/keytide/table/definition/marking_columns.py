@@ -1,4 +1,4 @@
-"""Columns that say something of a row where an index of keys says which one is current."""
+"""Checks columns that mark rows as deletes or as late, in tables with a key index."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _check_delete_record(schema: TableSchema, name: str, options: TableOptions) 
 
 
 def check_marking_columns(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for a column that cannot mark deletes, or rows that come late."""
+    """Raise `InvalidError` for a column that cannot mark deletes or late rows."""
     if options.delete_record_column is not None:
         _check_delete_record(schema, options.delete_record_column, options)
     if options.out_of_order_column is not None:

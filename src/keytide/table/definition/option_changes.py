@@ -1,8 +1,8 @@
-"""Which changes of options a table takes, and which columns its options name.
+"""Which changes of options a table allows, and which columns its options name.
 
-Stored rows have been merged and laid out by the options of their time. So an option on which that
-depends is fixed while there are rows, but for what it says of columns that are added in the same
-step: in them every stored row is NULL, and so the rows stay what they are.
+Stored rows have been merged and laid out with the options of their time. So an option that affects
+this cannot change while there are rows. An exception is what it says about columns that are added
+in the same step: these are NULL in every stored row, so the rows do not change.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
 
 
 def with_option(options: Mapping[str, str], key: str, value: str | None) -> dict[str, str]:
-    """The options with one set, or with None removed, under all of its names."""
+    """The options with one set or, with None, removed, under all of its names."""
     option = option_of(key)
     names = {key} if option is None or option.has_place else {option.key, *option.aliases}
     if key == _WATERMARK and options.get(_SEQUENCE) == options.get(_WATERMARK):
-        names.add(_SEQUENCE)  # it follows from the watermark key
+        names.add(_SEQUENCE)  # it is derived from the watermark key
     changed = {k: v for k, v in options.items() if k not in names}
     if value is not None:
         changed[key] = value
@@ -49,27 +49,29 @@ _WATERMARK, _SEQUENCE = keys.WATERMARK_KEY, keys.SEQUENCE_FIELD
 
 
 def completed_options(schema: TableSchema) -> dict[str, str]:
-    """The options with those that they imply; the layout of the table stays as it was made."""
+    """The options with those that follow from them. The layout of the table does not change."""
     stored = complete_options(schema)
-    # A table made elsewhere may lack them: what they mean then is not what a new table gets.
+    # Tables of other engines may lack them. Missing options then do not mean the defaults of a new
+    # table.
     return {k: v for k, v in stored.items() if k in schema.options or k not in _LAYOUT}
 
 
 _LAYOUT = (keys.BUCKET, keys.FILE_FORMAT)
 
 
-# -- what may change -------------------------------------------------------------------------------
+# -- allowed changes -------------------------------------------------------------------------------
 
 
 def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -> None:
-    """Raise `InvalidError` for options that say otherwise what becomes of stored rows.
+    """Raise `InvalidError` for option changes that would change the meaning of stored rows.
 
-    `has_rows` says whether files are stored that may depend on them.
+    `has_rows` says whether there are stored files that may depend on them.
     """
     _refuse_other_kind(before, after)
     known = {field.id for field in before.fields}
     old, new = _statements(before, known), _statements(after, known)
-    # What was asked for comes before what follows from it: a watermark key, a sequence field.
+    # Report what was requested before what follows from it: a watermark key before a sequence
+    # field.
     for place in sorted({*old, *new}, reverse=True):
         statement = new[place] if place in new else old[place]
         found, wanted = (each[place].value if place in each else statement.default
@@ -84,7 +86,7 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
 
 
 def _refuse_other_kind(before: TableSchema, after: TableSchema) -> None:
-    """What follows from an index of keys would be named otherwise."""
+    """Refuse changes of names that a key index depends on."""
     if before.upsert_mode != after.upsert_mode:
         raise InvalidError(
             f"Change '{keys.UPSERT_MODE}' is not supported by ALTER. It is '{before.upsert_mode}', "
@@ -104,7 +106,7 @@ def keeps_stored_rows(before: TableSchema, after: TableSchema) -> bool:
 
 @dataclass(frozen=True)
 class _Statement:
-    """What an option says of columns that stored rows have, which go by their ids."""
+    """What an option says about columns of stored rows, identified by their ids."""
 
     key: str
     option: Option
@@ -117,8 +119,8 @@ class _Statement:
 
 
 def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _Statement]:
-    """The statements on which stored rows depend, by their option and its columns."""
-    # By ids, a renamed column is the same and one that was dropped and added again is not.
+    """The statements that stored rows depend on, by their option and its columns."""
+    # By ids, a renamed column is the same column, and one that was dropped and added again is not.
     ids = {field.name: field.id for field in schema.fields}
     found = {}
     for key, text in schema.options.items():
@@ -137,7 +139,7 @@ def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _
 def _statement(
     option: Option, key: str, text: str, ids: Mapping[str, int], known: set[int]
 ) -> _Statement | None:
-    """What one option says of known columns; None when it only speaks of others."""
+    """What one option says about known columns. None if it is only about other columns."""
     named, listed = (
         tuple(ids.get(name.strip(), name) for name in names)
         for names in option.columns_of(key, text)
@@ -154,7 +156,7 @@ def _typed(option: Option, key: str, text: str) -> Any:
     try:
         return option.parse(key, text)
     except InvalidError:
-        return text  # a value of another engine's
+        return text  # a value of another engine
 
 
 def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool:
@@ -181,7 +183,7 @@ _REWRITE = (
 
 
 def _refuse_generating(before: TableSchema, after: TableSchema) -> None:
-    """Raise `InvalidError` for a generated column that is not what its expression gives."""
+    """Raise `InvalidError` for a generated column whose values would not match its expression."""
     had, has = (
         {schema.field(n).id: text for n, text in _generations(schema) if n in schema.by_name}
         for schema in (before, after)
@@ -199,7 +201,7 @@ def _generations(schema: TableSchema) -> Iterable[tuple[str, str]]:
 
 
 def _refuse_other_time(before: TableSchema, after: TableSchema) -> None:
-    """The time of `merge_map_with_keytime` is a member, the last one where no option names it."""
+    """Refuse changes of the time member of `merge_map_with_keytime`: the last member by default."""
     times, new_times = _last_members(before), _last_members(after)
     for name in times.keys() & new_times.keys():
         if times[name].id != new_times[name].id:
@@ -229,7 +231,7 @@ def _last_members(schema: TableSchema) -> dict[str, Field]:
 
 def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
     if engine_class(before).picks_a_version:
-        return  # the version that wins is the same, however often it is stored
+        return  # the same version wins, however often it is stored
     was, is_now = compacts_by_lookup(before), compacts_by_lookup(after)
     if was != is_now:
         key, contains = keys.CHANGELOG_PRODUCER, "contain"
@@ -243,7 +245,7 @@ def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
 
 
 def _named(value: Any, names: Mapping[int, str]) -> Any:
-    """The value with names of columns for their ids."""
+    """The value with names of columns instead of their ids."""
     if not isinstance(value, tuple):
         return value
     return ", ".join(str(names.get(each, each)) for each in value) or None
@@ -258,7 +260,7 @@ def _shown(value: Any) -> str:
 
 
 def refuse_bucket_change(before: TableSchema, after: TableSchema) -> None:
-    """Raise `InvalidError` for a change from or to buckets that are not of a fixed number."""
+    """Raise `InvalidError` for a change to or from a bucket mode without a fixed number."""
     old, new = TableOptions.parse(before.options).bucket, TableOptions.parse(after.options).bucket
     if keys.BUCKET in before.options and keys.BUCKET not in after.options:
         raise InvalidError(
@@ -271,7 +273,7 @@ def refuse_bucket_change(before: TableSchema, after: TableSchema) -> None:
 
 
 def orders_versions(schema: TableSchema, name: str) -> bool:
-    """Whether a column is among those that say which version is newer, of rows or of a group."""
+    """Whether a column determines which version is newer, for rows or for a group."""
     options = TableOptions.parse(schema.options)
     groups = options.by_columns(keys.SEQUENCE_GROUP)
     named = (each.strip() for names in groups for each in names.split(","))
@@ -282,7 +284,7 @@ def orders_versions(schema: TableSchema, name: str) -> bool:
 
 
 def refuse_dropping_named(options: Mapping[str, str], name: str) -> None:
-    """Raise `InvalidError` naming the options that name the column `name`, if there are any."""
+    """Raise `InvalidError` if options name the column `name`. The error lists them."""
     naming = [key for key, value in options.items() if name in set(_columns_of(key, value))]
     if naming:
         raise InvalidError(
@@ -294,9 +296,9 @@ def refuse_dropping_named(options: Mapping[str, str], name: str) -> None:
 def refuse_losing_read(
     before: TableSchema, after: TableSchema, read: Mapping[str, Collection[str]]
 ) -> None:
-    """Raise `InvalidError` where a column goes, or has another name, that an expression reads.
+    """Raise `InvalidError` if a column that an expression reads is dropped or renamed.
 
-    `read` has the columns that expressions of the definition before read, by their options.
+    `read` are the columns that expressions of the definition before read, by their options.
     """
     ids = {field.name: field.id for field in after.fields}
     lost = {field.name for field in before.fields if ids.get(field.name) != field.id}
@@ -310,7 +312,7 @@ def refuse_losing_read(
 
 
 def renamed_options(options: Mapping[str, str], old: str, new: str) -> dict[str, str]:
-    """The options with every column named `old` renamed, in keys and in values."""
+    """The options after renaming the column `old`, in keys and in values."""
     renamed = {}
     for key, value in options.items():
         if old in set(_columns_of(key, value)):
@@ -341,7 +343,7 @@ def _columns_in_key(key: str) -> re.Match[str] | None:
 
 
 _OF_OTHERS = re.compile(r"fields\.(?P<columns>.+?)\.[^.]+")
-"""Options of columns that only other engines know."""
+"""Column options that only other engines know."""
 
 
 def _renamed_option(key: str, value: str, old: str, new: str) -> tuple[str, str]:

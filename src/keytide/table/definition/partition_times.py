@@ -1,9 +1,9 @@
-"""Times in the values of partition columns, as `partition.timestamp-pattern` and
-`partition.timestamp-formatter` describe them.
+"""Reads times from the values of partition columns, as the options `partition.timestamp-pattern`
+and `partition.timestamp-formatter` describe.
 
-The pattern makes a text of the values, `$dt $hour:00:00`; without one it is the first value. The
-formatter, in the letters of Java's, says how to read the text, `yyyyMMdd`; without one it is
-`2026-01-31`, perhaps with a time of day behind it.
+The pattern combines the values into a string, such as `$dt $hour:00:00`. By default it is the first
+value. The formatter, with Java's pattern letters, describes the string, such as `yyyyMMdd`. By
+default it is `2026-01-31`, with an optional time of day.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keytide.types import Field
 
 __all__ = ["PartitionTimes"]
 
-# Of each letter the part of a time, and how many digits a lone one may stand for.
+# For each letter: the part of a time, and the number of digits that a single letter may match.
 _LETTERS = {
     "y": ("year", 4), "u": ("year", 4), "M": ("month", 2), "d": ("day", 2), "H": ("hour", 2),
     "m": ("minute", 2), "s": ("second", 2), "S": ("fraction", 9),
@@ -36,7 +36,7 @@ _DEFAULT = re.compile(
 
 @dataclass(frozen=True)
 class PartitionTimes:
-    """Reads the times of partitions of some columns."""
+    """Reads the times of partitions with these columns."""
 
     fields: tuple[Field, ...]
     pattern: str | None = None
@@ -50,10 +50,10 @@ class PartitionTimes:
         pattern: str | None = None,
         formatter: str | None = None,
     ) -> PartitionTimes:
-        """As the options of a table say what is not given.
+        """Missing arguments come from the options of a table.
 
-        Raises `InvalidError` for a pattern that names no partition column, and for letters of a
-        formatter that mean something else or too little.
+        Raises `InvalidError` for a pattern that names no partition column, and for formatter
+        letters that are ambiguous or incomplete.
         """
         found = cls(
             tuple(fields),
@@ -64,10 +64,10 @@ class PartitionTimes:
         return found
 
     def check(self) -> None:
-        """Raise `InvalidError` for what cannot be read."""
+        """Raise `InvalidError` for a pattern or formatter that cannot be used."""
         names = [field.name for field in self.fields]
         for name in re.findall(r"\$([A-Za-z_]\w*)", self.pattern or ""):
-            # Names may follow one another without a blank: `$yearx` may be `$year` and an x.
+            # Names may be followed by other characters: `$yearx` may be `$year` and an x.
             if not any(name.startswith(known) for known in names):
                 raise InvalidError(
                     f"'{keys.PARTITION_TIMESTAMP_PATTERN}' = {self.pattern!r} names ${name}; the "
@@ -76,7 +76,7 @@ class PartitionTimes:
         self._read  # noqa: B018  # the formatter is understood
 
     def time(self, values: Sequence[Any]) -> datetime | None:
-        """The time that the values of a partition tell; None where they tell none."""
+        """The time in the values of a partition. None if they do not contain one."""
         texts = [_text(value) for value in values]
         if self.pattern is None:
             return None if texts[0] is None else self._parsed(texts[0])
@@ -115,7 +115,10 @@ def _text(value: Any) -> str | None:
 
 
 def _pattern_of(formatter: str) -> re.Pattern[str]:
-    """What Java's letters stand for. Raises `InvalidError` for those that are no part of a time."""
+    """The regular expression for Java's letters.
+
+    Raises `InvalidError` for letters that are not part of a time.
+    """
     found, parts = "", set[str]()
     for piece in _PIECES.finditer(formatter):
         letters = piece["letters"]

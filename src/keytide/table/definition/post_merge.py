@@ -1,4 +1,4 @@
-"""Columns that are computed of the merged row, where rows are merged when they are written."""
+"""Columns that are computed from the merged row, in tables that merge rows at write time."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ __all__ = ["ComputedColumn", "check_post_merge", "computed_columns"]
 
 @dataclass(frozen=True)
 class ComputedColumn:
-    """A column, and the expression that gives its value when a row is merged."""
+    """A column, and the expression that computes its value when a row is merged."""
 
     field: Field
     expression: RowExpression
 
     @property
     def told(self) -> str:
-        """The option that says it, for people."""
+        """The option that defines it, for messages."""
         key = keys.key_of(keys.POST_MERGE_EXPRESSION, self.field.name)
         return f"'{key}' = {self.expression.text!r}"
 
 
 def computed_columns(schema: TableSchema, options: TableOptions) -> tuple[ComputedColumn, ...]:
-    """The computed columns, each behind those that it reads.
+    """The computed columns, each after those that it reads.
 
     REQUIRES: the options have been checked.
     """
@@ -45,7 +45,7 @@ def computed_columns(schema: TableSchema, options: TableOptions) -> tuple[Comput
 
 
 def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for expressions, or columns, with which no column can be computed."""
+    """Raise `InvalidError` for expressions or columns that cannot be used for a computed column."""
     merged = {field.name for field in merged_fields(schema, options)}
     for name, text in options.by_columns(keys.POST_MERGE_EXPRESSION).items():
         told = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"

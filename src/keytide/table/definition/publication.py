@@ -1,4 +1,4 @@
-"""Which tables can be published for readers of other formats, by their definition."""
+"""Which tables can be published in other formats, according to their definition."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _WHY_NO_COLUMN: Mapping[str, Callable[[Field], str | None]] = {
 
 
 def check_publication(schema: TableSchema, options: TableOptions) -> None:
-    """Refuse to publish a table of which others would read something else than Keytide does.
+    """Refuse to publish a table that other readers would read differently than Keytide.
 
-    Raises `UnsupportedError` naming the column or option.
+    Raises `UnsupportedError`, which names the column or option.
     """
     told = f"'{keys.PUBLISH}' = '{','.join(options.publish)}' cannot be set"
     for form in options.publish:
@@ -48,7 +48,7 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
 
 
 def _check_alone(options: TableOptions, told: str) -> None:
-    """Refuse to have two writers of Iceberg's metadata, who do not know of each other."""
+    """Refuse two independent writers of Iceberg metadata."""
     storage = options.value(keys.METADATA_ICEBERG_STORAGE)
     if ICEBERG in options.publish and storage != "disabled":
         raise UnsupportedError(
@@ -58,7 +58,7 @@ def _check_alone(options: TableOptions, told: str) -> None:
 
 
 def why_read_otherwise(schema: TableSchema, options: TableOptions, form: str) -> str | None:
-    """Why readers of a form would find something else than Keytide shows; None where not."""
+    """Why readers of a format would see other rows than Keytide. None if they would not."""
     for field in schema.fields:
         reason = _WHY_NO_COLUMN[form](field)
         if reason is not None:

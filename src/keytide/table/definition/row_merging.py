@@ -1,4 +1,4 @@
-"""How rows are merged when they are written, where an index says which row of a key is current."""
+"""How rows are merged at write time, in tables with a key index."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["check_row_merging", "merged_fields"]
 
 
 def merged_fields(schema: TableSchema, options: TableOptions) -> tuple[Field, ...]:
-    """The columns that are merged: all but those by which rows are found, compared or marked."""
+    """The columns that are merged: all except those by which rows are found, compared or marked."""
     fixed = {*schema.primary_keys, *options.sequence_field, options.out_of_order_column}
     return tuple(field for field in schema.fields if field.name not in fixed)
 
 
 def check_row_merging(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for functions that do not fit, or of columns that are not merged."""
+    """Raise `InvalidError` for functions that do not fit, or for columns that are not merged."""
     merged = {field.name: field for field in merged_fields(schema, options)}
     for name, function in options.by_columns(keys.AGGREGATE_FUNCTION).items():
         if name in schema.by_name and name not in merged:

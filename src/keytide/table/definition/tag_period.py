@@ -1,7 +1,7 @@
-"""The periods that automatic tags stand for, and how their names tell which one: pure.
+"""The periods of automatic tags, and how tag names identify them. Pure functions.
 
-A tag is named after the beginning of its period, and made of the first snapshot after the end of
-it; so it shows what had come by then. Times are wall-clock times without a zone.
+A tag is named after the beginning of its period, and created from the first snapshot after the end
+of the period. So it shows what had arrived by then. Times are wall-clock times without a time zone.
 
 >>> from keytide.options import TableOptions
 >>> daily = TagPeriod.of(TableOptions.parse({}))
@@ -36,10 +36,10 @@ class TagPeriod:
 
     @classmethod
     def of(cls, options: TableOptions) -> TagPeriod:
-        """What a table's options say.
+        """The periods that a table's options define.
 
-        Raises `InvalidError` for a length whose names would not tell periods apart, and for a delay
-        that is longer than a period.
+        Raises `InvalidError` for a length whose names would not be unique, and for a delay that is
+        longer than a period.
         """
         period = cls._named(options)
         if period.length < _MINUTE or period.length % _MINUTE:
@@ -66,18 +66,18 @@ class TagPeriod:
         return cls(timedelta(hours=2), _HOURLY["with_dashes"])
 
     def name_of(self, begin: datetime) -> str:
-        """The name of a period that begins at a time."""
+        """The name of the period that begins at a time."""
         return begin.strftime(self.pattern)
 
     def begin_of(self, name: str) -> datetime | None:
-        """When the period of a name begins; None for a name that no automatic tag has."""
+        """The beginning of the period with that name. None if no automatic tag has that name."""
         try:
             begin = datetime.strptime(name, self.pattern)
         except ValueError:
             return None
-        # The parser takes less than a name has: blanks, and months of one digit.
+        # The parser accepts more than the names here: blanks, and months with one digit.
         return begin if self.name_of(begin) == name else None
 
     def last_ended(self, moment: datetime) -> datetime:
-        """The beginning of the period before the one that a moment is in."""
+        """The beginning of the period before the one that contains a moment."""
         return _EPOCH + (moment - _EPOCH) // self.length * self.length - self.length

@@ -1,7 +1,7 @@
-"""How late rows may come, and how long deletes are kept, where an index of keys has the order.
+"""Limits for late rows and for the retention of deletes, in tables with a key index.
 
-Both count in what rows are compared by, and not by the clock: how far a row lies behind the
-freshest one. So neither says anything of when a row was written or a compaction ran.
+Both are measured in the comparison values, not in wall-clock time: how far a row is behind the
+latest row. So they do not depend on when a row was written or a compaction ran.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _TIMES = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ")
 
 
 def ticks_of(age: Age, comparison: Comparison) -> int:
-    """How far the numbers of two values lie apart that are so far from each other."""
+    """The difference of the comparison numbers of two values with this distance."""
     return comparison.ticks(age.amount) if age.is_time else age.amount
 
 
 def check_times_to_live(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for a time to live that does not count in what rows are compared by."""
+    """Raise `InvalidError` for a time to live that cannot be measured in the comparison values."""
     given = {
         keys.UPSERT_METADATA_TTL: options.metadata_ttl,
         keys.UPSERT_DELETED_KEYS_TTL: options.deleted_keys_ttl,

@@ -1,1 +1,1 @@
-"""What goes when its time is over, and the files that go with it."""
+"""Expiry: deletes what is too old, and its files."""

@@ -1,8 +1,8 @@
-"""What nobody can reach once snapshots have expired: which files, found by what commits changed.
+"""Finds the files that become unreachable when snapshots expire, from the changes of commits.
 
-The snapshots of a table are a line, on which each file is live from one commit up to another. So a
-file that an expired snapshot has and the oldest one kept has not, no later one has; whether tags
-and branches have it is another question.
+The snapshots of a table form a line, on which each file is live from one commit to another. So if
+an expired snapshot has a file and the oldest kept snapshot does not, no later snapshot has it. Tags
+and branches may still have it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["garbage_of", "told_garbage_of"]
 def garbage_of(
     metadata: TableMetadata, view: TableView, expired: Sequence[Snapshot], kept: Snapshot
 ) -> dict[str, int]:
-    """The files of expired snapshots that `kept`, the oldest one kept, does not name.
+    """The files of expired snapshots that `kept`, the oldest kept snapshot, does not reference.
 
-    Their paths with their bytes, 0 where these are untold: what names others comes behind them.
-    Files that lie outside of the table are left out, as they are by all that changes files. Raises
-    `DataError` for what is missing or torn.
+    Their paths and sizes in bytes, 0 if unknown. A file that references others comes after them.
+    Files outside the table are left out, as in all code that changes files. Raises `DataError` for
+    a file that is missing or damaged.
     """
     told = [entry for each in expired for entry in _changelog(metadata, each)]
     dropped = _dropped(metadata, (*expired[1:], kept))
@@ -43,12 +43,12 @@ def garbage_of(
 
 
 def _dropped(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterable[ManifestEntry]:
-    """The files that these commits, made one after the other, took away for good."""
+    """The files that these consecutive commits removed permanently."""
     dropped: dict[str, ManifestEntry] = {}
     for snapshot in snapshots:
         changes = metadata.entries(metadata.delta_manifests(snapshot))
         dropped |= {e.file.file_name: e for e in changes if e.kind is FileKind.DELETE}
-        # A file that moves to another level is deleted and added under one name.
+        # A file that moves to another level is deleted and added under the same name.
         for entry in changes:
             if entry.kind is FileKind.ADD:
                 dropped.pop(entry.file.file_name, None)
@@ -62,9 +62,9 @@ def _changelog(metadata: TableMetadata, snapshot: Snapshot) -> Iterable[Manifest
 def told_garbage_of(
     metadata: TableMetadata, view: TableView, changelogs: Iterable[Snapshot], kept: Snapshot | None
 ) -> dict[str, int]:
-    """The files of changelogs whose snapshots are gone that `kept`, the oldest one, does not name.
+    """The files of expired changelogs that `kept`, the oldest kept one, does not reference.
 
-    As `garbage_of`.
+    Otherwise like `garbage_of`.
     """
     files: dict[str, int] = {}
     for changelog in changelogs:

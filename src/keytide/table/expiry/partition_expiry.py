@@ -1,6 +1,6 @@
-"""Expiry of partitions: those that are too old are dropped, in one commit that deletes their files.
+"""Expiry of partitions: drops partitions that are too old, in one commit that deletes their files.
 
-Old is what the values of the partition columns say, or how long nobody has written there.
+The age comes from the values of the partition columns, or from the time of the last write.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ VALUES_TIME, UPDATE_TIME = "values-time", "update-time"
 
 @dataclass(frozen=True)
 class ExpiredPartitions:
-    """Partitions that were dropped for their age, by their paths, oldest first.
+    """The partitions that were dropped because of their age, by their paths, oldest first.
 
-    `snapshot_id` is None where there were none, and for a dry run.
+    `snapshot_id` is None if there were none, and for a dry run.
     """
 
     snapshot_id: int | None
     partitions: tuple[str, ...]
 
     def to_arrow(self) -> pa.Table:
-        """Each of them as a row."""
+        """One row for each partition."""
         return pa.table({"expired_partitions": pa.array(self.partitions, pa.string())})
 
     def _repr_html_(self) -> str:
@@ -57,7 +57,7 @@ class ExpiredPartitions:
 
 @dataclass(frozen=True)
 class PartitionAge:
-    """What somebody asks for; what is None is as the options of the table say."""
+    """The requested age. None means the option of the table."""
 
     expiration_time: str | timedelta | None = None
     strategy: str | None = None
@@ -70,7 +70,7 @@ def expire_partitions(
     table: StoredTable, age: PartitionAge, *, dry_run: bool = False,
     now: Callable[[], datetime] = datetime.now,
 ) -> ExpiredPartitions:  # fmt: skip
-    """Drop partitions in one commit, and nothing more."""
+    """Drop partitions in one commit, and do nothing else."""
     view = writable_view(table)
     if not view.schema.partition_keys:
         raise InvalidError(f"table {table.name} has no partitions that could expire")
@@ -86,7 +86,10 @@ def expire_partitions(
 
 
 def expire_due_partitions(table: StoredTable, view: TableView) -> int | None:
-    """Drop, after a commit, what the table's options say; gives the snapshot, None for nothing."""
+    """Drop what is due according to the table's options, after a commit.
+
+    Returns the snapshot or None.
+    """
     if view.options.partition_lifetime_ms is None or not view.schema.partition_keys:
         return None
     return expire_partitions(table, PartitionAge()).snapshot_id
@@ -98,12 +101,12 @@ class _Expiry:
     times: PartitionTimes
     strategy: str
     before: datetime
-    """By the wall clock of this machine, as other engines have it."""
+    """A wall-clock time of this machine, as in other engines."""
     partitions_max: int
 
     @classmethod
     def of(cls, view: TableView, age: PartitionAge, now: datetime) -> _Expiry:
-        """Raises `InvalidError` for what is not to be understood."""
+        """Raises `InvalidError` for invalid settings."""
         options = view.options
         lifetime_ms = options.partition_lifetime_ms
         if age.expiration_time is not None:
@@ -127,19 +130,19 @@ class _Expiry:
         return cls(view, times, strategy, now - timedelta(milliseconds=lifetime_ms), most)
 
     def expired(self, live: LiveFiles) -> list[bytes]:
-        """The partitions that are too old, the oldest first."""
+        """The partitions that are too old, oldest first."""
         found = self._by_values(live) if self.strategy == VALUES_TIME else self._by_updates(live)
         old = [(time, partition) for partition, time in found.items() if time < self.before]
         return [partition for _, partition in sorted(old)[: self.partitions_max]]
 
     def drop(self, transaction: Transaction, partitions: Sequence[bytes]) -> int | None:
-        """Delete their files in one commit; None where that is not to be done any more."""
+        """Delete their files in one commit. None if this is no longer needed."""
         wanted = TouchedPartitions(frozenset(partitions))
         if self.strategy == VALUES_TIME:
             return transaction.replace(wanted).snapshot_id
         try:
             return transaction.relayout(wanted).snapshot_id
-        except ConflictError:  # somebody wrote to one of them, which is old no more
+        except ConflictError:  # another process wrote to one of them, so it is no longer old
             return None
 
     def _by_values(self, live: LiveFiles) -> dict[bytes, datetime]:
@@ -151,7 +154,7 @@ class _Expiry:
         return {partition: time for partition, time in found if time is not None}
 
     def _by_updates(self, live: LiveFiles) -> dict[bytes, datetime]:
-        """When somebody last made a file of a partition, by the wall clock of whoever did."""
+        """When a file of each partition was last created, by the wall clock of its writer."""
         made = live.files.columns("_PARTITION", "_CREATION_TIME")
         newest = made.group_by("_PARTITION").agg(
             pl.col("_CREATION_TIME").max(), pl.col("_CREATION_TIME").is_null().any().alias("some")

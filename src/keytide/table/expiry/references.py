@@ -1,7 +1,7 @@
-"""Which files snapshots name, and who holds on to snapshots that are not in line any more.
+"""Which files snapshots reference, and what keeps snapshots that are no longer in line.
 
-A file is told by its name alone: every name holds an id that no other file of the table has. A file
-that moves to another level keeps its name, and then some snapshot names it still.
+A file is identified by its name alone: every name contains an id that no other file of the table
+has. A file that moves to another level keeps its name, so some snapshot still references it.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ V = TypeVar("V")
 
 
 def name_of(path: str) -> str:
-    """The name by which a file is told."""
+    """The name that identifies a file."""
     return path.rsplit("/", 1)[-1]
 
 
-# -- who holds on to snapshots ---------------------------------------------------------------------
+# -- what keeps snapshots --------------------------------------------------------------------------
 
 
 Line: TypeAlias = "Sequence[Snapshot]"
-"""Snapshots that follow one another, oldest first: each is made of the one before it."""
+"""Consecutive snapshots, oldest first: each is based on the one before it."""
 
 
 def held_lines(store: Store) -> Iterator[Line]:
-    """The snapshots of tags, each a line of its own, and the lines of the other branches.
+    """The snapshots of tags, each a separate line, and the lines of the other branches.
 
-    Of a table those are its branches, of a branch the main one and all others. Raises `DataError`
-    for a snapshot that is torn: what it holds on to, nobody can tell.
+    For a table, these are its branches. For a branch, these are the main branch and all others.
+    Raises `DataError` for a damaged snapshot, because what it references is unknown.
     """
     yield from _tagged(store)
     for other in _other_branches(store):
-        # Tags first: a branch that is rolled back to one makes a snapshot of it.
+        # Tags first: a rollback of a branch to a tag turns the tag into a snapshot.
         yield from _tagged(other)
         parse = Snapshot.from_json
         found = _documents(other, paths.snapshot_dir(), paths.parse_snapshot_name, parse)
@@ -76,7 +76,7 @@ def changelogs(store: Store) -> list[Snapshot]:
 
 
 def _other_branches(store: Store) -> Iterator[Store]:
-    """The stores of all branches but the store's own, those half made or half deleted too."""
+    """The stores of all other branches, including incomplete ones."""
     main, own = main_store(store), branch_of(store)
     if own != paths.MAIN_BRANCH:
         yield main
@@ -86,7 +86,7 @@ def _other_branches(store: Store) -> Iterator[Store]:
 
 
 def consumers(store: Store) -> dict[str, Consumer]:
-    """The places of named readers. Raises `DataError` for one that is torn."""
+    """The positions of named consumers. Raises `DataError` for a damaged one."""
     return _documents(store, paths.consumer_dir(), paths.parse_consumer_name, Consumer.from_json)
 
 
@@ -99,9 +99,10 @@ def _documents(
     store: Store, directory: str, parse_name: Callable[[str], K | None],
     parse: Callable[[bytes, str], V],
 ) -> dict[K, V]:  # fmt: skip
-    """The documents of a folder by what their names say.
+    """The documents of a folder by the value in their names.
 
-    One that is renamed meanwhile is found under one of its names: what was listed is listed again.
+    A document that is renamed in the meantime is found under one of its names, because the folder
+    is listed again.
     """
     listed = store.list_names(directory)
     while True:
@@ -119,13 +120,13 @@ def _documents(
             return found
 
 
-# -- what a snapshot names -------------------------------------------------------------------------
+# -- what a snapshot references --------------------------------------------------------------------
 
 
 def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView) -> dict[str, int]:
-    """All but data files that a snapshot names: their paths with their bytes, 0 where untold.
+    """All files except data files that a snapshot references: paths and sizes, 0 if unknown.
 
-    Lists come behind what they name. Raises `DataError` for a list that is missing or torn.
+    A list comes after what it names. Raises `DataError` for a list that is missing or damaged.
     """
     lists = [
         (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
@@ -147,14 +148,14 @@ def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView)
 
 
 def index_file_path(view: TableView, file: IndexFile) -> str:
-    """Where an index file lies."""
+    """The path of an index file."""
     if view.options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
         return paths.join(view.bucket_directory(file.partition, file.bucket), file.file_name)
     return paths.index_path(file.file_name)
 
 
 def _names(entries: Iterable[ManifestEntry]) -> set[str]:
-    """The names of data files, and of what lies beside them."""
+    """The names of data files and of their extra files."""
     return {
         _SHARED.sub(r"\1\2", name)
         for entry in entries
@@ -162,13 +163,13 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
     }
 
 
-# The part of a changelog file that several buckets share has its place in its name.
+# A changelog file that several buckets share has the position of each part in the name of the part.
 _SHARED = re.compile(r"^(.*\$\d+-\d+)-\d+-\d+(\..*)$")
 
 
 @dataclass
 class Naming:
-    """Finds out which of some files, the `wanted`, are named by snapshots.
+    """Finds which of the `wanted` files snapshots reference.
 
     Reads each manifest once, however many snapshots have it.
     """
@@ -179,7 +180,10 @@ class Naming:
     _entries: dict[str, Entries] = field(default_factory=dict)
 
     def of(self, lines: Iterable[Line]) -> set[str]:
-        """The wanted files that a snapshot of some lines names. Raises `DataError` as reads do."""
+        """The wanted files that snapshots of the lines reference.
+
+        Raises `DataError` like other reads.
+        """
         named: set[str] = set()
         for line in lines if self.wanted else ():
             before = None
@@ -190,11 +194,11 @@ class Naming:
         return named
 
     def of_changelogs(self, changelogs: Iterable[Snapshot]) -> set[str]:
-        """The same of changelogs that have outlived their snapshots."""
+        """The same for changelogs that have outlived their snapshots."""
         named: set[str] = set()
         for changelog in changelogs if self.wanted else ():
             told = told_list(changelog, self.view.options.changelog_producer)
-            # Without its list there is nothing left of it, or somebody is just about to delete it.
+            # Without its list, nothing is left of it, or another process is about to delete it.
             if told is None or not self.metadata.store.exists(paths.manifest_path(told[0])):
                 continue
             manifests = self.metadata.manifest_list(*told)
@@ -205,7 +209,7 @@ class Naming:
         return named
 
     def _of(self, snapshot: Snapshot, *, is_next: bool) -> set[str]:
-        """What a snapshot names; of one that is next, what the one before it did not."""
+        """What a snapshot references. If it is the next one, only what the previous one did not."""
         files = map(name_of, metadata_files(self.metadata, snapshot, self.view))
         named = {name for name in files if name in self.wanted}
         read = self.metadata.delta_manifests if is_next else self.metadata.manifests
@@ -213,7 +217,7 @@ class Naming:
         return named | self._data_files(self.metadata.changelog_manifests(snapshot))
 
     def _data_files(self, manifests: Iterable[ManifestFileMeta]) -> set[str]:
-        """The data files that are live by some manifests, with what lies beside them."""
+        """The live data files in manifests, with their extra files."""
         found = Entries.together([self._of_manifest(meta) for meta in manifests])
         live = found.filter(is_live(found)) if len(found) else found
         return _names(live)

@@ -13,7 +13,7 @@ __all__ = ["Asked", "Retention"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What somebody asks for, under the names that users know; None for what is left out."""
+    """The settings in a request, under the names that users know. None if not given."""
 
     retain_max: int | None = None
     retain_min: int | None = None
@@ -23,10 +23,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Retention:
-    """Which snapshots expire, or which changelogs that have outlived theirs.
+    """Which snapshots expire, or which changelogs that have outlived their snapshots.
 
-    The newest `keep_min` never do. Those beyond the newest `keep_max` do, whatever their age, and
-    of the others those made before `before_ms`; at most `expire_max` at a time, oldest first.
+    The newest `keep_min` never expire. Those beyond the newest `keep_max` do, whatever their age.
+    Of the others, those created before `before_ms` do. At most `expire_max` expire at a time,
+    oldest first.
     """
 
     keep_min: int
@@ -49,21 +50,21 @@ class Retention:
 
     @classmethod
     def of_snapshots(cls, options: TableOptions, now_ms: int) -> Retention:
-        """What the options of a table say of its snapshots."""
+        """The table's options for its snapshots."""
         before_ms = now_ms - options.snapshot_time_retained_ms
         return cls(options.snapshots_retained_min, options.snapshots_retained_max, before_ms)
 
     @classmethod
     def of_changelogs(cls, options: TableOptions, now_ms: int) -> Retention:
-        """What they say of changelogs: as long as snapshots, unless they say otherwise."""
+        """The table's options for changelogs. Default: the same as for snapshots."""
         least, most = options.least_changelogs, options.most_changelogs
         return cls(least, most, now_ms - options.changelog_lifetime_ms)
 
     def asked(self, asked: Asked) -> Retention:
-        """The same where somebody asks for something else.
+        """The same with the settings of a request.
 
-        Where only one of the two numbers is given, the other one gives way to it. Raises
-        `InvalidError` as the constructor.
+        If only one of the two numbers is given, the other one is adapted to it. Raises
+        `InvalidError` like the constructor.
         """
         least, most = self.keep_min, self.keep_max
         if asked.retain_max is not None:
@@ -76,9 +77,9 @@ class Retention:
         return Retention(least, most, before_ms, asked.max_deletes)
 
     def is_due(self, newest_id: int, oldest_id: int, oldest_ms: int, slack_ms: int = 0) -> bool:
-        """Whether the oldest snapshot expires, unless somebody holds on to it.
+        """Whether the oldest snapshot expires, unless something keeps it.
 
-        One is not due for its age until it is too old by `slack_ms`.
+        It is due because of its age only when it is too old by `slack_ms`.
         """
         count = newest_id - oldest_id + 1
         is_old = oldest_ms < self.before_ms - slack_ms
@@ -91,10 +92,10 @@ class Retention:
         held_from: int | None,
         made_ms: Callable[[int], int],
     ) -> list[int]:
-        """Those of some ids, in ascending order, that expire: always the lowest ones.
+        """Those of the ids, in ascending order, that expire: always the lowest ones.
 
-        They count back from `newest`; `held_from` is the lowest that a consumer has still to read.
-        `made_ms` tells when something was made; it is asked for as few as can be.
+        They are counted back from `newest`. `held_from` is the lowest one that a consumer still has
+        to read. `made_ms` returns a creation time and is called as rarely as possible.
         """
         expired: list[int] = []
         for number in ids:

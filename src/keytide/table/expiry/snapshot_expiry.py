@@ -1,7 +1,7 @@
-"""Expiry: the oldest snapshots go, and the changelogs that have outlived theirs.
+"""Expiry of the oldest snapshots, and of changelogs that have outlived their snapshots.
 
-Where a table keeps changelogs for longer, a snapshot that goes leaves its own document behind as a
-changelog, which names what the commit told and nothing else.
+If a table keeps changelogs for longer, an expired snapshot leaves its own document behind as a
+changelog, which references only the emitted rows of the commit.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
     "overdue",
 ]
 
-# Commits wait for this part of the time that snapshots are kept, so that not each of them expires
-# one: several go at the cost of one.
+# Commits wait for this part of the retention time, so that not every commit expires a snapshot:
+# expiring several together costs the same as one.
 _SLACK = 16
-# Its own, and that of the compaction which it made due.
+# Its own, and that of the compaction that it made due.
 _COMMITS_OF_A_WRITE = 2
 
 
@@ -69,24 +69,25 @@ def expire_snapshots(
     *,
     dry_run: bool = False,
 ) -> ExpiryResult:
-    """Forget old snapshots, and delete the files that only they have.
+    """Delete old snapshots, and the files that only they have.
 
-    Writes do so by themselves, as the options 'snapshot.time-retained',
-    'snapshot.num-retained.min' and 'snapshot.num-retained.max' say, unless the table is
-    'write-only'; here they say what the arguments leave out. The newest `retain_min` snapshots
-    stay. Those beyond the newest `retain_max` go, and of the others those made before
-    `older_than`, given as `as_of` of `scan` is; at most `max_deletes` of them, the oldest.
+    Writes do this automatically according to the options 'snapshot.time-retained',
+    'snapshot.num-retained.min' and 'snapshot.num-retained.max', unless the table is 'write-only'.
+    Here, these options are the defaults of the arguments. The newest `retain_min` snapshots stay.
+    Those beyond the newest `retain_max` expire. Of the others, those created before `older_than`
+    expire, which is given like `as_of` of `scan`. At most `max_deletes` expire, oldest first.
 
-    Changelogs that have outlived their snapshots go as their own options say.
+    Changelogs that have outlived their snapshots expire according to their own options.
 
-    A snapshot that a consumer has still to read stays, with all later ones. The files of tags
-    and branches stay. A reader of a snapshot that goes fails with an error that says so.
-    Others may write, compact, tag and expire meanwhile; an expiry that dies leaves every
-    snapshot, tag and branch whole, and the next one finishes it. `dry_run` tells what would go.
+    A snapshot that a consumer still has to read stays, with all later ones. The files of tags and
+    branches stay. A reader of an expired snapshot fails with an error that says so. Other processes
+    can write, compact, tag and expire at the same time. If an expiry dies, every snapshot, tag and
+    branch stays complete, and the next expiry finishes the work. `dry_run` reports what would
+    expire.
 
-    Raises `InvalidError` for numbers that contradict each other, `ConflictError` when the table
-    is rolled back meanwhile, and `DataError` when the store fails or holds a tag or list that
-    is torn.
+    Raises `InvalidError` for numbers that contradict each other, `ConflictError` if the table is
+    rolled back in the meantime, and `DataError` if the store fails or contains a damaged tag or
+    list.
     """
     asked = Asked(retain_max, retain_min, _ms(table, older_than), max_deletes)
     view, now_ms = table.view(table.schema), wall_clock_ms()
@@ -97,7 +98,7 @@ def expire_snapshots(
 
 
 def overdue(table: StoredTable) -> list[int]:
-    """The snapshots that would expire by the table's options if no consumer held any."""
+    """The snapshots that would expire by the table's options if no consumer kept any."""
     metadata = table.metadata
     ids = metadata.snapshot_ids()
     retention = Retention.of_snapshots(table.view(table.schema).options, wall_clock_ms())
@@ -115,16 +116,16 @@ def expire_changelogs(
     *,
     dry_run: bool = False,
 ) -> ExpiryResult:
-    """Forget old changelogs that have outlived their snapshots, with the files of these.
+    """Delete old changelogs that have outlived their snapshots, and their files.
 
-    Where 'changelog.time-retained', 'changelog.num-retained.min' or
-    'changelog.num-retained.max' are more than what snapshots have, a snapshot that expires
-    leaves its changelog behind, for `changes` and `follow` in the modes 'changelog' and
-    'delta'. It goes as these options say whenever snapshots expire, and as asked for here:
-    arguments, errors and result are those of `expire_snapshots`, where both numbers count
-    commits back from the newest one. A consumer keeps what it has still to read.
+    If 'changelog.time-retained', 'changelog.num-retained.min' or 'changelog.num-retained.max'
+    exceed the settings for snapshots, an expired snapshot leaves its changelog behind, for
+    `changes` and `follow` in the modes 'changelog' and 'delta'. It expires according to these
+    options whenever snapshots expire, and according to the arguments here. Arguments, errors and
+    result are those of `expire_snapshots`. Both numbers count commits back from the latest one. A
+    consumer keeps what it still has to read.
 
-    Raises as `expire_snapshots`.
+    Raises the same errors as `expire_snapshots`.
     """
     asked = Asked(retain_max, retain_min, _ms(table, older_than), max_deletes)
     view = table.view(table.schema)
@@ -138,7 +139,7 @@ def _ms(table: StoredTable, older_than: Moment | None) -> int | None:
 
 
 def look_for_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
-    """Begin to look for what `expire_due` goes by, where it is not known and will be wanted."""
+    """Start to read what `expire_due` needs, if it is unknown and will be needed."""
     if newest is None or newest.id + _COMMITS_OF_A_WRITE <= view.options.snapshots_retained_min:
         return
     if table.oldest is None and not view.options.write_only:
@@ -153,10 +154,11 @@ def _see_oldest(table: StoredTable) -> None:
 
 
 def expire_due(table: StoredTable, view: TableView, newest_id: int) -> None:
-    """Expire, after a commit, what its table's options say. `newest_id` is a recent snapshot.
+    """Expire what is due according to the table's options, after a commit.
 
-    Takes no look at the store while nothing is due, but for the first one. Raises `DataError` when
-    the store fails; in the mode `async` nothing, for then a thread does the work.
+    `newest_id` is a recent snapshot. Sends no request to the store while nothing is due, except the
+    first time. Raises `DataError` if the store fails. In `async` mode it raises nothing, because a
+    thread does the work.
     """
     options, now_ms = view.options, wall_clock_ms()
     if newest_id <= options.snapshots_retained_min:
@@ -179,10 +181,10 @@ def _thread() -> ThreadPoolExecutor:
 
 
 def _line_to(kept: Snapshot, expired: Sequence[Snapshot]) -> list[Snapshot]:
-    """Those of some snapshots that lead to `kept` without a gap.
+    """Those snapshots that lead to `kept` without a gap.
 
-    What lies behind a gap was left there by somebody who died; nobody can tell what it has that
-    others have not.
+    What is before a gap was left by a process that died. It is unknown which of its files others
+    have.
     """
     line: list[Snapshot] = []
     for snapshot in reversed(expired):
@@ -193,7 +195,7 @@ def _line_to(kept: Snapshot, expired: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def _held_from(table: StoredTable) -> int | None:
-    """The lowest snapshot that a consumer has still to read."""
+    """The lowest snapshot that a consumer still has to read."""
     places = consumers(table.store).values()
     return min((place.next_snapshot for place in places), default=None)
 
@@ -203,9 +205,9 @@ def _held_from(table: StoredTable) -> int | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Snapshots that expire, the oldest one that stays, and the files that it does not name.
+    """Snapshots that expire, the oldest one that stays, and the files that it does not reference.
 
-    `left` are the ids of the snapshots that stay, `outliving` those whose changelog does.
+    `left` are the ids of the snapshots that stay, and `outliving` those whose changelog stays.
     """
 
     expired: tuple[Snapshot, ...]
@@ -215,7 +217,7 @@ class _Plan:
     outliving: tuple[Snapshot, ...]
 
     def result(self, files: Sequence[str]) -> ExpiryResult:
-        """What was done where these files went."""
+        """The result after these files were deleted."""
         freed = sum(self.garbage[path] for path in files)
         return ExpiryResult(len(self.expired), len(files), freed, self.kept.id)
 
@@ -226,7 +228,7 @@ class _Expiry:
     view: TableView
     retention: Retention
     told: Retention
-    """Which changelogs expire, of those that have outlived their snapshots."""
+    """Which changelogs that have outlived their snapshots expire."""
 
     def is_due(self, newest_id: int) -> bool:
         """Whether there may be something to do."""
@@ -239,7 +241,7 @@ class _Expiry:
         )
 
     def run(self, *, dry_run: bool = False) -> ExpiryResult:
-        """Plan and carry out; then changelogs, and what others left who died."""
+        """Plan and execute. Then expire changelogs, and finish the work of processes that died."""
         names = self.table.store.list_names(paths.snapshot_dir())
         lifetime_ms = self.view.options.consumer_lifetime_ms
         if lifetime_ms is not None and not dry_run:
@@ -263,7 +265,7 @@ class _Expiry:
     # -- planning -------------------------------------------------------------------------------
 
     def _plan(self) -> _Plan | None:
-        """What to do; None for nothing."""
+        """What to do. None if there is nothing."""
         metadata, options = self.table.metadata, self.view.options
         ids = metadata.snapshot_ids()
         known: dict[int, Snapshot] = {}
@@ -291,7 +293,7 @@ class _Expiry:
         metadata = self.table.metadata
         return plan.result(free_files(metadata, self.view, plan.garbage, ids, told=plan.outliving))
 
-    # -- doing ----------------------------------------------------------------------------------
+    # -- execution ------------------------------------------------------------------------------
 
     def _carry_out(self, plan: _Plan) -> ExpiryResult:
         first, last = plan.expired[0].id, plan.expired[-1].id
@@ -300,7 +302,10 @@ class _Expiry:
         return plan.result(sweep.run(lambda: self._delete(plan)))
 
     def _delete(self, plan: _Plan) -> None:
-        """Delete the snapshots, oldest first; what outlives them is there before."""
+        """Delete the snapshots, oldest first.
+
+        The changelogs that outlive them are written before.
+        """
         metadata, store = self.table.metadata, self.table.store
         if plan.outliving:
             store.put_all({paths.changelog_path(s.id): s.to_json() for s in plan.outliving})
@@ -314,7 +319,7 @@ class _Expiry:
             self._undo(plan)
 
     def _undo(self, plan: _Plan) -> None:
-        """Put snapshots back, for the table was rolled back to one of them meanwhile.
+        """Restore snapshots, because the table was rolled back to one of them in the meantime.
 
         Raises `ConflictError`.
         """
@@ -341,7 +346,7 @@ class _ChangelogExpiry:
     retention: Retention
 
     def run(self, *, dry_run: bool = False) -> ExpiryResult:
-        """Delete changelogs that are due, of those that have outlived their snapshots."""
+        """Delete due changelogs that have outlived their snapshots."""
         metadata = self.table.metadata
         ids = metadata.changelog_ids()
         earliest = metadata.earliest_snapshot_id()

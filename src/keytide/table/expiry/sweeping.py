@@ -1,19 +1,19 @@
-"""Deleting what named files, and then the files that nothing names any more.
+"""Deletes documents that reference files, and then the files that nothing references any more.
 
-Rules that protect data:
+These rules protect data:
 
-- Whoever finds a snapshot, tag, branch or changelog finds all of its files. So these go first, and
-  their files when they are gone.
-- Tags and branches are looked at when what expires is gone. Whoever tags a snapshot looks, when the
-  tag is there, whether the snapshot still is: one of the two sees the other.
-- What is about to be deleted is noted in a file before, so that somebody who dies is followed by
-  the next one who comes. That one believes the note nothing: it deletes what nothing names by then.
-- What is published is looked at then, too: whoever publishes a snapshot looks, when that is done,
-  whether the snapshot still is.
-- Where the snapshots are not those that were to be left, because the table was rolled back
-  meanwhile, what all of them name stays.
+- A reader of a snapshot, tag, branch or changelog finds all of its files. So these documents are
+  deleted first, and their files afterwards.
+- Tags and branches are read after the expired documents are deleted. The creator of a tag checks,
+  after creating it, whether the snapshot still exists. One of the two sees the other.
+- What will be deleted is recorded in a file first. If the process dies, the next one finds this
+  record. It does not trust the record: it deletes only what nothing references at that time.
+- Publications are read at the same point. A publisher checks, after publishing, whether the
+  snapshot still exists.
+- If the remaining snapshots are not those that were planned, because the table was rolled back in
+  the meantime, everything that they reference stays.
 
-Several may sweep at once; whatever one finds gone, another one has deleted.
+Several processes can sweep at the same time. What one finds gone was deleted by another.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = ["Sweep", "finish_sweeps", "free_files"]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to go: snapshots, or changelogs, from one id to another, and perhaps their files.
+    """What to delete: snapshots, or changelogs, from one id to another, and possibly their files.
 
-    `left` are the snapshots that stay; each of the `files` is deleted unless something else names
-    it, or one of these where they are not those that are there.
+    `left` are the snapshots that stay. Each of the `files` is deleted unless something else
+    references it. If the existing snapshots are not `left`, their references count too.
     """
 
     metadata: TableMetadata
@@ -50,12 +50,13 @@ class Sweep:
     left: frozenset[int]
 
     def run(self, delete_documents: Callable[[], None]) -> list[str]:
-        """Delete documents by the function given, then files. Gives the files that went.
+        """Delete documents with the given function, then files. Returns the deleted files.
 
-        Raises what the function raises, with no file deleted, and `DataError` when the store fails.
+        Raises the errors of the function, with no file deleted, and `DataError` if the store fails.
         """
         store, note = self.metadata.store, paths.expiring_path(paths.new_uuid())
-        # Nobody needs the note unless this process dies, so it need not outlive the machine.
+        # The record is needed only if this process dies, so it need not survive a crash of the
+        # machine.
         store.hint(note, _Note(self.first, self.last, tuple(self.files)).to_json())
         delete_documents()
         free = again(lambda: free_files(self.metadata, self.view, self.files, self.left))
@@ -73,19 +74,20 @@ def free_files(
     told: Sequence[Snapshot] = (),
     gone: Sequence[Snapshot] = (),
 ) -> list[str]:
-    """Those of some files that nothing names, where snapshots that are `left` do not.
+    """Those files that nothing references, given that the snapshots `left` do not.
 
-    With None, or where there are by now others and not only newer ones, snapshots are asked too.
-    `told` are changelogs that are to be, `gone` those that are not to be any more.
+    If `left` is None, or if the existing snapshots are not `left` plus newer ones, snapshots are
+    searched too. `told` are changelogs that will be created, and `gone` those that will be deleted.
     """
     known = list(files)
     naming = Naming(metadata, view, frozenset(map(name_of, known)))
-    # Tags and branches first: what is made of one of them is a snapshot of the table by then.
+    # Tags and branches first: if one of them becomes a snapshot, it is a snapshot of the table by
+    # then.
     held = naming.of(held_lines(metadata.store))
     ids = metadata.snapshot_ids()
     if left is None or {number for number in ids if number <= max(left, default=0)} != {*left}:
         held |= naming.of([[metadata.snapshot(number) for number in ids]])
-    # Changelogs last: a snapshot that expires becomes one.
+    # Changelogs last: an expiring snapshot becomes one.
     outliving = [each for each in changelogs(metadata.store) if each not in gone]
     held |= naming.of_changelogs([*outliving, *told])
     held |= names_of_published(metadata.store, view)
@@ -93,9 +95,9 @@ def free_files(
 
 
 def finish_sweeps(metadata: TableMetadata, view: TableView, names: Iterable[str]) -> None:
-    """Finish what others noted who died, or who are at work at this moment.
+    """Finish the recorded work of processes that died, or that are still running.
 
-    `names` are those of the folder of snapshots, some time before.
+    `names` is an earlier listing of the snapshot folder.
     """
     for name in names:
         if paths.parse_expiring_name(name) is not None:
@@ -112,7 +114,7 @@ def _finish(metadata: TableMetadata, view: TableView, path: str) -> None:
     try:
         note = _Note.from_json(data, store.uri_of(path))
     except DataError:
-        note = _Note(0, 0, ())  # torn, as the machine stopped: it cannot be followed
+        note = _Note(0, 0, ())  # damaged because the machine crashed: it cannot be used
     store.delete(free_files(metadata, view, note.files, None))
     if not any(note.first <= number <= note.last for number in metadata.snapshot_ids()):
         store.delete([path])
@@ -120,7 +122,10 @@ def _finish(metadata: TableMetadata, view: TableView, path: str) -> None:
 
 @dataclass(frozen=True)
 class _Note:
-    """What is about to go: snapshots, and files that perhaps only they name. Persisted."""
+    """What is about to be deleted: snapshots, and files that may be referenced only by them.
+
+    Persisted.
+    """
 
     first: int
     last: int
@@ -128,13 +133,13 @@ class _Note:
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> _Note:
-        """Parse a note. Raises `DataError` when it is torn."""
+        """Parse a record. Raises `DataError` if it is damaged."""
         document = read_document(data, path)
         first, last = (member(document, name, INTEGER, path) for name in ("first", "last"))
         return cls(first, last, tuple(member(document, "files", TEXTS, path)))
 
     def to_json(self) -> bytes:
-        """The file's bytes."""
+        """The bytes of the file."""
         return write_document(
             self, lambda note: {"first": note.first, "last": note.last, "files": note.files},
             _Note.from_json,

@@ -1,1 +1,1 @@
-"""Tags, branches, and ways back to what a table was."""
+"""Tags, branches, and ways to go back to earlier states of a table."""

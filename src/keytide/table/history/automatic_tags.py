@@ -1,8 +1,8 @@
-"""Tags that are made after commits, and tags that go when their time is over.
+"""Creates tags after commits, and deletes expired tags.
 
-With `process-time` or `watermark` each period has a tag: the first snapshot after its end, and
-after the delay, gets the period's name. With `batch` each batch write moves the tag of the day to
-the newest snapshot.
+With `process-time` or `watermark`, each period has a tag: the first snapshot after the end of the
+period plus the delay gets the name of the period. With `batch`, each batch write moves the tag of
+the day to the latest snapshot.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from keytide.table.state.stored import StoredTable
 __all__ = ["create_due_tags", "expire_tags", "forget_over", "tags_after_commit"]
 
 _BATCH_TAG = "batch-write-"
-# Tags say for how long they stay, not to the second until when.
+# Tags have a retention time, which need not be exact to the second.
 _SECONDS_BETWEEN_LOOKS = 60.0
 
 
 def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batch: bool) -> None:
-    """Make the tags that are due after a commit, and delete those whose time is over.
+    """Create the tags that are due after a commit, and delete expired ones.
 
-    Takes no look at the store where options ask for nothing but what was looked at a minute ago.
-    Raises what `create_due_tags` raises.
+    Sends no request to the store if the options need only what was checked within the last minute.
+    Raises the errors of `create_due_tags`.
     """
     if options.tag_automatic_creation == "batch":
         if is_batch:
@@ -59,9 +59,10 @@ def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batc
 
 
 def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[NamedTag]:
-    """Make the tags of the periods that have ended, and delete those that are too many.
+    """Create the tags of the periods that have ended, and delete those that exceed the maximum
+    number.
 
-    Raises `InvalidError` for options that fit no period, `DataError` when the store fails.
+    Raises `InvalidError` for options that do not fit a period, and `DataError` if the store fails.
     """
     if options.tag_automatic_creation not in _CLOCKS:
         return []
@@ -79,7 +80,7 @@ class _Maker:
     period: TagPeriod
 
     def run(self) -> list[NamedTag]:
-        """Make what is due."""
+        """Create what is due."""
         newest = self.metadata.latest_snapshot()
         last = max(self._begins(), default=None)
         if newest is None or not self._is_due(newest, last):
@@ -89,13 +90,13 @@ class _Maker:
             snapshot = self.metadata.snapshot(ids[place])
             last = self._period_for(snapshot, last)
             source = TagSource(paths.snapshot_path(snapshot.id), snapshot)
-            with suppress(AlreadyExistsError):  # another writer made it
+            with suppress(AlreadyExistsError):  # another writer created it
                 made.append(create_tag_of(self.metadata, self.period.name_of(last), source))
             ids = ids[place + 1 :]
         return made
 
     def delete_surplus(self) -> None:
-        """Delete the oldest of the tags that were made by periods, beyond those to be kept."""
+        """Delete the oldest automatic tags beyond the number to keep."""
         most = self.options.tag_num_retained_max
         if most is not None:
             begins = sorted(self._begins())
@@ -106,7 +107,7 @@ class _Maker:
         return [begin for begin in found if begin is not None]
 
     def _ids_after(self, last: datetime | None) -> list[int]:
-        """The snapshots that came after that of the newest tag."""
+        """The snapshots after that of the latest tag."""
         ids = self.metadata.snapshot_ids()
         if last is None:
             return ids
@@ -114,7 +115,10 @@ class _Maker:
         return [number for number in ids if number > tagged]
 
     def _first_due(self, ids: Sequence[int], last: datetime | None) -> int:
-        """The place of the first snapshot after the end of the next period; none is the end."""
+        """The index of the first snapshot after the end of the next period.
+
+        The length if there is none.
+        """
         low, high = 0, len(ids)
         while low < high:
             middle = (low + high) // 2
@@ -132,9 +136,10 @@ class _Maker:
         return moment - delay >= last + 2 * self.period.length
 
     def _period_for(self, snapshot: Snapshot, last: datetime | None) -> datetime:
-        """The period that the tag of a snapshot stands for: the one that has just ended."""
+        """The period for the tag of a snapshot: the one that has just ended."""
         if last is not None and self.options.tag_automatic_completion:
-            return last + self.period.length  # one after the other, though nothing came in between
+            # One after the other, even if there was no snapshot in between.
+            return last + self.period.length
         moment = self._moment(snapshot)
         assert moment is not None
         return self.period.last_ended(moment)
@@ -144,14 +149,14 @@ class _Maker:
 
 
 def _by_process_time(snapshot: Snapshot) -> datetime | None:
-    """When a snapshot was made, in the time zone of this machine."""
+    """When a snapshot was created, in the time zone of this machine."""
     return datetime.fromtimestamp(snapshot.time_millis / 1000)
 
 
 def _by_watermark(snapshot: Snapshot) -> datetime | None:
-    """How far the stream had come, in UTC; None where no stream said it.
+    """The watermark of the stream, in UTC. None if no stream has written one.
 
-    The end of a stream is told by the largest number there is, which is no time.
+    The end of a stream is marked by the largest possible number, which is not a time.
     """
     told = snapshot.told_watermark
     return None if told is None or not is_moment(told) else utc(told).replace(tzinfo=None)
@@ -167,7 +172,7 @@ _CLOCKS: dict[str, Callable[[Snapshot], datetime | None]] = {
 
 
 def _tag_batch(metadata: TableMetadata, options: TableOptions) -> None:
-    """Have the tag of the day name the newest snapshot."""
+    """Set the tag of the day to the latest snapshot."""
     newest = metadata.latest_snapshot()
     if newest is None:
         return
@@ -197,12 +202,12 @@ def _forget(metadata: TableMetadata, names: Sequence[str]) -> None:
 def expire_tags(
     table: StoredTable, older_than: Moment | None = None, *, dry_run: bool = False
 ) -> Tags:
-    """Delete tags whose time is over, and those made before `older_than`; gives these.
+    """Delete expired tags, and those created before `older_than`. Returns these tags.
 
-    Writes do the first by themselves, unless 'tag.time-expire-enabled' is false. Time goes by
-    the wall clock of this machine, as it does where tags are made. `dry_run` tells which
-    tags would go. Raises `InvalidError` for what is no time, `DataError` for a torn tag or
-    when the store fails.
+    Writes delete expired tags automatically, unless 'tag.time-expire-enabled' is false. Times are
+    compared with the wall clock of this machine, as when tags are created. `dry_run` reports which
+    tags would be deleted. Raises `InvalidError` for an invalid time, and `DataError` for a damaged
+    tag or if the store fails.
     """
     moment = None if older_than is None else epoch_ms(older_than, table.name, "older_than")
     return forget_over(table.metadata, moment, dry_run=dry_run)
@@ -215,7 +220,7 @@ def forget_over(
     dry_run: bool = False,
     clock_ns: Callable[[], int] = local_clock_ns,
 ) -> Tags:
-    """As `expire_tags`, by the metadata of a table and a clock."""
+    """The same as `expire_tags`, for the metadata of a table and a clock."""
     now = datetime(1970, 1, 1) + timedelta(microseconds=clock_ns() // 1000)
     over = Tags(tag for tag in tags_of(metadata) if _is_over(metadata, tag, now, older_than_ms))
     if not dry_run:
@@ -235,7 +240,10 @@ def _is_over(
 
 
 def _made_ms(metadata: TableMetadata, tag: NamedTag) -> float:
-    """When a tag was made, epoch milliseconds; without a time in it, when its file was written."""
+    """When a tag was created, in epoch milliseconds.
+
+    If the tag does not say, when its file was written.
+    """
     if tag.create_time is not None:
         return tag.create_time.timestamp() * 1000  # of this machine's wall clock, as it was written
     name = paths.tag_path(tag.name)

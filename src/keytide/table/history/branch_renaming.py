@@ -1,8 +1,8 @@
-"""Renaming of a branch: its documents are copied under the new name, and then leave the old one.
+"""Renames a branch: copies its documents to the new name, and then removes them from the old name.
 
-Both names carry one mark while this goes on. Before the new branch is there the old one is as it
-was; from then on the same call finds the two marks and goes on where another stopped. What writers
-commit to the old name meanwhile moves along. Data files and manifests stay where they are.
+During this, both names have the same mark. Before the new branch exists, the old one is unchanged.
+From then on, a repeated call finds the two marks and continues where the previous one stopped.
+Commits to the old name in the meantime are moved too. Data files and manifests stay in place.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from keytide.table.state.stored import StoredTable
 __all__ = ["rename_branch"]
 
 _FIRST = paths.schema_path(0)
-# Each round takes along what has been committed since the one before.
+# Each round copies what has been committed since the previous round.
 _ROUNDS_MAX = 100
 
 
 def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
-    """Give a branch another name, and what writers commit to the old one meanwhile with it."""
+    """Rename a branch, including what writers commit to the old name in the meantime."""
     check_name(table, new_name)
     if name == paths.MAIN_BRANCH:
         raise InvalidError(
@@ -62,14 +62,14 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
 
 @dataclass(frozen=True)
 class _Renaming:
-    """A branch on its way from one name to another."""
+    """A branch that is being renamed."""
 
     table: StoredTable
     old: BranchStore
     new: BranchStore
 
     def is_half_done(self) -> bool:
-        """Whether the new branch is there, and somebody died before the old one was gone."""
+        """Whether the new branch exists, and a process died before the old one was deleted."""
         marks = [self._mark(store) for store in (self.old, self.new)]
         return has_branch(self.new, self.new.branch) and marks[0] == marks[1] != b""
 
@@ -80,9 +80,12 @@ class _Renaming:
     # -- the new name -----------------------------------------------------------------------------
 
     def copy(self) -> None:
-        """Make the new branch; after an error there is none, unless the store did not say so."""
+        """Create the new branch.
+
+        After an error it does not exist, unless the outcome is unknown.
+        """
         mark = begin_work(self.table, self.new)
-        if has_branch(self.new, self.new.branch):  # made since somebody looked
+        if has_branch(self.new, self.new.branch):  # created in the meantime
             self.new.main.discard([paths.unfinished_path(self.new.branch)])
             raise taken(self.table, self.new.branch)
         try:
@@ -103,7 +106,9 @@ class _Renaming:
             raise
 
     def _drop_expired(self, copied: Sequence[str]) -> None:
-        """Forget copies of what went meanwhile: nobody knew then that they need their files."""
+        """Delete copies of what was deleted in the meantime: its files may not have been
+        protected.
+        """
         kept = {paths.snapshot_dir(), paths.tag_dir(), paths.changelog_dir()}
         there = set(self._documents())
         gone = [path for path in copied if path not in there and path.split("/")[0] in kept]
@@ -112,7 +117,7 @@ class _Renaming:
     # -- the old name -----------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Take what came meanwhile along, and delete the old branch."""
+        """Move what was added in the meantime, and delete the old branch."""
         self.old.delete([_FIRST])
         for _ in range(_ROUNDS_MAX):
             documents = self._documents()
@@ -130,7 +135,7 @@ class _Renaming:
         self.new.main.discard([paths.unfinished_path(self.new.branch)])
 
     def _late(self, documents: Sequence[str]) -> list[str]:
-        """Schemas and snapshots that the new branch has to have, in the order to take them in."""
+        """Schemas and snapshots that the new branch still needs, in the order to add them."""
         oldest = self.table.metadata.by(self.new, self.table.name).earliest_snapshot_id() or 0
         schemas = _numbers(documents, paths.schema_dir(), paths.parse_schema_name)
         snapshots = _numbers(documents, paths.snapshot_dir(), paths.parse_snapshot_name)
@@ -159,7 +164,7 @@ class _Renaming:
     # -- both -------------------------------------------------------------------------------------
 
     def _documents(self) -> list[str]:
-        """What the old branch has of its own, by paths within it; the first schema comes first."""
+        """The documents of the old branch, by paths within it. The first schema comes first."""
         folder = f"{paths.branch_dir(self.old.branch)}/"
         mark = paths.unfinished_path(self.old.branch)
         found = [info.path for info in self.old.main.list(folder) if info.path != mark]

@@ -1,12 +1,13 @@
-"""Branches: made of a snapshot, written and read apart, and brought back by a fast-forward.
+"""Branches: created from a snapshot, written and read separately, and brought back by a
+fast-forward.
 
-What makes a branch is its first schema, which is created last, and deleted first. Before that a
-file says that somebody is at work, and stays where one dies. So a branch is there as a whole or not
-at all.
+A branch exists if it has its first schema, which is created last and deleted first. Before that, a
+file says that a process is working on the branch. This file remains if the process dies. So a
+branch exists completely or not at all.
 
-A fast-forward takes the table back to where it and the branch part, and then makes the branch's
-schemas and snapshots its own, one by one: wherever it stops, the table is in a state that it or the
-branch had, and the same call goes on.
+A fast-forward rolls the table back to where it and the branch part. Then it copies the branch's
+schemas and snapshots one by one. Wherever it stops, the table is in a state that it or the branch
+had, and a repeated call continues.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BranchInfo:
-    """A branch: when it was made, and its oldest and newest snapshots, None where it has none."""
+    """A branch: its creation time, and its oldest and latest snapshots, None if it has none."""
 
     name: str
     create_time: datetime
@@ -86,14 +87,14 @@ def _shown(branch: BranchInfo) -> tuple[object, ...]:
 
 
 def branches_of(metadata: TableMetadata) -> Branches:
-    """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
+    """The branches without the main one, by name. Raises `DataError` for damaged metadata."""
     main = main_store(metadata.store)
     found = (_info(BranchStore(main, name), metadata) for name in branch_names(main))
     return Branches(info for info in found if info is not None)
 
 
 def _info(store: BranchStore, table: TableMetadata) -> BranchInfo | None:
-    """None for a branch that somebody deletes meanwhile."""
+    """None for a branch that is deleted in the meantime."""
     metadata = table.by(store, store.branch)
     made = min((info.modified_ms for info in store.list(paths.schema_dir())), default=None)
     if made is None:
@@ -103,7 +104,7 @@ def _info(store: BranchStore, table: TableMetadata) -> BranchInfo | None:
     return BranchInfo(store.branch, utc(made), first, newest)
 
 
-# -- making and deleting ---------------------------------------------------------------------------
+# -- creating and deleting -------------------------------------------------------------------------
 
 
 def create_branch(
@@ -114,16 +115,16 @@ def create_branch(
     *,
     empty: bool = False,
 ) -> StoredTable:
-    """Make a branch of the newest snapshot, of another one or of a tag, or without rows.
+    """Create a branch from the latest snapshot, from another one, from a tag, or without rows.
 
-    A branch has schemas, snapshots and tags of its own, and shares the files with the table;
-    nothing is copied but metadata. A tag comes along with its snapshot. A snapshot of the past
-    comes with the columns that it had. Atomic: of several callers one makes it, and it is
-    there as a whole or not at all.
+    A branch has its own schemas, snapshots and tags, and shares the data files with the table. Only
+    metadata is copied. A tag is copied with its snapshot. A branch from an earlier snapshot has the
+    columns of that snapshot. Atomic: of several callers, one creates the branch, and it exists
+    completely or not at all.
 
-    Raises `AlreadyExistsError` for a name that is taken, `InvalidError` for one that cannot
-    be, `NotFoundError` for a snapshot or tag that is not there, `ConflictError`, with nothing
-    made, when it goes away meanwhile; `DataError` when the store fails.
+    Raises `AlreadyExistsError` for a name that is taken, `InvalidError` for an invalid name,
+    `NotFoundError` for a snapshot or tag that does not exist, `ConflictError`, with nothing
+    created, if it is deleted in the meantime, and `DataError` if the store fails.
     """
     metadata = table.metadata
     check_name(table, name)
@@ -150,7 +151,7 @@ def create_branch(
 def _tag_to_branch(
     table: StoredTable, name: str, snapshot_id: int | None, tag: str | None, *, empty: bool
 ) -> str | None:
-    """What a catalog that makes branches of tags is told to make one of; None for an empty one."""
+    """The tag for a catalog that creates branches from tags. None for an empty branch."""
     if tag is not None:
         table.metadata.stored_tag(tag)
         return tag
@@ -164,14 +165,15 @@ def _tag_to_branch(
 
 @contextmanager
 def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
-    """A block in which nobody else makes this branch; what it leaves without a branch is deleted.
+    """A block in which nobody else creates this branch.
 
-    Raises `AlreadyExistsError` where somebody else does, or did.
+    If it ends without a branch, its files are deleted. Raises `AlreadyExistsError` if another
+    process creates or has created it.
     """
     name, path = store.branch, paths.unfinished_path(store.branch)
     mark = begin_work(table, store)
     try:
-        if has_branch(store, name):  # made since somebody looked
+        if has_branch(store, name):  # created in the meantime
             raise taken(table, name)
         yield mark
     except (KeytideError, KeyboardInterrupt):
@@ -185,9 +187,9 @@ def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
 
 
 def begin_work(table: StoredTable, store: BranchStore) -> bytes:
-    """Say that a branch is being made, by a mark that only this caller knows.
+    """Record that a branch is being created, with a mark that only this caller knows.
 
-    Raises `AlreadyExistsError` where somebody else says so.
+    Raises `AlreadyExistsError` if another process has done so.
     """
     mark = paths.new_uuid().encode()
     if not created(store.main, paths.unfinished_path(store.branch), mark):
@@ -200,7 +202,7 @@ def begin_work(table: StoredTable, store: BranchStore) -> bytes:
 
 @dataclass(frozen=True)
 class _Beginning:
-    """What a branch begins with: its files, and where the snapshot comes from, if it has one."""
+    """The initial state of a branch: its files, and the origin of its snapshot, if it has one."""
 
     schema_id: int
     files: Mapping[str, bytes]
@@ -210,7 +212,7 @@ class _Beginning:
     def of(
         cls, metadata: TableMetadata, snapshot_id: int | None, tag: str | None, *, empty: bool
     ) -> _Beginning:
-        """Raises `NotFoundError` for a snapshot or tag that is not there."""
+        """Raises `NotFoundError` for a snapshot or tag that does not exist."""
         newest_schema = metadata.latest_schema().id
         is_newest = snapshot_id is None and tag is None
         if empty or (is_newest and metadata.latest_snapshot_id() is None):
@@ -247,7 +249,8 @@ def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource
     number = source.snapshot.id
     for hint in paths.Hint:
         store.hint(paths.snapshot_hint_path(hint), paths.encode_hint(number))
-    # Expiry looks at branches when snapshots are gone, and this looks when the branch's is there.
+    # Expiry reads branches after snapshots are deleted. This checks after the branch's snapshot
+    # exists.
     if not source.is_there(metadata):
         raise ConflictError(
             f"table {metadata.name}: snapshot {number} went away while branch {store.branch!r} was "
@@ -256,7 +259,10 @@ def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource
 
 
 def delete_branch(table: StoredTable, name: str) -> None:
-    """Delete a branch, or go on where that stopped. What only it had stays for orphan cleaning."""
+    """Delete a branch, or continue an interrupted deletion.
+
+    Its own files are left for orphan removal.
+    """
     refuse_deletion(table, name)
     keeper = table.metadata.commits.keeper
     if keeper is not None:
@@ -270,8 +276,8 @@ def delete_branch(table: StoredTable, name: str) -> None:
 
 
 def refuse_deletion(table: StoredTable, name: str) -> None:
-    """Raise `NotFoundError` for a branch that is not there, `InvalidError` for one that an option
-    of the table names.
+    """Raise `NotFoundError` for a branch that does not exist, and `InvalidError` for one that a
+    table option names.
     """
     main = main_store(table.store)
     if not main.list_names(paths.branch_dir(name)):
@@ -281,7 +287,10 @@ def refuse_deletion(table: StoredTable, name: str) -> None:
 
 
 def refuse_named(table: StoredTable, name: str, what: str) -> None:
-    """Raise `InvalidError` where an option of the table names a branch that is to be `what`."""
+    """Raise `InvalidError` if a table option names the branch.
+
+    `what` says what was to happen to it.
+    """
     whole = table_name(table)
     options = table.live.metadata.by(main_store(table.store), whole).latest_schema().options
     for key in (keys.BRANCH, keys.SCAN_FALLBACK_BRANCH, keys.SCAN_PRIMARY_BRANCH):
@@ -293,14 +302,14 @@ def refuse_named(table: StoredTable, name: str, what: str) -> None:
 
 
 def _clear(store: BranchStore) -> None:
-    """Delete all of a branch but the file that says that somebody is at work."""
+    """Delete all of a branch except the file that says that a process is working on it."""
     mark = paths.unfinished_path(store.branch)
     files = [info.path for info in store.main.list(paths.branch_dir(store.branch))]
     store.main.delete(path for path in files if path != mark)
 
 
 def check_name(table: StoredTable, name: str) -> None:
-    """Raise `InvalidError` for what a branch cannot be called, `AlreadyExistsError` for `main`."""
+    """Raise `InvalidError` for an invalid branch name, and `AlreadyExistsError` for `main`."""
     whole = table_name(table)
     try:
         paths.branch_dir(name)
@@ -319,7 +328,7 @@ def check_name(table: StoredTable, name: str) -> None:
 
 
 def taken(table: StoredTable, name: str) -> AlreadyExistsError:
-    """What to say where a branch has the name."""
+    """The error for a branch name that is taken."""
     return AlreadyExistsError(
         f"table {table_name(table)} has a branch {name!r}; choose another name, or delete it"
     )
@@ -349,7 +358,7 @@ class FastForwardResult(Record):
 
 
 def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> FastForwardResult:
-    """Make a table what a branch of it is."""
+    """Replace the state of a table with that of a branch."""
     if name == branch_of(table.store):
         raise InvalidError(
             f"table {table.name} cannot be fast-forwarded to itself; name another branch"
@@ -367,11 +376,11 @@ def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> Fas
 
 @dataclass(frozen=True)
 class _Steps:
-    """The way from a table to a branch: back to where they part, and on from there.
+    """The steps from a table to a branch: back to where they part, and forward from there.
 
-    `start` is a snapshot of the branch, and of the table too unless `is_replaced` or there is none
-    of that id. The first `schemas_alike` schemas are the same, and snapshots up to there need no
-    others.
+    `start` is a snapshot of the branch. It is also one of the table, unless `is_replaced` or there
+    is none with that id. The first `schemas_alike` schemas are the same, and the snapshots up to
+    there need no others.
     """
 
     into: TableMetadata
@@ -384,7 +393,7 @@ class _Steps:
 
     @classmethod
     def between(cls, into: TableMetadata, branch: TableMetadata) -> _Steps:
-        """Raises `InvalidError`, `ConflictError` or `UnsupportedError` where there is no way."""
+        """Raises `InvalidError`, `ConflictError` or `UnsupportedError` if this is impossible."""
         theirs = branch.snapshot_ids()
         if not theirs:
             raise InvalidError(
@@ -394,7 +403,7 @@ class _Steps:
         start = _parting(into, branch, ours, theirs)
         own = into.snapshot(start.id) if start.id in ours else None
         is_replaced = own not in (None, start)
-        # What another one takes the place of must be the oldest: snapshots are a line.
+        # A replaced snapshot must be the oldest one, because snapshots form a line.
         if ours and (ours[-1] < start.id or (is_replaced and ours[0] < start.id)):
             raise ConflictError(
                 f"table {into.name}: the snapshot {start.id} with which branch {branch.name} "
@@ -422,12 +431,12 @@ class _Steps:
         return cls(into, branch, start, is_replaced, alike, later, result)
 
     def take(self) -> None:
-        """Go back, then on."""
+        """Go back, then forward."""
         Rollback(self.into, self.start).run()
         if self.is_replaced:
             self.into.store.put(paths.snapshot_path(self.start.id), self._read(self.start.id))
         self._take_schemas()
-        # Tags first: some of them guard what the snapshots name.
+        # Tags first, because some of them protect files that the snapshots reference.
         for tag in self.branch.tag_names():
             path = paths.tag_path(tag)
             self.into.store.put(path, self.branch.store.read(path))
@@ -446,7 +455,8 @@ class _Steps:
         data, path = self._read(number), paths.snapshot_path(number)
         if not self.into.commits.create(self.into.store, number, data):
             self._check_same(path, data)
-        # Expiry of the branch looks at the table when snapshots are gone, and this afterwards.
+        # Expiry of the branch reads the table after snapshots are deleted, and this checks
+        # afterwards.
         if not self.branch.store.exists(path):
             self.into.store.delete([path])
             raise ConflictError(
@@ -455,7 +465,7 @@ class _Steps:
             )
 
     def _copy(self, path: str) -> None:
-        """Make a file of the branch one of the table, if the name is free."""
+        """Copy a file of the branch to the table, if the name is free."""
         data = self.branch.store.read(path)
         if not created(self.into.store, path, data):
             self._check_same(path, data)
@@ -474,7 +484,7 @@ class _Steps:
 def _parting(
     into: TableMetadata, branch: TableMetadata, ours: Sequence[int], theirs: Sequence[int]
 ) -> Snapshot:
-    """The newest snapshot that both have, or the first one of the branch."""
+    """The latest snapshot that both have, or the first one of the branch."""
     for number in reversed(theirs):
         if number in ours and into.snapshot(number) == branch.snapshot(number):
             return branch.snapshot(number)
@@ -482,7 +492,7 @@ def _parting(
 
 
 def _schemas_alike(one: TableMetadata, other: TableMetadata) -> int:
-    """How many schemas are the same, from the first one on."""
+    """How many schemas are the same, starting with the first."""
     numbers = range(min(each.newest_schema().id for each in (one, other)) + 1)
     parted = (number for number in numbers if one.schema(number) != other.schema(number))
     return next(parted, len(numbers))

@@ -1,4 +1,4 @@
-"""Consumers: named readers, whose place in the table keeps snapshots from expiring."""
+"""Consumers: named readers, whose position in the table protects snapshots from expiry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NamedConsumer:
-    """A named reader: the snapshot that it goes on with, and when it last kept its place."""
+    """A named consumer: the next snapshot that it will read, and when it last stored its
+    position.
+    """
 
     name: str
     next_snapshot: int
@@ -33,7 +35,7 @@ class NamedConsumer:
 
 
 def consumers_of(metadata: TableMetadata) -> list[NamedConsumer]:
-    """The consumers by name. Raises `DataError` for a torn one."""
+    """The consumers by name. Raises `DataError` for a damaged one."""
     found = []
     for name, time_ms in sorted(_times_ms(metadata).items()):
         path = paths.consumer_path(name)
@@ -51,11 +53,11 @@ def consumers_of(metadata: TableMetadata) -> list[NamedConsumer]:
 def reset_consumer(
     table: StoredTable, name: str, next_snapshot: int | None = None
 ) -> NamedConsumer | None:
-    """Have a consumer go on at another snapshot, or forget it, which is what None means.
+    """Let a consumer continue at another snapshot, or delete the consumer (None).
 
-    A reader that runs at this moment keeps its own place again. Raises `NotFoundError` for an
-    unknown consumer or a snapshot that is not there any more, `InvalidError` for one to come,
-    `DataError` when the store fails.
+    A consumer that is running stores its own position again. Raises `NotFoundError` for an unknown
+    consumer or a snapshot that no longer exists, `InvalidError` for a future snapshot, and
+    `DataError` if the store fails.
     """
     metadata = table.metadata
     path = paths.consumer_path(name)
@@ -83,10 +85,10 @@ def reset_consumer(
 def clear_consumers(
     table: StoredTable, including: str | None = None, excluding: str | None = None
 ) -> list[str]:
-    """Forget consumers: all of them, or those whose names match one regular expression and not
-    the other one, in whole. Gives their names.
+    """Delete consumers: all of them, or those whose full names match `including` and not
+    `excluding`, which are regular expressions. Returns their names.
 
-    Raises `InvalidError` for what is no regular expression, `DataError` when the store fails.
+    Raises `InvalidError` for an invalid regular expression, and `DataError` if the store fails.
     """
     metadata = table.metadata
     wanted, unwanted = (
@@ -104,10 +106,10 @@ def clear_consumers(
 
 
 def expire_consumers(table: StoredTable, older_than: Moment) -> list[str]:
-    """Forget consumers that have not kept their place since a time; gives their names.
+    """Delete consumers that have not stored their position since a time. Returns their names.
 
-    Whenever snapshots expire this is done as the option 'consumer.expiration-time' says.
-    Raises `InvalidError` for what is no time, `DataError` when the store fails.
+    This also happens whenever snapshots expire, according to the option 'consumer.expiration-time'.
+    Raises `InvalidError` for an invalid time, and `DataError` if the store fails.
     """
     before_ms = epoch_ms(older_than, table.name, "older_than")
     times_ms = _times_ms(table.metadata)
@@ -117,7 +119,7 @@ def expire_consumers(table: StoredTable, older_than: Moment) -> list[str]:
 
 
 def _times_ms(metadata: TableMetadata) -> dict[str, int]:
-    """When each consumer last kept its place."""
+    """When each consumer last stored its position."""
     infos = metadata.store.list(paths.consumer_dir())
     times = {paths.parse_consumer_name(info.path.rpartition("/")[2]): info.modified_ms
              for info in infos}  # fmt: skip

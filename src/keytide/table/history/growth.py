@@ -1,4 +1,4 @@
-"""How a table came to be as large as it is: what each commit added, took away and wrote again."""
+"""How a table grew: what each commit added, removed and rewrote."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Step", "growth_of"]
 
 @dataclass(frozen=True)
 class Step:
-    """A snapshot: the files that it has, with their bytes, and the bytes that its commit wrote.
+    """A snapshot: its files with their size in bytes, and the bytes that its commit wrote.
 
-    `bytes_appended` are those of rows that came in, `bytes_written` also those of rows that were
-    written again by compactions and overwrites.
+    `bytes_appended` are those of new rows. `bytes_written` also include rows that compactions and
+    overwrites wrote again.
     """
 
     snapshot: Snapshot
@@ -29,12 +29,12 @@ class Step:
 
 
 def growth_of(table: StoredTable) -> Iterator[Step]:
-    """The snapshots that are there, oldest first. Raises `DataError` for torn metadata."""
+    """The existing snapshots, oldest first. Raises `DataError` for damaged metadata."""
     metadata, files, size = table.metadata, 0, 0
     for snapshot in metadata.snapshots():
         changes = metadata.entries(metadata.delta_manifests(snapshot))
         if not files:
-            # Of the oldest one only the sum is known; what it wrote is what it says.
+            # For the oldest one, only the total is known. What it wrote is what its manifests say.
             live = table.live_files(snapshot).entries
             files, size = len(live), sum(entry.file.file_size for entry in live)
         else:

@@ -1,9 +1,9 @@
-"""Tags that guard what a restore has brought back.
+"""Tags that protect what a restore has brought back.
 
-The snapshots of a table are a line, and expiry takes a file that one of them dropped to be gone for
-all that follow. A restore breaks this: files that were dropped come back. So the snapshot that they
-come from has a tag, which keeps them, until every snapshot from before the restore has expired;
-from there on the rest is a line again. Other engines obey tags as well.
+The snapshots of a table form a line, and expiry assumes that a file that one of them dropped is in
+no later one. A restore breaks this rule, because dropped files come back. So the snapshot that they
+come from has a tag, which protects them, until every snapshot from before the restore has expired.
+After that, the rule holds for the rest again. Other engines respect tags too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _AFTER = re.compile(r"restored-\d+-by-(\d+)")
 
 
 def guard_of(snapshot: Snapshot, mark: str) -> str:
-    """The name of the tag while a restore is under way, whose author is `restorer(mark)`."""
+    """The name of the tag during a restore, whose author is `restorer(mark)`."""
     return f"restoring-{snapshot.id}-{mark}"
 
 
 def settled_guard(snapshot: Snapshot, restored_by: int) -> str:
-    """Its name once the restore is a snapshot."""
+    """Its name when the restore is a snapshot."""
     return f"restored-{snapshot.id}-by-{restored_by}"
 
 
@@ -36,17 +36,17 @@ def restorer(mark: str) -> str:
 
 
 def is_guard(name: str) -> bool:
-    """Whether a tag has the name of a guard."""
+    """Whether the name is that of a protecting tag."""
     return bool(_BEFORE.fullmatch(name) or _AFTER.fullmatch(name))
 
 
 def is_over(metadata: TableMetadata, name: str) -> bool:
-    """Whether nothing has to be guarded any more; never of a restore that may be under way."""
+    """Whether the tag is no longer needed. Never true for a restore that may be running."""
     return _AFTER.fullmatch(name) is not None and not _is_needed(metadata, name)
 
 
 def refuse_needed(metadata: TableMetadata, name: str) -> None:
-    """Raise `InvalidError` for a tag that guards something still."""
+    """Raise `InvalidError` for a tag that is still needed."""
     if is_guard(name) and _is_needed(metadata, name):
         raise InvalidError(
             f"table {metadata.name}: tag {name!r} guards files that a restore brought back, until "
@@ -56,7 +56,7 @@ def refuse_needed(metadata: TableMetadata, name: str) -> None:
 
 
 def _is_needed(metadata: TableMetadata, name: str) -> bool:
-    """Whether there are snapshots from before the restore, and that is part of the table."""
+    """Whether there are snapshots from before the restore, and the restore is part of the table."""
     ids = metadata.snapshot_ids()
     settled, before = _AFTER.fullmatch(name), _BEFORE.fullmatch(name)
     if settled is not None:

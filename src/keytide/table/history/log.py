@@ -1,6 +1,6 @@
-"""What was done to a table, commit by commit, as people ask for it.
+"""The history of a table: what each commit did.
 
-All is told from snapshots and manifests; no data is read.
+Everything comes from snapshots and manifests. No data is read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class HistoryEntry(Record):
     """One commit.
 
     `operation` is 'write', 'delete', 'update', 'merge', 'overwrite', 'truncate', 'restore',
-    'compaction' and the like. Of the files that it added, `rows_written` counts the rows and
-    `rows_deleted` the tombstones, and the rows of files that went; a row that a deletion vector
-    marks is in neither. How many of the rows written were new and how many took the place of
-    others is not stored: `Table.changes(snapshot_id - 1, snapshot_id)` reads it.
+    'compaction' or similar. `rows_written` is the number of rows in added files, and `rows_deleted`
+    the number of their tombstones plus the rows of removed files. Rows that a deletion vector marks
+    are in neither. How many rows were new and how many replaced others is not stored: read it with
+    `Table.changes(snapshot_id - 1, snapshot_id)`.
     """
 
     snapshot_id: int
@@ -43,7 +43,7 @@ class HistoryEntry(Record):
     rows_written: int
     rows_deleted: int
     rows_stored: int
-    """All rows of the snapshot with their versions and tombstones."""
+    """All rows of the snapshot, including older versions and tombstones."""
     files_added: int
     files_removed: int
     bytes_added: int
@@ -52,7 +52,7 @@ class HistoryEntry(Record):
 
 
 class History(list[HistoryEntry]):
-    """Commits, the newest first, which a notebook shows as a table, and `print` as lines."""
+    """Commits, latest first. A notebook shows them as a table, and `print` as lines."""
 
     def __repr__(self) -> str:
         return "\n".join(map(_line, self)) or "no commit yet"
@@ -63,25 +63,28 @@ class History(list[HistoryEntry]):
 
 
 def history_of(metadata: TableMetadata, limit: int | None = None) -> History:
-    """The commits of the snapshots that are there, the newest first, as many as `limit` at most.
+    """The commits of the existing snapshots, latest first, at most `limit`.
 
-    Raises `DataError` for torn metadata.
+    Raises `DataError` for damaged metadata.
     """
     return History(islice(entries_of(metadata), limit))
 
 
 def entries_of(metadata: TableMetadata) -> Iterator[HistoryEntry]:
-    """The same one by one, so that who stops reads no further. Raises as `history_of`."""
+    """The same one by one, so that a caller that stops reads no further.
+
+    Raises like `history_of`.
+    """
     for number in reversed(metadata.snapshot_ids()):
-        with suppress(NotFoundError):  # it expired meanwhile
+        with suppress(NotFoundError):  # expired in the meantime
             snapshot = metadata.snapshot(number)
             yield _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
 
 
 def entries_before(metadata: TableMetadata, before: int, count: int) -> History:
-    """The commits of as many ids as `count` below one, the newest first; no other one is read.
+    """The commits of the `count` ids below `before`, latest first. No others are read.
 
-    Those that have expired are left out. Raises `DataError` for torn metadata.
+    Expired ones are left out. Raises `DataError` for damaged metadata.
     """
     oldest = metadata.earliest_snapshot_id()
     if oldest is None:
@@ -98,7 +101,7 @@ def _entry_if_there(metadata: TableMetadata, snapshot_id: int) -> HistoryEntry |
     except NotFoundError:
         return None
     except DataError as error:
-        if is_gone(error):  # it expired meanwhile
+        if is_gone(error):  # expired in the meantime
             return None
         raise
 

@@ -1,14 +1,14 @@
-"""Rollback: a table becomes what it was at a snapshot, and all that came later is gone.
+"""Rollback: returns a table to its state at a snapshot, and deletes everything that came later.
 
-Snapshots are deleted one by one from the newest down, so that wherever this stops the newest one
-left is a state that the table once had, and the same call goes on from there. Only once all of them
-are gone do later tags go. Files stay: readers may be at work on them, and orphan cleaning finds
-them.
+Snapshots are deleted one by one, latest first. So wherever this stops, the latest remaining
+snapshot is a state that the table once had, and a repeated call continues from there. Later tags
+are deleted only after all of them are gone. Data files stay: readers may be using them, and orphan
+removal finds them.
 
-What others commit meanwhile is rolled back as well, as if it had come before: the lowest of the
-later snapshots goes last, when no other is left. A writer that began before, and commits on top
-of a snapshot that is gone by then, finds that out itself and commits anew (`table.commit.publish`);
-what other engines leave beyond a gap is deleted.
+Commits of others in the meantime are rolled back as well, as if they had come before: the lowest of
+the later snapshots is deleted last, when no other is left. A writer that began before, and commits
+on top of a deleted snapshot, detects that itself and commits again (`table.commit.publish`).
+Snapshots that other engines leave after a gap are deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "warn_of_consumers",
 ]
 
-# Each round takes whatever has been committed since the one before.
+# Each round deletes what has been committed since the previous round.
 _ROUNDS_MAX = 100
 
 
@@ -65,7 +65,7 @@ def roll_back(
     *,
     dry_run: bool = False,
 ) -> RollbackResult:
-    """Roll a table back to one place, as `rollback_to` says."""
+    """Roll a table back, see `rollback_to`."""
     newest = metadata.latest_snapshot()
     if newest is None:
         raise NotFoundError(f"table {metadata.name} has no snapshots, so it has no earlier state")
@@ -91,7 +91,7 @@ def roll_back(
 
 
 def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None:
-    """Say which named readers were told of what is gone."""
+    """Warn about consumers that have already read deleted snapshots."""
     if consumers:
         warn_caller(
             f"table {metadata.name}: it was rolled back behind what {', '.join(consumers)} had "
@@ -99,7 +99,7 @@ def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None
         )
 
 
-# -- where to --------------------------------------------------------------------------------------
+# -- target ----------------------------------------------------------------------------------------
 
 
 def _target(
@@ -118,7 +118,7 @@ def _target(
 
 
 def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
-    """The newest snapshot whose watermark is this one or an earlier one."""
+    """The latest snapshot with this watermark or an earlier one."""
     known = [(told, each) for each in metadata.snapshots()
              if (told := each.told_watermark) is not None]  # fmt: skip
     for told, snapshot in reversed(known):
@@ -132,9 +132,9 @@ def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
 
 
 def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
-    """The snapshot of an id, also where a tag alone keeps it.
+    """The snapshot with that id, even if only a tag keeps it.
 
-    Raises `NotFoundError` naming the oldest one that is there.
+    Raises `NotFoundError`, which names the oldest existing snapshot.
     """
     try:
         return metadata.snapshot(snapshot_id)
@@ -148,7 +148,7 @@ def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
 
 
 def _kept(metadata: TableMetadata) -> str:
-    """Which snapshots there are."""
+    """Which snapshots exist."""
     tagged = sorted({tag.snapshot.id for tag in metadata.tags().values()})
     tags = f"tags keep {', '.join(map(str, tagged)) or 'no others'}"
     ids = metadata.snapshot_ids()
@@ -179,22 +179,22 @@ def _lists(snapshot: Snapshot) -> tuple[str, str]:
     return snapshot.base_manifest_list, snapshot.delta_manifest_list
 
 
-# -- what comes later ------------------------------------------------------------------------------
+# -- later snapshots -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """Takes away what is later than `target`, which is a snapshot of the table or was one."""
+    """Deletes everything later than `target`, which is or was a snapshot of the table."""
 
     metadata: TableMetadata
     target: Snapshot
 
     def later_snapshots(self) -> list[int]:
-        """Their ids, ascending."""
+        """The ids of later snapshots, ascending."""
         return [number for number in self.metadata.snapshot_ids() if number > self.target.id]
 
     def later_changelogs(self) -> list[int]:
-        """The ids of changelogs that have outlived their snapshots."""
+        """The ids of later changelogs that have outlived their snapshots."""
         names = self.metadata.store.list_names(paths.changelog_dir())
         numbers = map(paths.parse_changelog_name, names)
         return sorted(number for number in numbers if number and number > self.target.id)
@@ -205,7 +205,7 @@ class Rollback:
         return [name for name, tag in tags if tag.snapshot.id > self.target.id]
 
     def consumers_ahead(self) -> list[str]:
-        """The names of readers that have been told of a later snapshot."""
+        """The names of consumers that have read a later snapshot."""
         store, found = self.metadata.store, []
         for name in store.list_names(paths.consumer_dir()):
             consumer = paths.parse_consumer_name(name)
@@ -216,13 +216,13 @@ class Rollback:
         return found
 
     def keeping_tag(self) -> str | None:
-        """A tag of the target, where that has expired as a snapshot."""
+        """A tag of the target, if its snapshot has expired."""
         if self.metadata.has_snapshot(self.target.id):
             return None
         tags = self.metadata.tags().items()
         return next((name for name, tag in tags if tag.snapshot == self.target), None)
 
-    # -- doing ------------------------------------------------------------------------------------
+    # -- execution ------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Delete what is later."""
@@ -234,13 +234,16 @@ class Rollback:
             self.metadata.store.delete([paths.tag_path(name)])
 
     def _keep_target(self) -> None:
-        """Have the snapshot where it belongs, though it may have expired and be kept by a tag."""
+        """Ensure that the target snapshot exists. It may have expired and be kept only by a tag."""
         if self._is_back():
             earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
             self.metadata.store.hint(earliest, paths.encode_hint(self.target.id))
 
     def _is_back(self) -> bool:
-        """Put the snapshot back, if it is not there. Of a table without any it is a commit."""
+        """Restore the snapshot if it does not exist.
+
+        In a table without snapshots, this is a commit.
+        """
         if self.metadata.latest_snapshot_id() is None:
             return self.metadata.create(self.target)
         path = paths.snapshot_path(self.target.id)
@@ -249,8 +252,8 @@ class Rollback:
     def _delete_snapshots(self) -> None:
         later = self.later_snapshots()
         if later:
-            # Who goes by a hint goes on from there as far as snapshots follow each other: to the
-            # newest of them, until it is gone. Expiry goes by it too, see there.
+            # Readers that use a hint continue from there as long as snapshots follow each other: to
+            # the latest of them, until it is deleted. Expiry uses it too, see there.
             is_next = later[0] == self.target.id + 1
             self.metadata.hint_latest(self.target.id if is_next else later[0])
         for _ in range(_ROUNDS_MAX):
@@ -265,10 +268,10 @@ class Rollback:
         )
 
     def _delete_last(self, later: Sequence[int]) -> None:
-        # If expiry took the target away meanwhile, there is nothing to go back to.
+        # If expiry has removed the target in the meantime, there is nothing to go back to.
         self.metadata.snapshot(self.target.id)
         self.metadata.remove(later)
-        # From here on writers begin with the target, and their snapshots follow it without a gap.
+        # From here on, writers start from the target, and their snapshots follow it without a gap.
         follows = itertools.count(self.target.id + 1)
         parted = [number for number in self.later_snapshots() if number != next(follows)]
         self.metadata.remove(parted)

@@ -1,8 +1,8 @@
-"""Tags: names of snapshots, which keep the files of these alive.
+"""Tags: names of snapshots, which keep their files alive.
 
-A tag is one file with a copy of its snapshot; to create that file is to make the tag. Whoever makes
-one looks afterwards whether the snapshot is still there; expiry deletes the file of a snapshot
-first, and looks afterwards which tags there are. So one of the two sees the other.
+A tag is one file with a copy of its snapshot, and creating that file creates the tag. The creator
+checks afterwards whether the snapshot still exists. Expiry deletes the file of a snapshot first,
+and reads the tags afterwards. So one of the two sees the other.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ __all__ = [
     "tags_of",
 ]
 
-# Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
+# File names have at most 255 bytes, and some systems append a suffix.
 _NAME_BYTES_MAX = 240
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
 class NamedTag:
-    """A tag: its name, its snapshot, and how long it is to stay, `None` for ever."""
+    """A tag: its name, its snapshot, and its retention, `None` for forever."""
 
     name: str
     snapshot: Snapshot
     create_time: datetime | None = None
-    """The wall clock of whoever made it. None for a tag that stays for ever."""
+    """The wall-clock time of its creator. None for a tag that is kept forever."""
     time_retained: timedelta | None = None
 
     @classmethod
     def of(cls, name: str, tag: Tag) -> NamedTag:
-        """A tag as it is stored, with its name."""
+        """A stored tag, with its name."""
         created_ns, retained_ns = tag.create_time_ns, tag.time_retained_ns
         return cls(
             name,
@@ -102,12 +102,18 @@ def _shown(tag: NamedTag) -> tuple[object, ...]:
 
 
 def local_clock_ns() -> int:
-    """The wall clock of this machine, as if it were in UTC: what the format stores of a tag."""
+    """The wall clock of this machine, as if it were in UTC.
+
+    This is what the format stores in a tag.
+    """
     return time.time_ns() + time.localtime().tm_gmtoff * 1_000_000_000
 
 
 def tags_of(metadata: TableMetadata) -> Tags:
-    """The tags by the ids of their snapshots, then by name. Raises `DataError` for a torn one."""
+    """The tags by the ids of their snapshots, then by name.
+
+    Raises `DataError` for a damaged one.
+    """
     found = [NamedTag.of(name, tag) for name, tag in metadata.tags().items()]
     return Tags(sorted(found, key=lambda tag: (tag.snapshot_id, tag.name)))
 
@@ -118,16 +124,17 @@ def create_tag(
     snapshot_id: int | None = None,
     time_retained: str | timedelta | None = None,
 ) -> NamedTag:
-    """Name a snapshot, the newest by default; atomic: of several callers one makes the tag.
+    """Create a tag for a snapshot, by default the latest.
 
-    A tag keeps its snapshot readable when the snapshot expires. It stays for `time_retained`,
-    such as '7 d', counted from now, or 'forever'; left out, as 'tag.default-time-retained'
-    says, which is for ever unless it is set. It is above 0, and at most 292 years.
+    Atomic: of several callers, one creates it. A tag keeps its snapshot readable when the snapshot
+    expires. The tag is kept for `time_retained`, such as '7 d', counted from now, or 'forever'.
+    Default: the option 'tag.default-time-retained', which is forever unless it is set. The time
+    must be above 0 and at most 292 years.
 
-    Raises `NotFoundError` for a snapshot that is not there, or not any more, naming those that
-    are; `AlreadyExistsError` for a name that is taken; `InvalidError` for one that a tag cannot
-    have, and for a time that is none; `ConflictError`, with nothing made, when the snapshot
-    goes away meanwhile; `DataError` when the store fails.
+    Raises `NotFoundError` for a snapshot that does not exist (any more), with a list of those that
+    exist. Raises `AlreadyExistsError` for a name that is taken, `InvalidError` for an invalid name
+    or time, `ConflictError`, with nothing created, if the snapshot is deleted in the meantime, and
+    `DataError` if the store fails.
     """
     _check_name(table.metadata, name)
     seen = pinned(table.metadata)
@@ -144,7 +151,7 @@ def create_tag_of(
     *,
     clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
-    """As `create_tag`, of a snapshot that was looked up, under any name that a file can have."""
+    """The same as `create_tag`, for a snapshot that was found before, with any valid file name."""
     return _create(metadata, name, source, _retained_ns(metadata, time_retained), clock_ns)
 
 
@@ -170,10 +177,10 @@ def replace_tag(
     snapshot_id: int | None = None,
     time_retained: str | timedelta | None = None,
 ) -> NamedTag:
-    """Have a tag name another snapshot, the newest by default, in one step.
+    """Set a tag to another snapshot, by default the latest, in one step.
 
-    The time that it stays begins anew, see `create_tag`. Raises `NotFoundError` for an unknown
-    tag too, and as `create_tag`.
+    The retention time starts again, see `create_tag`. Raises `NotFoundError` for an unknown tag
+    too, and the errors of `create_tag`.
     """
     metadata = table.metadata
     metadata.stored_tag(name)
@@ -189,7 +196,7 @@ def replace_tag_by(
     *,
     clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
-    """As `replace_tag`, by a snapshot that was looked up."""
+    """The same as `replace_tag`, for a snapshot that was found before."""
     old = metadata.stored_tag(name)
     tag = _tag(source.snapshot, _retained_ns(metadata, time_retained), clock_ns)
     metadata.replace_tag(name, tag)
@@ -200,11 +207,11 @@ def replace_tag_by(
 
 
 def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
-    """Give a tag another name.
+    """Rename a tag.
 
-    Both names are there for a moment; after a stop in between, the same call goes on. Raises
-    `NotFoundError` for an unknown tag, `AlreadyExistsError` and `InvalidError` for a new name
-    that is taken or cannot be, `DataError` when the store fails.
+    Both names exist for a moment. After an interruption in between, a repeated call continues.
+    Raises `NotFoundError` for an unknown tag, `AlreadyExistsError` or `InvalidError` for a new name
+    that is taken or invalid, and `DataError` if the store fails.
     """
     metadata = table.metadata
     tag = metadata.stored_tag(name)
@@ -212,7 +219,7 @@ def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
     if name == new_name:
         raise AlreadyExistsError(f"table {metadata.name}: tag {name!r} has this name already")
     _check_name(metadata, new_name)
-    # The new name first: a stop in between leaves both, and the same call once more goes on.
+    # The new name first: after an interruption, both exist, and a repeated call continues.
     if not metadata.create_tag(new_name, tag) and metadata.stored_tag(new_name) != tag:
         raise _taken(metadata, new_name)
     metadata.delete_tag(name)
@@ -220,24 +227,24 @@ def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
 
 
 def delete_tag(table: StoredTable, name: str) -> None:
-    """Forget a tag; its snapshot can be read by its id for as long as it is there itself.
+    """Delete a tag. Its snapshot can be read by its id as long as it exists itself.
 
-    Raises `NotFoundError` naming the tags there are, `DataError` when the store fails.
+    Raises `NotFoundError`, which lists the existing tags, and `DataError` if the store fails.
     """
     forget_tag(table.metadata, name)
 
 
 def forget_tag(metadata: TableMetadata, name: str) -> None:
-    """As `delete_tag`, by the metadata of a table."""
+    """The same as `delete_tag`, for the metadata of a table."""
     metadata.stored_tag(name)
     refuse_needed(metadata, name)
     metadata.delete_tag(name)
 
 
 def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
-    """The first snapshot made at or after a time, of those that are there or have a tag.
+    """The first snapshot created at or after a time, among existing snapshots and tags.
 
-    Raises `NotFoundError` where the newest one is older.
+    Raises `NotFoundError` if the latest one is older.
     """
     ids = metadata.snapshot_ids()
     low, high = 0, len(ids)
@@ -262,9 +269,9 @@ def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
 
 
 def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> Snapshot:
-    """The first snapshot with a watermark or a later one, of those that are there or have a tag.
+    """The first snapshot with this watermark or a later one, among existing snapshots and tags.
 
-    Raises `NotFoundError` where there is none.
+    Raises `NotFoundError` if there is none.
     """
     tagged = [tag.snapshot for tag in metadata.tags().values()]
     known = [(told, each) for each in (*metadata.snapshots(), *tagged)
@@ -280,18 +287,18 @@ def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> S
     return min(found, key=lambda snapshot: snapshot.id)
 
 
-# -- making one ------------------------------------------------------------------------------------
+# -- creating a tag --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TagSource:
-    """The file that a tag is a copy of: that of the snapshot, or of another tag of it."""
+    """The file that a tag is copied from: that of the snapshot, or of another tag of it."""
 
     path: str
     snapshot: Snapshot
 
     def is_there(self, metadata: TableMetadata) -> bool:
-        """Whether the file still holds this snapshot."""
+        """Whether the file still contains this snapshot."""
         try:
             data = metadata.store.read(self.path)
         except DataError as error:
@@ -301,7 +308,7 @@ class TagSource:
         return Snapshot.from_json(data, metadata.store.uri_of(self.path)) == self.snapshot
 
     def gone(self, metadata: TableMetadata, name: str) -> ConflictError:
-        """What to say where it is not."""
+        """The error to raise if it does not."""
         return ConflictError(
             f"table {metadata.name}: snapshot {self.snapshot.id} expired or was rolled back while "
             f"tag {name!r} was made of it, so it has no such tag; {_what_is_there(metadata)}"
@@ -309,9 +316,9 @@ class TagSource:
 
 
 def source_of(metadata: TableMetadata, snapshot_id: int | None) -> TagSource:
-    """A snapshot, the newest by default, where it can be copied from.
+    """The file of a snapshot, by default the latest, from which it can be copied.
 
-    Raises `NotFoundError` naming those there are.
+    Raises `NotFoundError`, which lists the existing snapshots.
     """
     if snapshot_id is None:
         newest = metadata.latest_snapshot()
@@ -343,7 +350,8 @@ def _what_is_there(metadata: TableMetadata) -> str:
 
 
 def _tag(snapshot: Snapshot, retained_ns: int | None, clock_ns: Callable[[], int]) -> Tag:
-    # One without an end is a plain copy of the snapshot: Paimon before 0.8 reads no other members.
+    # A tag without an end is a plain copy of the snapshot: Paimon before 0.8 reads no other
+    # members.
     return Tag(snapshot=snapshot) if retained_ns is None else Tag(
         snapshot=snapshot, create_time_ns=clock_ns(), time_retained_ns=retained_ns
     )  # fmt: skip
@@ -352,7 +360,7 @@ def _tag(snapshot: Snapshot, retained_ns: int | None, clock_ns: Callable[[], int
 def _taken(metadata: TableMetadata, name: str) -> AlreadyExistsError:
     try:
         of = f" of snapshot {metadata.stored_tag(name).snapshot.id}"
-    except (NotFoundError, DataError):  # it is gone again, or torn
+    except (NotFoundError, DataError):  # it is gone again, or damaged
         of = ""
     return AlreadyExistsError(
         f"table {metadata.name} has a tag {name!r}{of}; choose another name, or replace or delete "
@@ -361,7 +369,7 @@ def _taken(metadata: TableMetadata, name: str) -> AlreadyExistsError:
 
 
 def _check_name(metadata: TableMetadata, name: str) -> None:
-    """Raise `InvalidError` for a name that no file can have, or that means something else."""
+    """Raise `InvalidError` for a name that no file can have, or that has another meaning."""
     table = metadata.name
     try:
         paths.tag_path(name)
@@ -385,7 +393,7 @@ def _check_name(metadata: TableMetadata, name: str) -> None:
 
 
 def _retained_ns(metadata: TableMetadata, given: str | timedelta | None) -> int | None:
-    """How long a tag stays; as the table says where its maker does not, None for ever."""
+    """How long a tag is kept. By default, as the table's options say. None for forever."""
     if given is None:
         options = TableOptions.parse(metadata.latest_schema().options)
         given_ms = options.tag_default_time_retained_ms
@@ -396,5 +404,5 @@ def _retained_ns(metadata: TableMetadata, given: str | timedelta | None) -> int 
 
 
 def _span(nanoseconds: int) -> timedelta:
-    """As much of it as a timedelta holds: other engines keep more."""
+    """As much of it as a timedelta can hold: other engines store longer times."""
     return timedelta(microseconds=min(nanoseconds // 1000, timedelta.max // _MICROSECOND))

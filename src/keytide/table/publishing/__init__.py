@@ -1,1 +1,1 @@
-"""Publishing: a snapshot as others read it, over the same data files."""
+"""Publishing: makes a snapshot readable in other formats, over the same data files."""

@@ -1,4 +1,4 @@
-"""What there is to publish of a snapshot: plain files, and the rows of each that are dead."""
+"""What there is to publish of a snapshot: plain files, and the dead rows of each."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Content", "content_of"]
 
 @dataclass(frozen=True)
 class Content:
-    """A snapshot as plain files, whose rows but the dead ones are what readers are shown.
+    """A snapshot as plain files. Readers see all of their rows except the dead ones.
 
-    `files` are told by their names, which are unique.
+    `files` are identified by their names, which are unique.
     """
 
     state: TableState
@@ -31,22 +31,22 @@ class Content:
 
     @property
     def view(self) -> TableView:
-        """The table at the schema that the snapshot has."""
+        """The table at the schema of the snapshot."""
         return self.state.view
 
     @cached_property
     def dead(self) -> frozenset[str]:
-        """The names of files of which some rows are dead."""
+        """The names of files with dead rows."""
         marked = (place for file in self.state.vector_files for place in file.ranges or ())
         return frozenset(place.data_file_name for place in marked if place.cardinality != 0)
 
     @property
     def marked(self) -> dict[str, ManifestEntry]:
-        """Those files."""
+        """The files with dead rows."""
         return {name: entry for name, entry in self.files.items() if name in self.dead}
 
     def path(self, name: str) -> str:
-        """Where a file lies in the table."""
+        """The path of a file in the table."""
         return self.view.file_path(self.files[name])
 
     @property
@@ -57,10 +57,9 @@ class Content:
 
 
 def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
-    """What there is to publish of a snapshot, or the reason why nothing is.
+    """What there is to publish of a snapshot, or the reason why nothing can be published.
 
-    Its columns are those of its time, as for readers who travel to it. Raises `DataError` as reads
-    do.
+    Its columns are those of its time, as in time travel. Raises `DataError` like other reads.
     """
     state = table.state(table.metadata.schema(snapshot.schema_id), snapshot)
     files = _files(state)
@@ -71,10 +70,11 @@ def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
 
 
 def _files(state: TableState) -> list[ManifestEntry] | str:
-    """The files that a read of the whole snapshot takes one by one, or why it takes some together.
+    """The files, if a read of the whole snapshot reads each one separately.
 
-    Of tables that keep no versions it takes all of them so; what their plan would cost grows with
-    the table, and what a publication should cost with the commit.
+    Otherwise the reason why not. In tables that store no versions, these are all files. Planning a
+    read would cost in proportion to the table, but a publication must cost in proportion to the
+    commit.
     """
     if not state.view.kind.keeps_versions:
         return [entry for entry in state.live.files if entry.bucket >= 0]
@@ -84,7 +84,7 @@ def _files(state: TableState) -> list[ManifestEntry] | str:
 
 
 def _why_merged(buckets: Iterable[BucketPlan], view: TableView) -> str | None:
-    """Why a reader would have more to do than to leave out dead rows; None where not."""
+    """Why a reader must do more than leave out dead rows. None if it need not."""
     for bucket in buckets:
         for section in bucket.sections:
             if section.needs_merge:

@@ -1,8 +1,9 @@
-"""Tables as Delta Lake.
+"""Publishes tables as Delta Lake.
 
-`_delta_log/` names data files of the table, and deletion vectors in files of its own. The table has
-no partition columns there: readers that take them from the names of folders would read the
-format's spellings. Statistics prune partitions as well, for they are exact of such columns.
+`_delta_log/` references data files of the table, and its own files with deletion vectors. The
+published table has no partition columns: readers that take their values from folder names would
+read the spellings of the format. Statistics prune partitions equally well, because they are exact
+for partition columns.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ from keytide.types import AtomicType
 __all__ = ["DeltaForm"]
 
 _ENGINE = "keytide"
-# No writer knows this feature, so none adds files, or takes those for garbage that the log does not
-# name; readers do not ask.
+# No writer knows this feature, so none adds files, or deletes files that the log does not reference
+# as garbage. Readers do not check it.
 _WRITTEN_BY_KEYTIDE_ALONE = "keytide"
-# Vectors that are as short together lie in the log itself, which spares a file.
+# If the vectors have at most this size in total, they are stored in the log, which saves a file.
 _INLINE_BYTES_MAX = 16 << 10
-# What libraries that join paths and URLs leave as it is.
+# Characters that libraries do not change when they join paths and URLs.
 _UNQUOTED = "/=!$&'()*+,;:@"
 
 
@@ -69,8 +70,8 @@ class DeltaForm:
 
     def why_not(self, content: Content) -> str | None:
         """See `Form`."""
-        # Polars looks for the vector of a file under its name as a URL spells it, and shows dead
-        # rows where that is another one.
+        # Polars looks up the vector of a file under its name as spelled in a URL, and shows dead
+        # rows if the name differs.
         places = {(entry.partition, entry.bucket): name for name, entry in content.marked.items()}
         for name in places.values():
             path = content.path(name)
@@ -87,7 +88,7 @@ class DeltaForm:
         return newest_state(store) if found is None else found
 
     def is_outdated(self, before: DeltaState) -> bool:
-        """See `Form`: it goes by no option."""
+        """See `Form`: it depends on no option."""
         return False
 
     def draft(self, before: DeltaState | None, content: Content, now_ms: int) -> DeltaDraft | None:
@@ -103,7 +104,7 @@ class DeltaForm:
         store.delete([commit_path(version.version)])
 
     def announce(self, store: Store, version: DeltaState) -> None:
-        """See `Form`: readers look for the last commit."""
+        """See `Form`: readers find the last commit by themselves."""
 
     def tidy(self, store: Store, version: DeltaState, content: Content, now_ms: int) -> None:
         """See `Form`."""
@@ -115,7 +116,7 @@ class DeltaForm:
 
 @dataclass(frozen=True)
 class DeltaDraft:
-    """See `Draft`; `vectors` is the file with new vectors, by its path."""
+    """See `Draft`. `vectors` is the file with new vectors, by its path."""
 
     actions: Sequence[Action]
     after: DeltaState
@@ -132,14 +133,14 @@ class DeltaDraft:
 
 @dataclass(frozen=True)
 class _Difference:
-    """What leads from one version to the next."""
+    """The difference between one version and the next."""
 
     before: DeltaState
     content: Content
     now_ms: int
 
     def draft(self) -> DeltaDraft | None:
-        """The next version; None where there is no difference."""
+        """The next version. None if there is no difference."""
         head, known, wanted = self._head(), self.before.by_name, self.content.files
         digests = digests_of(self.content) if self.content.dead else {}
         new = [name for name in wanted
@@ -170,7 +171,7 @@ class _Difference:
                 "operation": "PUBLISH",
                 "operationParameters": {"snapshot": str(snapshot.id)},
                 "engineInfo": _ENGINE,
-                # Two publishers never write the same bytes, so each knows its own.
+                # Two publishers never write the same bytes, so each recognizes its own.
                 "txnId": str(uuid4()),
                 "tableId": ids[0] if ids else self.before.table_id,
                 "snapshotId": snapshot.id,
@@ -178,7 +179,7 @@ class _Difference:
         }
 
     def _head(self) -> list[Action]:
-        """The actions that say what table it is, where that has changed."""
+        """The actions that describe the table, if they have changed."""
         view = self.content.view
         protocol, metadata = _protocol(view), self._metadata(view)
         head: list[Action] = []
@@ -230,7 +231,7 @@ class _Difference:
         ]
 
     def _statistics(self, new: Sequence[str]) -> list[str]:
-        """What is told of files; of those with more dead rows what was told before."""
+        """The statistics of files. For those with more dead rows, the previous ones."""
         before = self.before.by_name
         known = {name: before[name]["stats"] for name in new if "stats" in before.get(name, ())}
         unknown = [name for name in new if name not in known]
@@ -252,7 +253,7 @@ class _NewVectors:
 
     @classmethod
     def of(cls, content: Content, names: Sequence[str]) -> _NewVectors:
-        """Those of some files, in the log where they are short."""
+        """The vectors of some files, in the log if they are short."""
         if not names:
             return cls({}, {}, {})
         vectors = encoded(content, names)
@@ -267,7 +268,7 @@ class _NewVectors:
         return cls(vectors, descriptors, {f"{VECTOR_DIR}/deletion_vector_{uuid}.bin": data})
 
     def members(self, name: str) -> Action:
-        """What the action of a data file says of its dead rows."""
+        """What the action of a data file says about its dead rows."""
         if name not in self.vectors:
             return {}
         return {
@@ -293,7 +294,7 @@ def _protocol(view: TableView) -> Action:
 
 
 def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Action]:
-    """What the log tells of files: rows, those that are dead among them, and bounds of columns."""
+    """What the log says about files: rows, including dead ones, and bounds of columns."""
     fields = [f for f in view.schema.fields if _has_bounds(f.type)]
     bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
     rows = bounds or [{}] * len(entries)
@@ -302,7 +303,7 @@ def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Actio
 
 
 def _has_bounds(type_: object) -> bool:
-    # Numbers that are not exact, and times, are spelt by readers in more ways than one.
+    # Readers spell inexact numbers and times in several ways.
     return isinstance(type_, AtomicType) and type_.root in _BOUNDED
 
 
@@ -318,7 +319,7 @@ def _told(entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]) ->
     counted = [name for name in names if row.get(f"{name}.nulls") is not None]
     return {
         "numRecords": entry.file.row_count,
-        # Bounds of texts are cut off, and dead rows count in all of them.
+        # Bounds of strings are truncated, and all bounds include dead rows.
         "tightBounds": False,
         "minValues": {name: _plain(row[f"{name}.min"]) for name in bounded},
         "maxValues": {name: _plain(row[f"{name}.max"]) for name in bounded},

@@ -1,4 +1,4 @@
-"""The log of a Delta table in a store: reading it, and keeping it short."""
+"""Reads the log of a Delta table in a store, and keeps it short."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ __all__ = [
 ]
 
 CHECKPOINT_INTERVAL = 20
-"""Versions from one checkpoint to the next: so many small files a reader looks at, at most."""
+"""The number of versions between two checkpoints. A reader reads at most this many small files."""
 
-# Beyond the newest version that was known, so many are asked for at a time.
+# How many numbers after the latest known version are requested at a time.
 _PROBES = 4
 
 
 def newest_state(store: Store) -> DeltaState | None:
-    """The newest version, by a listing of the log; None where there is no log.
+    """The latest version, found by a listing of the log. None if there is no log.
 
-    Raises `DataError` for a log with gaps, and for a file of it that is torn.
+    Raises `DataError` for a log with gaps, and for a damaged file.
     """
     return again(lambda: _listed(store))
 
@@ -70,7 +70,7 @@ def _listed(store: Store) -> DeltaState | None:
 
 
 def read_on(store: Store, known: DeltaState) -> DeltaState | None:
-    """The newest version, by what came after a known one; None where that is of another table."""
+    """The latest version, found from a known one. None if it belongs to another table."""
     state = known
     while True:
         versions = range(state.version + 1, state.version + 1 + _PROBES)
@@ -86,7 +86,7 @@ def read_on(store: Store, known: DeltaState) -> DeltaState | None:
 
 
 def table_told(actions: Sequence[Action]) -> str | None:
-    """The table that a commit of Keytide says it is of."""
+    """The table that a commit of Keytide names."""
     told = [each["commitInfo"].get("tableId") for each in actions if "commitInfo" in each]
     return None if not told else told[0]
 
@@ -95,7 +95,9 @@ def table_told(actions: Sequence[Action]) -> str | None:
 
 
 def write_checkpoint(store: Store, state: DeltaState) -> None:
-    """Sum up all versions up to one, and tell readers where that lies."""
+    """Write a checkpoint with all versions up to this one, and the file that tells readers where it
+    is.
+    """
     data, size = encode_checkpoint(state)
     store.put(checkpoint_path(state.version), data)
     hint = {"version": state.version, "size": size, "sizeInBytes": len(data)}
@@ -103,10 +105,11 @@ def write_checkpoint(store: Store, state: DeltaState) -> None:
 
 
 def drop_old(store: Store, state: DeltaState, before_ms: int) -> None:
-    """Delete what no reader looks at who began after a time.
+    """Delete what no reader needs that began after a time.
 
-    Of the log what lies before the newest checkpoint that is so old; and files with vectors that
-    are so old, and that neither the files of this version name nor those that went since.
+    Deletes the part of the log before the newest checkpoint of that age. Also deletes files with
+    vectors of that age, if no file of this version, and no file removed since then, references
+    them.
     """
     listed = [(info, parse_version(info.path.rpartition("/")[2])) for info in store.list(LOG_DIR)]
     old = [version for info, version in listed if version is not None
@@ -120,14 +123,14 @@ def drop_old(store: Store, state: DeltaState, before_ms: int) -> None:
 
 
 def vector_files(state: DeltaState) -> Iterator[str]:
-    """The names of files with vectors that the files of a version have, or had shortly before."""
+    """The names of files with vectors that the files of a version reference, or did recently."""
     return _files_of_vectors((*state.files.values(), *state.removed))
 
 
 def vector_files_of_all(store: Store) -> frozenset[str]:
-    """The names of files with vectors of any version that is there.
+    """The names of files with vectors that any existing version references.
 
-    Raises `DataError` for a part of the log that is torn.
+    Raises `DataError` for a damaged part of the log.
     """
     names = store.list_names(LOG_DIR)
     logged = [n for n in names if parse_commit_name(n) is not None]

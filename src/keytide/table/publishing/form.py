@@ -1,9 +1,9 @@
-"""What a form in which tables are published has to say of itself.
+"""The interface of a format in which tables are published.
 
-A form has versions of its own, which are numbered and made by creating a file that is not there:
-of several publishers one makes the next version, and the others look again. A version is made of
-the one before it and of what it is to show, so one that was missed, or lost, is made up for by the
-next.
+A format has its own numbered versions. A version is created by creating a file that does not exist:
+of several publishers, one creates the next version, and the others read again. A version is
+computed from the previous version and the state to show. So a missed or lost version is made up for
+by the next one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Version(Protocol):
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot that it shows; None where that is not told."""
+        """The snapshot that it shows. None if it does not say."""
         ...
 
     @property
     def by_name(self) -> Mapping[str, Any]:
-        """The data files that its readers read, by their names."""
+        """The data files that its readers read, by name."""
         ...
 
 
@@ -41,55 +41,61 @@ V_co = TypeVar("V_co", bound=Version, covariant=True)
 
 
 class Draft(Protocol[V_co]):
-    """The next version, about to be made."""
+    """The next version, about to be created."""
 
     def create(self, store: Store) -> V_co | None:
-        """Make it. None where another one has its number: nothing is left behind then.
+        """Create it.
 
-        Raises `DataError` where the store fails; it may have been made all the same.
+        None if another publisher has created this number: then nothing is left behind. Raises
+        `DataError` if the store fails. The version may have been created nevertheless.
         """
         ...
 
 
 class Form(Protocol[V]):
-    """A form of publishing. Stores are rooted at the table."""
+    """A format for publishing. Stores are rooted at the table."""
 
     @property
     def name(self) -> str:
-        """What the option 'publish' calls it."""
+        """Its name in the option 'publish'."""
         ...
 
     def why_not(self, content: Content) -> str | None:
-        """Why readers of the form would not see what its files show; None where they would."""
+        """Why readers of the format would not see the right rows. None if they would."""
         ...
 
     def newest(self, store: Store, known: V | None) -> V | None:
-        """The newest version, read on from one that was seen before, or anew; None for none.
+        """The latest version, found from a known one or by a new search. None if there is none.
 
-        Raises `DataError` where it cannot be read.
+        Raises `DataError` if it cannot be read.
         """
         ...
 
     def is_outdated(self, before: V) -> bool:
-        """Whether a version was made by newer options than this goes by, so that these count."""
+        """Whether a version was created with newer options than these, so that those apply."""
         ...
 
     def draft(self, before: V | None, content: Content, now_ms: int) -> Draft[V] | None:
-        """The version that shows the content, made of the one before; None where that shows it."""
+        """The version that shows the content, computed from the previous one.
+
+        None if that already shows it.
+        """
         ...
 
     def is_there(self, store: Store, version: V) -> bool:
-        """Whether a version that was seen still is there."""
+        """Whether a known version still exists."""
         ...
 
     def take_back(self, store: Store, version: V) -> None:
-        """Remove a version that was made on top of one that is not there any more."""
+        """Remove a version that was created on top of one that no longer exists."""
         ...
 
     def announce(self, store: Store, version: V) -> None:
-        """Tell readers of a version that was made, where they do not find it by themselves."""
+        """Tell readers about a new version, if they do not find it by themselves."""
         ...
 
     def tidy(self, store: Store, version: V, content: Content, now_ms: int) -> None:
-        """What is due once a version is made: to sum up the log, and to drop what is old."""
+        """Work that is due after a version is created: write checkpoints, and delete what is
+        old.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The forms in which tables are published. A new one is a module, and a line here."""
+"""The formats in which tables are published. To add one, add a module and a line here."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ __all__ = ["FORMS", "AnyForm", "content_for", "form_for", "forms_for"]
 AnyForm: TypeAlias = "Form[Any]"
 
 FORMS: Mapping[str, AnyForm] = {form.name: form for form in (DeltaForm(), IcebergForm())}
-"""The forms by what the option 'publish' calls them: to see what is published."""
+"""All formats by their names in the option 'publish'. Used to find what is published."""
 
 
 def forms_for(view: TableView) -> list[AnyForm]:
-    """The forms in which a table is to be published, by its options."""
+    """The formats in which a table is published, according to its options."""
     return [form_for(name, view) for name in view.options.publish]
 
 
 def form_for(name: str, view: TableView) -> AnyForm:
-    """The form of a name, as the options of a table have it."""
+    """The format with that name, configured by the options of a table."""
     if name == ICEBERG:
         return IcebergForm(view.options.publish_iceberg_format_version, view.schema.id)
     return FORMS[name]
 
 
 def content_for(form: AnyForm, table: StoredTable, snapshot: Snapshot) -> Content | str:
-    """What there is to publish of a snapshot in a form, or the reason why nothing is.
+    """What there is to publish of a snapshot in a format, or the reason why nothing can be
+    published.
 
-    Its columns are those of its time. Raises as `content_of`.
+    Its columns are those of its time. Raises like `content_of`.
     """
     content = content_of(table, snapshot)
     if isinstance(content, str):

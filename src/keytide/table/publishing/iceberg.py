@@ -1,12 +1,12 @@
-"""Tables as Apache Iceberg, of the version of the format that an option says.
+"""Publishes tables as Apache Iceberg, in the format version that an option selects.
 
-`metadata/` names data files of the table, and files of its own that say which rows are dead, see
-`DeadRows`. There are no partitions: bounds of columns prune as well, for they are exact of
-partition columns.
+`metadata/` references data files of the table, and its own files that mark dead rows, see
+`DeadRows`. There are no partitions: bounds of columns prune equally well, because they are exact
+for partition columns.
 
-From version 3 of the format on rows have ids. A data file keeps those that it was given when it
-was named first, from version to version; the format says nothing of rows that are written anew but
-that they may have others.
+From version 3 of the format on, rows have ids. A data file keeps the ids that it got when it was
+first referenced, from version to version. For rewritten rows, the format only says that they may
+have other ids.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from keytide.table.read.statistics import value_bounds
 
 __all__ = ["IcebergForm"]
 
-# Beyond as many, manifests are put together: readers open each of them.
+# With more manifests, they are merged: readers open each of them.
 _MANIFESTS_MAX = 20
 _TIDY_INTERVAL = 20
 
 
 @dataclass(frozen=True)
 class IcebergForm:
-    """See `Form`; `format_version` is the one in which versions are made, any is read.
+    """See `Form`. Versions are created in `format_version`, and all are read.
 
     The options of the schema `options_id` say so.
     """
@@ -116,7 +116,10 @@ class IcebergForm:
 
 @dataclass(frozen=True)
 class IcebergDraft:
-    """See `Draft`; `files` are those that the version is the first to name, by their paths."""
+    """See `Draft`.
+
+    `files` are those that this version is the first to reference, by their paths.
+    """
 
     files: Mapping[str, bytes]
     document: bytes
@@ -133,7 +136,7 @@ class IcebergDraft:
 
 @dataclass(frozen=True)
 class _Difference:
-    """What leads from one version to the next."""
+    """The difference between one version and the next."""
 
     before: IcebergState | None
     content: Content
@@ -158,16 +161,16 @@ class _Difference:
 
     @property
     def basis(self) -> IcebergState | None:
-        """The version before, where the next one is of the same Iceberg table.
+        """The previous version, if the next one belongs to the same Iceberg table.
 
-        A table there never goes back to an older version of the format: another one begins, whose
-        readers look at nothing of before.
+        An Iceberg table never goes back to an older format version. Instead a new table begins, and
+        its readers use nothing from before.
         """
         before = self.before
         return before if before and before.format_version <= self.format_version else None
 
     def draft(self) -> IcebergDraft | None:
-        """The next version; None where there is no difference."""
+        """The next version. None if there is no difference."""
         known = self._known()
         new = [name for name in self.content.files if name not in known]
         dead = DeadRows(self.content, self.location, self.format_version)
@@ -202,14 +205,14 @@ class _Difference:
         return f"{self.location}/{path}"
 
     def _known(self) -> Mapping[str, str]:
-        """The data files that the version before names here, by their names, with their paths."""
+        """The data files that the previous version references here, by name, with their paths."""
         basis = self.basis
         return basis.by_name if basis is not None and basis.location == self.location else {}
 
     def _is_shown(
         self, known: Mapping[str, str], dead: DeadRows, schema: Mapping[str, Any]
     ) -> bool:
-        """Whether the version before shows all of this, where no file is new."""
+        """Whether the previous version shows all of this, if no file is new."""
         before = self.before
         return (
             before is not None
@@ -222,7 +225,7 @@ class _Difference:
         )
 
     def _deletes(self, dead: DeadRows, files: dict[str, bytes]) -> tuple[set[str], list[Entry]]:
-        """The files with deletes that there are to be, and the entries of new ones."""
+        """The delete files that must exist, and the entries of new ones."""
         known = {} if self.basis is None else {digest_in(p): p for p in self.basis.deletes}
         wanted = {known[digest] for digest in dead.by_digest if digest in known}
         entries: list[Entry] = []
@@ -288,7 +291,7 @@ class _Difference:
         self, content: int, wanted: Iterable[str], new: Sequence[Entry],
         schema: Mapping[str, Any], files: dict[str, bytes],
     ) -> list[Manifest]:  # fmt: skip
-        """The manifests of one content: those that are as they were, and one with the rest."""
+        """The manifests with one kind of content: the unchanged ones, and one with the rest."""
         known = () if self.basis is None else self.basis.manifests
         before = [each for each in known if each.content == content]
         named = frozenset(wanted)
@@ -315,7 +318,9 @@ class _Difference:
         return Manifest(self._uri(path), size, content, self.version, self.version, tuple(entries))
 
     def _with_row_ids(self, manifests: Iterable[Manifest]) -> tuple[tuple[Manifest, ...], range]:
-        """The manifests where rows have ids, and the ids that they are the first to have."""
+        """The manifests, with row ids if the format has them, and the range of newly assigned
+        ids.
+        """
         first = free = 0 if self.basis is None else self.basis.row_ids.stop
         if self.format_version < FIRST_WITH_ROW_IDS:
             return tuple(manifests), range(first, free)
@@ -326,19 +331,19 @@ class _Difference:
         return tuple(found), range(first, free)
 
     def _dropped(self, after: IcebergState) -> list[str]:
-        """The names of files that the version before named, and this one does not."""
+        """The names of files that the previous version referenced, and this one does not."""
         if self.before is None:
             return []
         return sorted(files_of(self.before) - files_of(after))
 
 
 def _why_not_by_id(older: TableSchema, newer: TableSchema) -> str | None:
-    """Why readers who go by ids would not read files of an older schema."""
+    """Why readers that match columns by id would read files of an older schema incorrectly."""
     today = {field.id: field for field in newer.fields}
     for old in older.fields:
         new = today.get(old.id)
         if new is None:
-            # Readers look at the types of all columns that a file has.
+            # Readers check the types of all columns in a file.
             why = why_no_column(old)
             if why is not None:
                 return f"column {old.name!r} was dropped, and {why}"

@@ -1,7 +1,7 @@
-"""The dead rows of a table as Apache Iceberg has them: a file for each bucket that has some.
+"""The dead rows of a table in the form of Apache Iceberg: one file for each bucket that has some.
 
-The file is written anew when one of the bucket's rows has died, as the table's own vectors are. So
-it speaks of living data files only, and of each once: readers may take all of it.
+The file is rewritten when a row of the bucket dies, like the table's own vectors. So it mentions
+only live data files, and each once. Readers may apply all of it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FILES: Mapping[int, tuple[str, _Encode]] = {
     2: ("parquet", position_deletes),
     3: ("puffin", vectors_of_deletes),
 }
-"""By the version of the format: how names of files end, and what makes the files."""
+"""By format version: the file name extension, and the function that creates the files."""
 
 
 @dataclass(frozen=True)
 class DeadRows:
-    """Those of what is to be shown of a table that lies at `location`."""
+    """The dead rows of the content to publish, of a table at `location`."""
 
     content: Content
     location: str
@@ -39,7 +39,7 @@ class DeadRows:
 
     @cached_property
     def by_digest(self) -> Mapping[str, Sequence[str]]:
-        """The files with dead rows of each bucket, by what tells the dead rows of the bucket."""
+        """The files with dead rows of each bucket, by a digest of the bucket's dead rows."""
         if not self.content.dead:
             return {}
         digests = digests_of(self.content)
@@ -50,7 +50,10 @@ class DeadRows:
         return {self._digest(names, digests): names for names in buckets.values()}
 
     def files(self, digests: Collection[str], uuid: str) -> dict[str, DeleteFile]:
-        """The files of some of them, by their paths in the table, which the uuid makes unique."""
+        """The delete files for these digests, by their paths in the table.
+
+        The uuid makes the paths unique.
+        """
         if not digests:
             return {}
         ending, encode = _FILES[self.format_version]
@@ -73,5 +76,5 @@ class DeadRows:
 
 
 def digest_in(path: str) -> str:
-    """What a file with deletes says in its name of the dead rows of its bucket."""
+    """The digest of a bucket's dead rows, from the name of a delete file."""
     return path.rpartition("/")[2].removeprefix("deletes-").partition("-")[0]

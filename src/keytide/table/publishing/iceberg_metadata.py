@@ -1,4 +1,4 @@
-"""The metadata of an Iceberg table in a store: reading it, and dropping what is old."""
+"""Reads the metadata of an Iceberg table in a store, and deletes what is old."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PROBES = 4
 
 
 def newest_state(store: Store) -> IcebergState | None:
-    """The newest version, by a listing of the metadata; None where there is none.
+    """The latest version, found by a listing of the metadata. None if there is none.
 
-    Raises `DataError` for a file that is torn or missing.
+    Raises `DataError` for a file that is damaged or missing.
     """
     return again(lambda: _listed(store))
 
@@ -44,7 +44,7 @@ def _listed(store: Store) -> IcebergState | None:
 
 
 def read_on(store: Store, known: IcebergState) -> IcebergState | None:
-    """The newest version, by what came after a known one; None where that is of another table."""
+    """The latest version, found from a known one. None if it belongs to another table."""
     number, data = known.version, None
     while True:
         versions = range(number + 1, number + 1 + _PROBES)
@@ -61,7 +61,7 @@ def read_on(store: Store, known: IcebergState) -> IcebergState | None:
 
 
 def _read(store: Store, version: int, data: bytes, known: Iterable[Manifest]) -> IcebergState:
-    """A version with its manifests, of which those that are known are not read."""
+    """A version with its manifests. Known manifests are not read again."""
     uri = store.uri_of(metadata_path(version))
     state, _ = decode_metadata(data, version, uri)
     path = _own_path(store, state, state.manifest_list)
@@ -91,7 +91,10 @@ def _manifest(
 
 
 def _own_path(store: Store, state: IcebergState, uri: str) -> str:
-    """Where a metadata file lies in the store: the table may have been moved since it was named."""
+    """The path of a metadata file in the store.
+
+    The table may have been moved since the path was written.
+    """
     name = uri.rpartition("/")[2]
     if uri != f"{state.location}/{METADATA_DIR}/{name}":
         raise DataError(
@@ -102,7 +105,7 @@ def _own_path(store: Store, state: IcebergState, uri: str) -> str:
 
 
 def tell_newest(store: Store, state: IcebergState) -> None:
-    """Tell readers which version is the newest, or a newer one that was made meanwhile."""
+    """Write the hint for readers: this version, or a newer one that was created in the meantime."""
     store.hint(VERSION_HINT, str(state.version).encode())
     if store.exists(metadata_path(state.version + 1)):
         newest = newest_state(store)
@@ -111,7 +114,7 @@ def tell_newest(store: Store, state: IcebergState) -> None:
 
 
 def drop_old(store: Store, before_ms: int) -> None:
-    """Delete what no reader looks at who began after a time: versions, and what they dropped."""
+    """Delete what no reader needs that began after a time: versions, and what they dropped."""
     made = {
         version: info.modified_ms
         for info in store.list(METADATA_DIR)
@@ -120,32 +123,32 @@ def drop_old(store: Store, before_ms: int) -> None:
     old = sorted(version for version, modified_ms in made.items() if modified_ms < before_ms)
     if not old:
         return
-    # The last of them was the newest one at that time.
+    # The last of them was the latest version at that time.
     texts = store.read_present([metadata_path(version) for version in old])
     gone: list[str] = []
     for version, data in zip(old, texts, strict=True):
         if data is not None:
             _, document = decode_metadata(data, version, store.uri_of(metadata_path(version)))
             gone += [f"{METADATA_DIR}/{name}" for name in dropped_names(document)]
-    # Versions last: they say what is to go.
+    # Versions last, because they say what to delete.
     store.discard(gone)
     store.discard(metadata_path(version) for version in old[:-1])
 
 
-# -- which files versions name ---------------------------------------------------------------------
+# -- which files versions reference ----------------------------------------------------------------
 
 
 def files_of(state: IcebergState) -> frozenset[str]:
-    """The names of the files in `METADATA_DIR` that a version names."""
+    """The names of the files in `METADATA_DIR` that a version references."""
     manifests = [manifest.path for manifest in state.manifests]
     return frozenset(map(_name_of, [state.manifest_list, *manifests, *state.deletes]))
 
 
 def files_of_all(store: Store) -> frozenset[str]:
-    """The names of the files that any version names which is there.
+    """The names of the files that any existing version references.
 
-    A file that is missing names nothing: what is old is dropped with the versions last. Raises
-    `DataError` for one that is torn.
+    A missing file references nothing: old files are deleted before their versions. Raises
+    `DataError` for a damaged one.
     """
     names = store.list_names(METADATA_DIR)
     versions = [name for name in names if parse_metadata_name(name) is not None]
@@ -169,7 +172,7 @@ def files_of_all(store: Store) -> frozenset[str]:
 
 
 def _read_named(store: Store, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Those of some files of the folder that are there, with their paths."""
+    """Those files of the folder that exist, with their paths."""
     paths = [f"{METADATA_DIR}/{name}" for name in names]
     for path, data in zip(paths, store.read_present(paths), strict=True):
         if data is not None:

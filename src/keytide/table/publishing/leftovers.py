@@ -1,7 +1,7 @@
-"""Files that publishers have left who died: those that no version names that is there.
+"""Files that publishers left when they died: those that no existing version references.
 
-The newest version names nearly all files that are there for long. Only where some are left the
-others are read too, for somebody may be reading one of them.
+The latest version references nearly all long-lived files. The other versions are read only if
+candidates are left, because somebody may be reading one of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 @dataclass(frozen=True)
 class _Leavings:
-    """What publishers of a form write before a version, and which of it versions name."""
+    """What publishers of a format write before a version, and which of it versions reference."""
 
     paths: re.Pattern[str]
     named_by: Callable[[Any], Iterable[str]]
@@ -53,14 +53,14 @@ _LEAVINGS: Mapping[str, _Leavings] = {
 
 
 def may_be_left_over(path: str) -> bool:
-    """Whether a file of the table is one that a version has to name."""
+    """Whether a file of the table must be referenced by a version."""
     return any(each.paths.fullmatch(path) for each in _LEAVINGS.values())
 
 
 def left_over(store: Store, view: TableView, found: Collection[str]) -> list[str]:
-    """Those of some such files that no version names, in the forms that were ever published.
+    """Those files that no version references, in all formats that were ever published.
 
-    `found` were listed before. Raises `DataError` where a version cannot be read.
+    `found` were listed before. Raises `DataError` if a version cannot be read.
     """
     if branch_of(store) != paths.MAIN_BRANCH or not found:
         return []

@@ -1,4 +1,4 @@
-"""Files whose columns readers find by name: whether the names and types are those of today."""
+"""Checks whether readers that match columns by name read old files correctly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["why_not_by_name"]
 
 
 def why_not_by_name(content: Content) -> str | None:
-    """Why a reader who goes by names would take some stored column for another one, or for none."""
+    """Why a reader that matches by name would take a stored column for another one, or for none."""
     schema = content.view.schema
     for number, older in content.older_schemas.items():
         reason = _why_not(older, schema)
@@ -41,4 +41,4 @@ def _are_alike(one: DataType, other: DataType) -> bool:
 
 
 _LENGTHS = {"CHAR": "text", "VARCHAR": "text", "BINARY": "bytes", "VARBINARY": "bytes"}
-"""Types that differ in their length alone."""
+"""Types that differ only in their length."""

@@ -1,11 +1,11 @@
-"""Publishing the newest snapshot: after commits, and as somebody asks for it.
+"""Publishes the latest snapshot, after commits and on request.
 
-Who publishes knows the version that is the newest, and looks at the table after that: whoever made
-that version had looked before. So a version never shows an older state than the one before it,
-unless the table itself went back.
+A publisher first reads the latest published version, and then reads the table. The publisher of
+that version had read the table before. So a version never shows an older state than the version
+before it, unless the table itself went back.
 
-Snapshots expire. So when a version is made, its publisher looks whether the snapshot still is
-there; expiry deletes snapshots first, and looks afterwards what is published: one of the two sees
+Snapshots expire. So after creating a version, its publisher checks whether the snapshot still
+exists. Expiry deletes snapshots first, and reads afterwards what is published. One of the two sees
 the other.
 """
 
@@ -35,17 +35,17 @@ _TRIES = 10
 
 
 def publish(table: StoredTable) -> Publications:
-    """Publish the newest snapshot for readers of other formats, as the option 'publish' says.
+    """Publish the latest snapshot for readers of other formats, according to the option 'publish'.
 
-    Each commit does so by itself; call it after the option was set, or where a commit warned that
-    publishing failed. With 'delta' the table can be opened as a Delta table and with 'iceberg' as
-    an Iceberg table, at the same place and over the same data files. A snapshot of which rows
-    would have to be merged is not published: the last that could be stays, and `reason` says what
-    stands against the newest. The columns are those of the snapshot.
+    Each commit does this automatically. Call it after you set the option, or when a commit warned
+    that publishing failed. With 'delta' the table can be opened as a Delta table, and with
+    'iceberg' as an Iceberg table, at the same location and over the same data files. A snapshot
+    whose rows must be merged is not published: the last published one stays, and `reason` says why
+    the latest one is not published. The columns are those of the snapshot.
 
-    Raises `InvalidError` where the option is not set, and for a branch; `ConflictError` when too
-    many races against other publishers were lost, and `DataError` when the store fails or what was
-    published before is damaged; what is published stays as it was then.
+    Raises `InvalidError` if the option is not set, and for a branch. Raises `ConflictError` if too
+    many races against other publishers were lost, and `DataError` if the store fails or the
+    previous publication is damaged. The publication does not change then.
     """
     view = table.view(table.schema)
     if branch_of(table.store) != paths.MAIN_BRANCH:
@@ -62,14 +62,14 @@ def publish(table: StoredTable) -> Publications:
 
 
 def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
-    """Publish, after a commit, what its table's options say. `newest_id` is a recent snapshot.
+    """Publish what the table's options say, after a commit. `newest_id` is a recent snapshot.
 
-    Takes no look at the table where this process made both the commit and what is published.
-    Raises as `publish`.
+    Does not read the table if this process made both the commit and the publication. Raises like
+    `publish`.
     """
     if not view.options.publish or branch_of(table.store) != paths.MAIN_BRANCH:
         return
-    # Where one form fails, the others are published all the same.
+    # If one format fails, the others are published nevertheless.
     attempts = [_Publishing(table.live, form) for form in forms_for(view)]
     outcomes = table.store.together([partial(each.failure, newest_id) for each in attempts])
     for error in outcomes:
@@ -83,7 +83,7 @@ class _Publishing:
     form: AnyForm
 
     def failure(self, made_id: int) -> Exception | None:
-        """What went wrong in a run."""
+        """The error of a run."""
         try:
             self.run(made_id)
         except Exception as error:
@@ -91,9 +91,9 @@ class _Publishing:
         return None
 
     def run(self, made_id: int | None) -> Publication:
-        """Bring what is published up to the newest snapshot.
+        """Publish the latest snapshot.
 
-        That is `made_id` where this process made it after what it knows to be published.
+        This is `made_id` if this process created it after the known published version.
         """
         known = recall(self.table.store, self.form.name)
         if made_id is not None and known is not None and (known.snapshot_id or made_id) < made_id:
@@ -110,7 +110,7 @@ class _Publishing:
         )
 
     def _look(self, known: Version | None) -> Publication | _Again:
-        """One attempt, of what is there now: first the published version, then the table."""
+        """One attempt with the current state: first read the published version, then the table."""
         newest = self.form.newest(self.table.store, known)
         return self._step(newest, self.table.metadata.latest_snapshot())
 
@@ -127,7 +127,7 @@ class _Publishing:
         except KeytideError as error:
             if not is_gone(error):
                 raise
-            return _Again(known)  # expired, or rolled back, meanwhile
+            return _Again(known)  # expired or rolled back in the meantime
 
     def _make(self, known: Version | None, content: Content) -> Publication | _Again:
         store, number = self.table.store, content.snapshot.id
@@ -143,7 +143,7 @@ class _Publishing:
         )
         announced.result()
         if not goes_on:
-            # Somebody removed what was published, to begin anew.
+            # Somebody removed the publication, to start again.
             self.form.take_back(store, made)
             forget(store, self.form.name)
             return _Again(None)
@@ -154,7 +154,7 @@ class _Publishing:
         return self._told(made, number, None)
 
     def _form_after(self, known: Version | None) -> AnyForm:
-        """The form by options that are no older than those by which a version was made."""
+        """The format with options that are not older than those of a version."""
         if known is None or not self.form.is_outdated(known):
             return self.form
         return form_for(self.form.name, self.table.view(self.table.schema))
@@ -174,6 +174,6 @@ class _Publishing:
 
 @dataclass(frozen=True)
 class _Again:
-    """Another attempt is due, with what is known to be published."""
+    """Another attempt is needed, with this known published version."""
 
     known: Version | None

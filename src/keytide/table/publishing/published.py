@@ -1,4 +1,6 @@
-"""What is published of a table: which snapshot, how far it is behind, and which files it names."""
+"""What is published of a table: which snapshot, how far it is behind, and which files it
+references.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,11 @@ NO_SNAPSHOT = "nobody has written to the table"
 
 @dataclass(frozen=True)
 class Publication:
-    """What is published of a table in one form.
+    """What is published of a table in one format.
 
-    `version` is the number that the form has for it and `snapshot_id` the snapshot that it shows,
-    both None where nothing is; `newest_snapshot_id` is the newest one of the table, and `reason`
-    says why that is not what is shown, None where it is.
+    `version` is the version number of the format and `snapshot_id` the snapshot that it shows. Both
+    are None if nothing is published. `newest_snapshot_id` is the latest snapshot of the table.
+    `reason` says why that is not shown, None if it is.
     """
 
     form: str
@@ -50,16 +52,16 @@ class Publication:
     reason: str | None
 
     is_stopped: bool = False
-    """Whether the options name the form no more, so that it shows what it showed then."""
+    """Whether the options no longer name the format, so that it is not updated."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the newest snapshot is the one that is shown."""
+        """Whether the latest snapshot is shown."""
         return self.reason is None
 
 
 class Publications(list[Publication]):
-    """What is published of a table, which a notebook shows as a table."""
+    """What is published of a table. A notebook shows it as a table."""
 
     @classmethod
     def columns(cls) -> pa.Schema:
@@ -67,7 +69,7 @@ class Publications(list[Publication]):
         return rows_of(Publication, []).schema
 
     def to_arrow(self) -> pa.Table:
-        """A row for each form."""
+        """One row for each format."""
         return rows_of(Publication, self)
 
     def _repr_html_(self) -> str:
@@ -76,9 +78,9 @@ class Publications(list[Publication]):
 
 
 def publications_of(table: StoredTable) -> Publications:
-    """What is published of a table, in each form that its options name or have named.
+    """What is published of a table, in each format that its options name or have named.
 
-    Raises `DataError` for what is damaged.
+    Raises `DataError` if it is damaged.
     """
     view = table.view(table.schema)
     if branch_of(table.store) != paths.MAIN_BRANCH:
@@ -108,10 +110,10 @@ def _why_not(table: StoredTable, form: AnyForm, snapshot: Snapshot | None) -> st
 
 
 def names_of_published(store: Store, view: TableView) -> frozenset[str]:
-    """The names of the data files that readers of what is published read.
+    """The names of the data files that readers of the publications read.
 
-    `store` is that of a table or of a branch, whose files the table may have taken over. Raises
-    `DataError` where that cannot be told.
+    `store` is that of a table or of a branch whose files the table may have taken over. Raises
+    `DataError` if this is unknown.
     """
     main = main_store(store)
     forms = FORMS.values() if store is not main else [FORMS[n] for n in _forms_ever(view)]
@@ -124,9 +126,9 @@ def names_of_published(store: Store, view: TableView) -> frozenset[str]:
 
 
 def newest_versions(store: Store, view: TableView) -> list[tuple[AnyForm, Version | None]]:
-    """The newest version of each form that the options name or have named; None where none is.
+    """The latest version of each format that the options name or have named. None if there is none.
 
-    Raises `DataError` for what is damaged.
+    Raises `DataError` if it is damaged.
     """
     return [(form, _newest(store, form)) for form in map(FORMS.__getitem__, _forms_ever(view))]
 
@@ -139,7 +141,7 @@ def _newest(store: Store, form: AnyForm) -> Version | None:
 
 
 def _forms_ever(view: TableView) -> Iterator[str]:
-    """The forms that options name, or have named before: what was published stays."""
+    """The formats that options name, or have named before: their publications still exist."""
     told = [schema.options.get(keys.PUBLISH, "") for schema in view.schemas.values()]
     named = {name.strip().lower() for text in told for name in text.split(",")}
     return (name for name in FORMS if name in named)

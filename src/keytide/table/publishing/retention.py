@@ -1,4 +1,4 @@
-"""How long what was published before stays for readers who began with it."""
+"""How long earlier publications are kept for readers that are using them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from keytide.table.state.looks import Looks
 __all__ = ["is_time_to_drop", "kept_since_ms"]
 
 _LEAST_MS = 60 * 60 * 1000
-# What is old takes a listing to find, and there is more of it the longer it is kept.
+# Finding what is old needs a listing, and longer intervals find more at a time.
 _SECONDS_BETWEEN = 60
 
 _LOOKS = Looks()
 
 
 def kept_since_ms(options: TableOptions, now_ms: int) -> int:
-    """From when on readers may have begun who still read: as long as snapshots are kept."""
+    """The earliest start of readers that may still be reading: as long as snapshots are kept."""
     return now_ms - max(options.snapshot_time_retained_ms, _LEAST_MS)
 
 
 def is_time_to_drop(store: Store, form: str) -> bool:
-    """Whether this process has not dropped what is old of a form for a while; then it counts."""
+    """Whether it is time for this process to delete old publications.
+
+    If so, the time is recorded.
+    """
     return _LOOKS.is_time(f"{store.uri} {form}", _SECONDS_BETWEEN)

@@ -1,4 +1,4 @@
-"""What this process has published, or seen to be published, last."""
+"""Caches the versions that this process has published or seen last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keytide.store import Store
 
 __all__ = ["forget", "forget_publications", "recall", "remember"]
 
-# Of all tables together; each takes some hundred bytes.
+# For all tables together. Each takes some hundred bytes.
 _FILES_MAX = 500_000
 
 _SEEN: LRUCache[Hashable, Any] = LRUCache(_FILES_MAX, lambda version: 1 + len(version.by_name))
@@ -20,13 +20,13 @@ _LOCK = Lock()
 
 
 def recall(store: Store, form: str) -> Any:
-    """The version of a form that this process made or saw last; None for none."""
+    """The version of a format that this process created or saw last. None if there is none."""
     with _LOCK:
         return _SEEN.get((store.identity, form))
 
 
 def remember(store: Store, form: str, version: Any) -> None:
-    """Keep a version in mind, unless it has more files than there is room for."""
+    """Cache a version, unless it has too many files."""
     with _LOCK:
         if len(version.by_name) < _FILES_MAX:
             _SEEN[store.identity, form] = version
@@ -35,12 +35,12 @@ def remember(store: Store, form: str, version: Any) -> None:
 
 
 def forget(store: Store, form: str) -> None:
-    """Know of no version any more."""
+    """Remove a version from the cache."""
     with _LOCK:
         _SEEN.pop((store.identity, form), None)
 
 
 def forget_publications() -> None:
-    """Know of no version of any table, as a process that has just begun."""
+    """Clear the cache, as in a new process."""
     with _LOCK:
         _SEEN.clear()

@@ -1,4 +1,6 @@
-"""The deletion vectors of a table as they are published: encoded once, told apart by a digest."""
+"""The deletion vectors of a table as they are published: encoded once, and identified by a
+digest.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ _FILES_MAX = 4096
 
 
 def digests_of(content: Content) -> Mapping[str, str]:
-    """What tells the vector of each data file that has one from any other, by the file's name.
+    """A digest for the vector of each data file that has one, by file name.
 
-    Vectors of index files that this process has not met are read and encoded.
+    Vectors of index files that this process does not know yet are read and encoded.
     """
     with _LOCK:
         kept = [(file, _DIGESTS.get(_key(content, file))) for file in content.state.vector_files]

@@ -1,8 +1,8 @@
-"""Where the current rows of some keys lie, told by the index of keys.
+"""Finds the current rows of keys with the key index.
 
-It prunes as statistics do: what it names may be what is asked for, and is held against the
-condition when it is read. An index that is not about the files that are there says nothing, and all
-of its bucket is read.
+The index prunes as statistics do: the rows that it names are only candidates, and are checked
+against the condition when they are read. If an index does not match the existing files, it is not
+used, and the whole bucket is read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PLACE, _PARTITION = map(scratch, ("place", "partition"))
 
 @dataclass(frozen=True)
 class Indexes:
-    """What a snapshot says beside its data files: which rows are dead, and which are current."""
+    """The indexes of a snapshot: which rows are dead, and which are current."""
 
     vector_files: tuple[IndexFile, ...] = ()
     key_files: tuple[IndexFile, ...] = ()
@@ -54,17 +54,17 @@ class Indexes:
 
 @dataclass(frozen=True)
 class CurrentRows:
-    """Where the rows of the keys that are asked for lie, in the buckets whose index tells.
+    """The positions of the requested keys' rows, in the buckets that have a usable index.
 
-    `places` has their positions, ascending, in each data file that has some. Rows of other keys
-    may be among them, and dead ones.
+    `places` has the positions, ascending, for each data file that has some. They may include rows
+    of other keys, and dead rows.
     """
 
     buckets: frozenset[BucketId]
     places: Mapping[str, Positions]
 
     def holds(self, files: Entries) -> Mask:
-        """Which files may hold rows that are asked for."""
+        """Which files may contain requested rows."""
         kept = (
             entry.file.file_name in self.places
             or (entry.partition, entry.bucket) not in self.buckets
@@ -80,10 +80,10 @@ def current_rows(
     terms: Sequence[Predicate],
     keys: pa.Table | None = None,
 ) -> CurrentRows | None:
-    """Where the rows lie that fulfil the terms, or have one of some keys.
+    """Find the rows that match the terms, or that have one of the keys.
 
-    `files` are all live ones of their buckets; `keys` have the columns of the key in their exact
-    types. None where neither says of which keys there can be some, and where no index can tell.
+    `files` are all live files of their buckets. `keys` has the key columns in their exact types.
+    None if neither limits the keys, or if no index can be used.
     """
     if not indexes.key_files or not files:
         return None
@@ -95,7 +95,7 @@ def current_rows(
     heads = key_files_by_bucket(indexes.key_files)
     buckets = _buckets(files, indexes, view)
     if wanted.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
-        return None  # to read every row takes no longer
+        return None  # reading every row takes no longer
     asked = _asked(view, buckets, wanted)
     known = [bucket for bucket in buckets if bucket.id in heads]
     if known and view.store.local_path(paths.INDEX_DIR) is None:
@@ -113,17 +113,17 @@ def current_rows(
 
 
 def _wanted(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
-    """The only keys whose rows can fulfil the terms; None where these leave a column open."""
+    """The only keys whose rows can match the terms. None if the terms leave a column open."""
     fields = view.schema.select(view.schema.primary_keys)
     columns = pinned_columns(fields, terms)
     if columns is None:
         return None
-    return pa.table(columns, [f.name for f in fields]).drop_null()  # no key has NULL
+    return pa.table(columns, [f.name for f in fields]).drop_null()  # no key contains NULL
 
 
 @dataclass(frozen=True)
 class _Bucket:
-    """A bucket with all of its live files, and what marks their rows as dead."""
+    """A bucket with all of its live files and its deletion vectors."""
 
     view: TableView
     id: BucketId
@@ -134,7 +134,7 @@ class _Bucket:
     def look_up(
         self, head: IndexFile, hashes: KeyHashes, asked: slice | Positions
     ) -> dict[str, Positions] | None:
-        """The places of the rows of some keys; None where the index cannot say."""
+        """The positions of the keys' rows. None if the index cannot be used."""
         options = self.view.options
         try:
             index = open_keys(self.view.store, head, options.lookup_cache_bytes_max)
@@ -148,12 +148,12 @@ class _Bucket:
             return None
 
     def _dead(self) -> Mapping[str, int]:
-        """How many rows of each file are dead."""
+        """The number of dead rows in each file."""
         ranges = [place for file in self.vector_files for place in file.ranges or ()]
         counts = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
         if len(counts) == len(ranges):
             return counts
-        # Some writers do not record them.
+        # Some writers do not record the numbers.
         dead = load_dead_rows(self.view.store, self.vector_files, self.view.name)
         return {name: len(vector) for name, vector in dead.vectors.items()}
 
@@ -200,7 +200,7 @@ def _asked(
 
 
 def _numbers(view: TableView, totals: set[int], keys: pa.Table) -> dict[int, Positions]:
-    """The bucket of each key, by how many there are."""
+    """The bucket of each key, for each number of buckets."""
     columns = [keys.column(f.name) for f in view.bucket_fields]
     types = [f.type for f in view.bucket_fields]
     return {
@@ -210,7 +210,7 @@ def _numbers(view: TableView, totals: set[int], keys: pa.Table) -> dict[int, Pos
 
 
 def _partitions(view: TableView, stored: Sequence[bytes], keys: pa.Table) -> dict[bytes, Positions]:
-    """The places of the keys that each partition may have."""
+    """Which of the keys can be in each partition, as positions."""
     fields = view.schema.partition_fields()
     distinct = list(dict.fromkeys(stored))
     if not fields or not all(has_one_spelling(f.type) for f in fields):

@@ -1,4 +1,4 @@
-"""Files that are gone although what is read names them."""
+"""Explains errors about files that are missing although a snapshot references them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["naming_expired"]
 
 @contextmanager
 def naming_expired(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[None]:
-    """A block that reads snapshots: an error about a file that is gone says why that may be."""
+    """A block that reads snapshots: errors about a missing file say why it may be missing."""
     try:
         yield
     except DataError as error:
@@ -26,7 +26,7 @@ def naming_expired(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[Non
 
 
 def _why_gone(view: TableView, snapshot_ids: Iterable[int], reason: str) -> DataError | None:
-    """What the first snapshot says that explains it; files may be gone where there is none, too."""
+    """The explanation of the first snapshot that has one. Files can also be missing without any."""
     one_by_one: list[tuple[int, ...]] = [(number,) for number in snapshot_ids] or [()]
     found = (view.files.why_gone(view.store, view.name, ids, reason) for ids in one_by_one)
     return next(filter(None, found), None)

@@ -1,4 +1,4 @@
-"""What files have for some keys, found once for all who merge it, and held in memory."""
+"""The versions of some keys in files, found once for several merges and held in memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Found", "has_all_rows", "together"]
 
 @dataclass(frozen=True)
 class Found:
-    """The whole versions that some files have for the same keys, in key order.
+    """The complete versions that files have for the same keys, in key order.
 
-    Of a file that has none there are no columns either.
+    For a file without versions, the frame has no columns.
     """
 
     versions: Mapping[Identity, pl.DataFrame]
 
     def has(self, section: Section) -> bool:
-        """Whether it has all files of a section, as they are read there."""
+        """Whether it contains all files of a section, as they are read there."""
         return all(
             has_all_rows(file) and file.entry.identity in self.versions for file in section.files
         )
@@ -35,12 +35,12 @@ class Found:
 
 
 def has_all_rows(file: PlannedFile) -> bool:
-    """Whether all rows of a file count, and so in each snapshot that has it."""
+    """Whether all rows of a file count, and therefore count in every snapshot with this file."""
     return file.dead_rows is None and not file.keeps_retracts
 
 
 def together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of some frames; where there are none, without columns."""
+    """The rows of several frames. If there are none, the result has no columns."""
     filled = [rows for rows in frames if rows.height]
     if len(filled) == 1:
         return filled[0]

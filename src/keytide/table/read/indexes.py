@@ -1,4 +1,4 @@
-"""Which files may hold the values that a condition pins, told by their bloom filters."""
+"""Which files may contain the values that a condition pins, according to their bloom filters."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from keytide.types import Field
 
 __all__ = ["matching_filters", "stored_indexes"]
 
-# What is read at a time of index files, each some hundred kilobytes for a million rows.
+# How many index files are read at a time. Each has some hundred kilobytes for a million rows.
 _FILES_TOGETHER = 32
 
 
 def matching_filters(
     files: Sequence[ManifestEntry], view: TableView, terms: Sequence[Predicate]
 ) -> list[bool]:
-    """Whether each file may hold rows that fulfil all terms, as far as its filters know.
+    """Whether each file may contain rows that match all terms, according to its filters.
 
-    Reads index files. Raises `DataError` naming one that is missing or torn.
+    Reads index files. Raises `DataError`, which names the file, if one is missing or damaged.
     """
     kept = [True] * len(files)
     reads = view.options.reads_file_indexes
@@ -60,7 +60,7 @@ def _pinned(view: TableView, terms: Sequence[Predicate]) -> Iterator[_Pinned]:
     names = {name for term in terms for name in columns_of(term)}
     for field in view.schema.select([name for name in view.schema.names if name in names]):
         values = equal_values(terms, field.name) if has_hash(field.type) else None
-        if values is None or None in values:  # NULL is in no filter
+        if values is None or None in values:  # filters do not contain NULL
             continue
         spelt = spellings(values, field)
         if spelt is not None:
@@ -85,7 +85,7 @@ def _may_hold(
 
 
 def stored_indexes(view: TableView, entry: ManifestEntry) -> ColumnIndexes:
-    """The indexes that a file has, by column. Raises as `matching_filters`."""
+    """The indexes of a file, by column. Raises the same errors as `matching_filters`."""
     return _indexes(view, [entry])[0] if _has_index(entry) else {}
 
 

@@ -1,4 +1,4 @@
-"""The keys that a condition leaves open, where these are few."""
+"""The keys that a condition allows, if there are few."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from keytide.types import Field
 
 __all__ = ["pinned_keys"]
 
-# Of more keys, reading all rows around them is as fast as looking for each.
+# With more keys, reading all rows around them is as fast as searching for each.
 _KEYS_MAX = 128
 
 
 def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] | None:
-    """The only keys that can fulfil a condition, each once, ascending.
+    """The only keys that can match a condition, each once, ascending.
 
-    None where it leaves a column open, for too many, and for keys that are not whole numbers and
-    texts: equal values of other types may be stored in several forms.
+    None if the condition leaves a column open, if there are too many keys, and for keys that are
+    not integers or strings: equal values of other types may be stored in several forms.
     """
     terms = conjuncts(condition)
     values = [_pinned(equal_values(terms, field.name), field) for field in key]

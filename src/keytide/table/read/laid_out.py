@@ -1,7 +1,8 @@
-"""Data files of a table as lookup files, those among them that this process has just written.
+"""Creates lookup files for data files, in particular for those that this process has just written.
 
-What it writes into a table that compacts by lookup is looked up by the next compaction. Its rows
-are in memory, so they are laid out then, which takes a fraction of decoding them.
+If a table compacts by lookup, the next compaction looks up what this process writes. The rows are
+still in memory, so creating the lookup file immediately takes a fraction of the time of decoding
+the data file later.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from keytide.table.state.view import TableView
 
 __all__ = ["LaidOut", "are_laid_out", "forget", "lay_out"]
 
-# To lay out so many rows takes little, and what compactions have just made is soon looked up again.
+# Creating a lookup file of this many rows is fast, and compaction results are soon looked up again.
 _AT_ONCE_ROWS = 1 << 18
-# Of what is written, as much as is written again and again; a load takes longer to fill the disk.
+# Larger files are not small repeated writes but loads, which would take long to fill the disk.
 _WRITTEN_ROWS_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """The lookup files of what is stored in data files of one partition, `columns` of it."""
+    """The lookup files of the data files of one partition. They contain `columns`."""
 
     view: TableView
     partition: bytes
@@ -41,13 +42,13 @@ class LaidOut:
 
     @classmethod
     def whole(cls, view: TableView, partition: bytes) -> LaidOut:
-        """Those with all that is stored."""
+        """The lookup files with all stored columns."""
         return cls(view, partition, (*view.schema.names, *SYSTEM_COLUMNS))
 
     def find(self, file: PlannedFile, rows_max: int) -> LookupFile | None:
-        """The lookup file of a data file, made where it is due of about `rows_max` rows at a time.
+        """The lookup file of a data file. Created if it is due, in steps of about `rows_max` rows.
 
-        None where the data file has to be read. Raises `DataError` where it is missing.
+        None if the data file must be read instead. Raises `DataError` if it is missing.
         """
         stored = file.as_stored()
 
@@ -59,21 +60,21 @@ class LaidOut:
         return LOOKUP_FILES.find(self._key(file), versions, bounds, at_once=at_once)
 
     def at_hand(self, file: PlannedFile) -> LookupFile | None:
-        """The lookup file of a data file, if there is one or it is small. Raises as `find`."""
+        """The lookup file of a data file, if it exists or the file is small. Raises like `find`."""
         rows = file.meta.row_count
         return self.find(file, rows) if rows <= _AT_ONCE_ROWS else self.known(file)
 
     def known(self, file: PlannedFile) -> LookupFile | None:
-        """The lookup file of a data file, if there is one. Raises as `find`."""
+        """The lookup file of a data file, if it exists. Raises like `find`."""
         return LOOKUP_FILES.known(self._key(file), bounds_of(self.view.options))
 
     def keep(self, file: PlannedFile, rows: pl.DataFrame) -> None:
-        """Lay out the rows of a data file that has just been written."""
+        """Create a lookup file from the rows of a data file that was just written."""
         wanted = rows.select(self.columns)
         LOOKUP_FILES.keep(self._key(file), [wanted], bounds_of(self.view.options))
 
     def forget(self, file: PlannedFile) -> None:
-        """Give up the lookup file of a data file that is no more looked up."""
+        """Drop the lookup file of a data file that is no longer looked up."""
         LOOKUP_FILES.forget(self._key(file))
 
     def _key(self, file: PlannedFile) -> Hashable:
@@ -85,25 +86,26 @@ class LaidOut:
 
 
 def are_laid_out(view: TableView) -> bool:
-    """Whether what is written into a table is laid out: compactions look it up by keys alone."""
-    # With deletion vectors they look for the places of rows too, which nobody knows in memory.
+    """Whether lookup files are created for written files: compactions look up by keys alone."""
+    # With deletion vectors, compactions also need the positions of rows, which are unknown in
+    # memory.
     options = view.options
     is_looked_up = view.kind.keeps_versions and compacts_by_lookup(options)
     return is_looked_up and not options.deletion_vectors_enabled and not options.write_only
 
 
 def lay_out(view: TableView, entry: ManifestEntry, rows: pa.Table) -> None:
-    """Lay out the rows, in key order, of a data file that this process has written.
+    """Create a lookup file from the sorted rows of a data file that this process has written.
 
-    Not those of a very large one. Nothing of this can fail. REQUIRES: `are_laid_out`.
+    Very large files are skipped. Never raises an error. REQUIRES: `are_laid_out`.
     """
     if rows.num_rows <= _WRITTEN_ROWS_MAX:
-        with suppress(DataError):  # a file that is not there yet is read when it is
+        with suppress(DataError):  # a file that does not exist yet is read later
             LaidOut.whole(view, entry.partition).keep(PlannedFile(entry), from_arrow(rows))
 
 
 def forget(view: TableView, entries: Iterable[ManifestEntry]) -> None:
-    """Give up what is laid out of data files that a compaction took the rows of."""
+    """Drop the lookup files of data files whose rows were compacted into other files."""
     if not are_laid_out(view):
         return
     for entry in entries:

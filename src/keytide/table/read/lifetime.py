@@ -1,8 +1,8 @@
-"""Rows that expire: how old a row may be, by the time that one of its columns holds.
+"""Expiry of rows: the maximum age of a row, according to a time column.
 
-A row that is too old is not shown, whether or not a compaction has met it since. That is decided of
-merged rows, never of the versions that they are made of: which versions have been merged with which
-depends on compactions, and what a row shows must not.
+A row that is too old is not shown, whether or not a compaction has already removed it. This is
+decided for merged rows, never for the versions that they consist of. Which versions have been
+merged depends on compactions, and what a row shows must not depend on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keytide.types import Field
 
 __all__ = ["Lifetime", "drops_expired"]
 
-# From this on a BIGINT counts milliseconds: as seconds it would be in 31,688 years.
+# From this number on, a BIGINT counts milliseconds. In seconds, it would be 31,688 years.
 _MILLIS_FROM = 10**12
 
 
@@ -38,9 +38,9 @@ def _clock_ms() -> int:
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Rows whose `field` holds a time before `oldest_s`, in epoch seconds, have expired.
+    """Rows whose `field` is before `oldest_s`, in epoch seconds, have expired.
 
-    NULL never expires. A time in a TIMESTAMP without a zone is in UTC.
+    NULL never expires. A TIMESTAMP without a time zone is in UTC.
     """
 
     field: Field
@@ -48,7 +48,7 @@ class Lifetime:
 
     @classmethod
     def of(cls, view: TableView, now_ms: int | None = None) -> Lifetime | None:
-        """How old rows of a table may be by now; None where they may be of any age."""
+        """The current maximum age of a table's rows. None for no limit."""
         options = view.options
         lifetime_ms, name = options.row_lifetime_ms, options.row_time_field
         if lifetime_ms is None or name is None or not view.kind.keeps_versions:
@@ -58,7 +58,7 @@ class Lifetime:
 
     @cached_property
     def shown(self) -> Predicate:
-        """Holds for the rows that have not expired."""
+        """Matches the rows that have not expired."""
         name, type_ = self.field.name, self.field.type.to_arrow()
         if pa.types.is_timestamp(type_):
             ticks = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[type_.unit]
@@ -75,16 +75,16 @@ class Lifetime:
 
     @cached_property
     def has_expired(self) -> pl.Expr:
-        """Over rows with the column: whether each has expired."""
+        """An expression over rows with the column: whether each row has expired."""
         return ~row_filter(self.shown, [self.field])
 
 
 def drops_expired(view: TableView) -> bool:
-    """Whether a compaction may put a delete in the place of a row that has expired.
+    """Whether a compaction can replace an expired row with a delete.
 
-    It may where the row of a key is one of its versions as it stands, for then whatever comes
-    later does not see what became of it. Where it is put together of many, a later version would
-    show columns, or sums, of the expired ones again; such rows stay, and are not shown.
+    It can if the row of a key is always one of its versions unchanged, because later versions then
+    do not depend on it. If a row is composed of several versions, a later version would show
+    columns or sums of the expired ones again. Such rows are kept but not shown.
     """
     engine = view.engine
     is_deleted_by = RowKind.DELETE in engine.tombstones and engine.skips(RowKind.DELETE) is None

@@ -1,4 +1,4 @@
-"""Looking up what a bucket holds for some keys."""
+"""Looks up the versions of keys in a bucket."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from keytide.table.read.task import ReadTask
 
 __all__ = ["key_range", "newest_versions"]
 
-# Beside a write, which holds its rows already: less than 'read.memory'.
+# Less than 'read.memory', because a write, which already holds its rows, uses this.
 _MEMORY_BYTES = 256 << 20
 
 
 def newest_versions(
     task: ReadTask, keys: pl.DataFrame, columns: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
-    """The merged version of each key that there is, deletions included.
+    """The merged version of each existing key, including deletes.
 
-    `keys` has the key columns only, each key once. Frames hold `columns` and `_VALUE_KIND`, in
-    bounded memory.
+    `keys` has only the key columns, each key once. The frames contain `columns` and `_VALUE_KIND`,
+    in bounded memory.
     """
     names = keys.columns
-    # The range prunes files; which keys are really there is for the join to say.
+    # The range prunes files. The join finds the keys that really exist.
     task = replace(task, columns=tuple(columns), predicate=key_range(keys))
     for frame in task.outcomes(_MEMORY_BYTES):
         found = frame.join(keys, on=names, how="semi", nulls_equal=True)
@@ -34,11 +34,11 @@ def newest_versions(
 
 
 def key_range(keys: pl.DataFrame) -> Predicate | None:
-    """The range of the first key column, if every key has a value there."""
+    """The range of the first key column, if no key has NULL there."""
     first = keys.to_series(0)
     if not len(first) or first.null_count():
         return None
-    ends = first.sort()[[0, -1]]  # as keys are sorted, NaN last
+    ends = first.sort()[[0, -1]]  # in the order of keys, NaN last
     if ends.dtype == pl.Datetime:
         ends = ends.to_physical()  # Python's datetime has no nanoseconds
     low, high = ends

@@ -1,9 +1,10 @@
-"""Lookup files: data files laid out once more on local disk, so that their keys are found at once.
+"""Lookup files: copies of data files on local disk in which keys are found quickly.
 
-A data file has to be decoded to find rows that lie all over it. A process that looks keys up in a
-file for the second time decodes it once for all, into an Arrow file that it maps into its memory:
-what is not asked for is never touched, and the system may let go of it. Lookup files have no name
-from the moment on when they are mapped, so that none outlives its process, however that ends.
+To find rows that are spread over a data file, the file has to be decoded. A process that looks up
+keys in a file for the second time decodes it once more, into an Arrow file that is memory-mapped.
+Pages that are not needed are never touched, and the operating system can drop them. Lookup files
+are unlinked as soon as they are mapped, so none of them outlives its process, however the process
+ends.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ __all__ = ["LOOKUP_FILES", "Bounds", "LookupFile", "LookupFiles", "searched"]
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
-# What is remembered of files that have no lookup file.
+# The number of data files without a lookup file that are remembered.
 _REMEMBERED_MAX = 10_000
-# A process may map some ten thousand files.
+# A process can map about ten thousand files.
 _FILES_MAX = 10_000
-# So few keys are found before threads have begun to look for them.
+# With at most this many keys, the search ends before threads have started.
 _ALONE_MAX = 1 << 12
-# A disk that has less left is not filled further.
+# Lookup files use at most this fraction of the free disk space.
 _FREE_SHARE_MAX = 0.5
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much space lookup files may take, in bytes, and how long unused ones stay, in seconds.
+    """The limits of lookup files: their size in bytes, and how long unused ones stay, in seconds.
 
-    Without `bytes_max` half of what the disk has left.
+    Without `bytes_max`, the limit is half of the free disk space.
     """
 
     bytes_max: int | None
@@ -56,13 +57,16 @@ class Bounds:
 
 @dataclass(frozen=True)
 class LookupFile:
-    """The versions in a data file, in key order, with one version for each key."""
+    """The versions in a data file, in key order, one version per key."""
 
     frames: tuple[pl.DataFrame, ...]
     size: int
 
     def with_keys(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """The versions of some keys, given once each and in order, frame by frame in key order."""
+        """The versions of some keys, frame by frame in key order.
+
+        The keys are unique and sorted.
+        """
         at_once = 1 if keys.height <= _ALONE_MAX else os.cpu_count() or 1
         for start in range(0, len(self.frames), at_once):
             frames = self.frames[start : start + at_once]
@@ -71,7 +75,7 @@ class LookupFile:
 
 
 class LookupFiles:
-    """The lookup files of a process, those used last. Safe to share between threads."""
+    """The recently used lookup files of a process. Safe to share between threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -79,7 +83,7 @@ class LookupFiles:
         self._files: OrderedDict[Hashable, tuple[LookupFile, float]] = OrderedDict()
         self._bytes = 0
         self._remembered: OrderedDict[Hashable, bool] = OrderedDict()
-        """Of files without a lookup file, whether one may be made at the next look-up."""
+        """For files without a lookup file: whether the next lookup may create one."""
 
     def find(
         self,
@@ -89,10 +93,10 @@ class LookupFiles:
         *,
         at_once: bool = False,
     ) -> LookupFile | None:
-        """The lookup file of the data file `key`, made of its `versions` at the second call.
+        """The lookup file of the data file `key`, created from its `versions` at the second call.
 
-        None at the first one, unless it is to be made `at_once`, and where there is no space: the
-        data file has to be read then.
+        None at the first call, unless `at_once` is set, and if there is no space: then the data
+        file must be read.
         """
         with self._lock:
             self._drop_unused(bounds.unused_s)
@@ -101,7 +105,7 @@ class LookupFiles:
             if not self._remembered.get(key, at_once):
                 self._remember(key, may_be_made=key not in self._remembered)
                 return None
-        # Not under the lock: two that look the same file up at once make it twice.
+        # Not under the lock. If two threads look up the same file at the same time, both create it.
         made = _made(versions(), bounds.bytes_max)
         with self._lock:
             if made is None:
@@ -111,13 +115,13 @@ class LookupFiles:
         return made
 
     def known(self, key: Hashable, bounds: Bounds) -> LookupFile | None:
-        """The lookup file of the data file `key`, if there is one."""
+        """The lookup file of the data file `key`, if it exists."""
         with self._lock:
             self._drop_unused(bounds.unused_s)
             return self._used(key) if key in self._files else None
 
     def keep(self, key: Hashable, versions: Iterable[pl.DataFrame], bounds: Bounds) -> None:
-        """Make the lookup file of the data file `key` of its `versions`, where there is space."""
+        """Create the lookup file of the data file `key` from its `versions`, if there is space."""
         made = _made(versions, bounds.bytes_max)
         with self._lock:
             self._drop_unused(bounds.unused_s)
@@ -125,7 +129,7 @@ class LookupFiles:
                 self._keep(key, made, bounds.bytes_max)
 
     def forget(self, key: Hashable) -> None:
-        """Give up the lookup file of the data file `key`, if there is one."""
+        """Drop the lookup file of the data file `key`, if it exists."""
         with self._lock:
             if key in self._files:
                 self._drop(key)
@@ -155,7 +159,7 @@ class LookupFiles:
         self._drop(next(iter(self._files)))
 
     def _drop(self, key: Hashable) -> None:
-        # Its space is free as soon as nobody holds rows of it any more.
+        # Its space is freed when no caller holds rows of it any more.
         file, _ = self._files.pop(key)
         self._bytes -= file.size
 
@@ -167,12 +171,12 @@ class LookupFiles:
 
 
 LOOKUP_FILES: Final = LookupFiles()
-"""Of all tables: tables are many, and a process has one disk."""
+"""One object for all tables, because a process may use many tables but has one disk."""
 
 
 def _made(frames: Iterable[pl.DataFrame], bytes_max: int | None) -> LookupFile | None:
-    """A lookup file with the rows of some frames; None where they do not fit."""
-    # A full disk costs a look-up its speed and nothing else.
+    """A lookup file with the rows of the frames. None if they do not fit."""
+    # A full disk only makes lookups slower.
     with suppress(OSError), tempfile.NamedTemporaryFile(prefix="keytide-lookup-") as file:
         free = int(shutil.disk_usage(file.name).free * _FREE_SHARE_MAX)
         if not _is_written(frames, file.name, free if bytes_max is None else min(free, bytes_max)):
@@ -185,11 +189,11 @@ def _made(frames: Iterable[pl.DataFrame], bytes_max: int | None) -> LookupFile |
 
 
 def _is_written(frames: Iterable[pl.DataFrame], path: str, bytes_max: int) -> bool:
-    """Whether the frames fit into so many bytes of a file."""
+    """Write the frames to a file. False if they need more than `bytes_max`."""
     writer: pa.RecordBatchFileWriter | None = None
     with pa.OSFile(path, "wb") as sink:
         for frame in frames:
-            # As Polars itself has them, so that nothing is copied when they are mapped.
+            # In the layout of Polars itself, so nothing is copied when the file is mapped.
             rows = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
             writer = writer or pa.ipc.new_file(sink, rows.schema)
             writer.write_table(rows)
@@ -201,9 +205,9 @@ def _is_written(frames: Iterable[pl.DataFrame], path: str, bytes_max: int) -> bo
 
 
 def searched(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-    """Those of some rows, in the order of their key, that have some keys, in one row each at most.
+    """Those rows that have one of the keys.
 
-    `keys` has each key once, in order.
+    The rows are sorted by key, and keys are unique in them. `keys` has each key once, sorted.
     """
     first, *more = keys.columns
     column, wanted = rows[first], keys[first]
@@ -217,14 +221,14 @@ def searched(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_searchable(key: pl.Series) -> bool:
-    """Whether a column orders in a file as Polars orders it."""
+    """Whether the column's order in a file is the order of Polars."""
     kind = key.dtype
     is_plain = kind.is_integer() or kind.is_temporal() or kind in (pl.String, pl.Binary)
     return is_plain and not key.null_count()
 
 
 def _places(column: pl.Series, wanted: pl.Series) -> Places:
-    """Where some values stand in a column. Both have each value once, in order."""
+    """The positions of the wanted values in a column. Both are sorted and unique."""
     near = _near(column, wanted)
     places = _search(column, near, "left")
     if _are_numbers(column, near):
@@ -236,7 +240,7 @@ def _places(column: pl.Series, wanted: pl.Series) -> Places:
 
 
 def _stretches(column: pl.Series, wanted: pl.Series) -> Places:
-    """The same where a value may come several times on either side."""
+    """The same if values may occur several times on both sides."""
     near = _near(column, wanted).unique(maintain_order=True)
     starts, ends = _search(column, near, "left"), _search(column, near, "right")
     lengths = ends - starts
@@ -245,13 +249,13 @@ def _stretches(column: pl.Series, wanted: pl.Series) -> Places:
 
 
 def _near(column: pl.Series, wanted: pl.Series) -> pl.Series:
-    """Those of some values, in order, that are not beyond the ends of a column in order."""
+    """Those of the sorted values that are within the range of a sorted column."""
     begin, end = _search(wanted, column[:1], "left"), _search(wanted, column[-1:], "right")
     return wanted[int(begin[0]) : int(end[0])]
 
 
 def _search(column: pl.Series, values: pl.Series, side: Literal["left", "right"]) -> Places:
-    if _are_numbers(column, values):  # in a fraction of the time
+    if _are_numbers(column, values):  # takes a fraction of the time
         return np.searchsorted(column.to_numpy(), values.to_numpy(), side)
     return column.search_sorted(values, side=side).to_numpy().astype(np.int64)
 

@@ -1,8 +1,8 @@
-"""Merged versions: one version per key, made of the runs that hold the key.
+"""Merged versions: one version per key, merged from the runs that contain the key.
 
-Overlapping runs are merged in key-range windows, so memory follows the batch size and not the
-bucket. Deletes stay among the versions, so that these can stand for the ones that they were made
-of: a reader leaves them out, a compaction writes them again.
+Overlapping runs are merged in key-range windows, so memory depends on the batch size and not on the
+bucket. Deletes remain among the versions, so that merged versions can replace the ones that they
+were merged from. A reader leaves deletes out, and a compaction writes them again.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from keytide.types import Field
 
 __all__ = ["MergedVersions", "Window", "batch_rows", "rows_in"]
 
-# A window's rows are held about five times: as batches and the next ones, as slices, concatenated
-# and merged.
+# The rows of a window are in memory about five times: as batches, as the next batches, as slices,
+# concatenated, and merged.
 _COPIES = 5
 _BATCH_ROWS_MIN = 8 << 10
 
 
 class Window(NamedTuple):
-    """The versions of a range of keys: as they are stored in each run of a section, and merged.
+    """The versions of a range of keys: as stored in each run of a section, and merged.
 
-    `counted` are those in the runs without the ones that another one contains. The `merged` ones
-    are frames that have no key in common.
+    `counted` are the stored versions without those that another version contains. The `merged`
+    frames have no key in common.
     """
 
     runs: list[pl.DataFrame]
@@ -60,13 +60,16 @@ class Window(NamedTuple):
 class MergedVersions:
     """Merges the versions of one bucket.
 
-    `columns` are those of the table, and `_SEQUENCE_NUMBER` and `_VALUE_KIND`: a merged version
-    has those of the version that it takes the place of, as the merge engine says, and a lone one
-    has them as they are stored. The `condition` holds for every version; what it says of columns
-    outside the key is asked of merged ones. `has_older` says that older versions lie below, on
-    top of which the merged ones have to stand for theirs. `tells_kinds` as in `StoredVersions`.
+    - `columns` are columns of the table, `_SEQUENCE_NUMBER` and `_VALUE_KIND`. A merged version has
+      the number and kind of the version that it replaces, as the merge engine says. A single
+      version keeps the stored ones.
+    - All versions in the result match the `condition`. The parts about columns other than the key
+      are applied to merged versions.
+    - `has_older` says that there are older versions below, and that the merged versions must work
+      on top of them.
+    - `tells_kinds` as in `StoredVersions`.
 
-    Of files that `found` has, no more is taken than that, and nothing is read.
+    For files in `found`, only the versions there are used, and nothing is read.
     """
 
     view: TableView
@@ -76,14 +79,14 @@ class MergedVersions:
     tells_kinds: bool = True
     found: Found | None = None
     together: Together = SIDE_BY_SIDE
-    """How the runs of a section are begun."""
+    """How the reads of a section's runs are started."""
 
     def in_order(
         self, bucket: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None = None
     ) -> Iterator[pl.DataFrame]:
-        """The same as frames with `columns` in key order, of some keys or, without `keys`, of all.
+        """The same as frames with `columns` in key order: of some keys or, without `keys`, of all.
 
-        REQUIRES: sections that were cut by key. Raises as `of`.
+        REQUIRES: sections that were split by key. Raises the same errors as `of`.
         """
         key = list(self.view.order.key)
         for section in bucket.sections:
@@ -92,12 +95,13 @@ class MergedVersions:
                 yield frame.select(self.columns).sort(key, nulls_last=False)
 
     def of(self, bucket: BucketPlan, memory_bytes: int) -> Iterator[list[pl.DataFrame]]:
-        """Windows of the bucket: frames with `columns`, perhaps others, and any order of rows.
+        """The windows of the bucket: frames with `columns` and maybe others, rows in any order.
 
-        No key is in two frames. Windows of sections that were cut by key come in key order. A
-        window and its making fit in about `memory_bytes`. Raises `InvalidError` naming a key
-        whose versions cannot be merged, `DataError` naming a file that cannot be read, and, with
-        older versions below, `OlderNeededError` where merged ones could not stand on them.
+        No key is in two frames. Windows of sections that were split by key come in key order. A
+        window fits in about `memory_bytes`, including the memory to create it. Raises
+        `InvalidError`, which names the key, if versions cannot be merged. Raises `DataError`, which
+        names the file, if it cannot be read. With older versions below, raises `OlderNeededError`
+        if merged versions would not work on top of them.
         """
         for window in self.windows_of(bucket, memory_bytes):
             yield window.merged
@@ -151,15 +155,15 @@ class MergedVersions:
         memory_bytes: int,
         keys: pl.DataFrame | None = None,
     ) -> Iterator[Window]:
-        """Windows of a section that needs a merge, of some keys or, without `keys`, of all.
+        """The windows of a section that needs a merge: of some keys or, without `keys`, of all.
 
-        Frames are as `of` says, and raise likewise.
+        Frames and errors are as described in `of`.
         """
         order, engine = self.view.order, self.view.engine
         merging: Merging = Standing(engine) if self.has_older else engine
         check = self._check_of_merged
-        # A filter on other columns comes after the merge: before it, an older version that fulfils
-        # it would come back.
+        # A filter on other columns comes after the merge. Before it, an older version that matches
+        # would come back.
         for window in self.stored_windows(partition, section, memory_bytes, keys):
             with self.view.reading():
                 counted = without_contained(
@@ -178,9 +182,9 @@ class MergedVersions:
         memory_bytes: int,
         keys: pl.DataFrame | None = None,
     ) -> Iterator[list[pl.DataFrame]]:
-        """The versions of a section as they are stored in each of its runs, by windows of keys.
+        """The versions of a section as stored in each of its runs, in key-range windows.
 
-        A run without any version there may come without columns.
+        A run without versions in the window may have no columns.
         """
         if self.found is not None and self.found.has(section):
             yield self.found.of(section)
@@ -195,15 +199,14 @@ class MergedVersions:
     def _windows(
         self, stored: StoredVersions, section: Section, rows: int
     ) -> Iterator[list[pl.DataFrame]]:
-        """The versions of a section by windows of keys, about `rows` at a time."""
+        """The versions of a section in key-range windows of about `rows` rows."""
         keys = _pinned_keys(self._about_key, self.view.order.key)
         if keys is not None and keys * len(section.runs) <= rows:
             yield stored.of_runs(section.runs)
             return
         runs: list[VersionRun] = [FileRun(stored, run) for run in section.runs]
         sizes = [run.rows for run in runs]
-        # Batches of runs that are cut alike by key give windows in which most of each batch is
-        # used.
+        # If the batches of all runs are cut at similar keys, a window uses most of each batch.
         held = batch_rows(sizes, rows)
         largest = sizes.index(max(sizes))
         if self._may_filter(section, largest, sizes, held):
@@ -216,23 +219,27 @@ class MergedVersions:
     def _may_filter(
         self, section: Section, largest: int, sizes: Sequence[int], held: Sequence[int]
     ) -> bool:
-        """Whether a condition on merged versions can be asked of the largest run while it is read.
+        """Whether a condition on merged versions can be applied to the largest run while it is
+        read.
 
-        Of keys that no other run has, the version there is the merged one.
+        For keys that no other run has, the version in this run is the merged version.
         """
         if self._check_of_merged is None or any(file.dead_rows for file in section.runs[largest]):
             return False
         return all(held[i] >= size for i, size in enumerate(sizes) if i != largest)
 
     def _filtering(self, stored: StoredVersions, others: Sequence[Batch]) -> StoredVersions:
-        """What reads versions that meet the condition, or whose key is in other runs."""
+        """A reader of versions that match the condition, or whose key is in other runs."""
         key = list(self.view.order.key)
         touched = [batch.rows.select(key) for batch in others if batch.rows.height]
         always = pl.concat(touched) if touched else None
         return replace(stored, condition=self.condition, always=always)
 
     def _columns_to_merge(self, section: Section) -> tuple[str, ...]:
-        """What is wanted, and what decides; numbers only where they do or are wanted."""
+        """The requested columns and those that decide.
+
+        Numbers only if they decide or are requested.
+        """
         wanted = _unique(self.columns, sorted(columns_of(self.condition)))
         table = self.view.engine.columns(table_columns(wanted))
         numbered = SEQUENCE_NUMBER in wanted or not section.arrival_decides
@@ -244,7 +251,9 @@ class MergedVersions:
 
     @cached_property
     def _about_key(self) -> Predicate | None:
-        """The terms that hold for all versions of a key or none, so that they need not wait."""
+        """The terms that are true for all versions of a key or for none, so they can be applied
+        early.
+        """
         return conjunction(t for t in conjuncts(self.condition) if columns_of(t) <= self._key)
 
     @cached_property
@@ -263,19 +272,19 @@ def _without_outlived(
 ) -> list[pl.DataFrame]:
     if not section.has_dead_retracts:
         return window
-    # A run that has no batch yet has no columns either.
+    # A run without a batch has no columns either.
     upper = [place for place in section.upper if window[place].width]
     counted = without_outlived(window, upper, key, IS_DEAD)
     return [frame.drop(IS_DEAD) if frame.width else frame for frame in counted]
 
 
 def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
-    """How many rows to hold of each run of those sizes, for windows of about `rows` rows.
+    """How many rows of each run to hold in memory, for windows of about `rows` rows.
 
-    The smallest runs are held whole while they fit in as many rows: a run that is cut adds windows
-    of its own, and the rows around each cut are decoded once more. What is left is the least for
-    the others, which share by their size, so that windows cover alike key ranges of each. So up to
-    twice as many rows are held, of which a window takes, and copies, half.
+    The smallest runs are held as a whole while they fit in this number: each cut of a run adds
+    windows, and the rows around a cut are decoded twice. The other runs share the rest in
+    proportion to their size, so windows cover similar key ranges of each. So up to twice as many
+    rows are held. A window takes, and copies, half of them.
     """
     spare, left, total = rows, len(sizes), max(1, sum(sizes))
     held: list[int | None] = [None] * len(sizes)
@@ -292,24 +301,24 @@ def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
 
 
 def _pinned_keys(condition: Predicate | None, key: Sequence[str]) -> int | None:
-    """How many keys can fulfil a condition; None where it leaves some column open."""
+    """How many keys can match a condition. None if it leaves a column open."""
     terms = conjuncts(condition)
     values = [equal_values(terms, name) for name in key]
     return None if None in values else math.prod(len(some or ()) for some in values)
 
 
 def rows_in(memory_bytes: int, files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
-    """About how many rows of some columns may be held, with what is made of them."""
+    """About how many rows of these columns may be in memory, including their copies."""
     return memory_bytes // _COPIES // _row_bytes(files, fields)
 
 
 def _row_bytes(files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
-    """About what a row of these columns takes in memory."""
+    """About how much memory a row of these columns takes."""
     rows = max(1, sum(file.meta.row_count for file in files))
     stored = sum(file.meta.file_size for file in files) // rows
     types = [f.type.to_arrow() for f in fields]
     fixed = sum(_fixed_bytes(t) for t in types)
-    # Texts and nested values: a guess from the size on disk, which compression halves at the least.
+    # Strings and nested values: estimated from the size on disk. Compression saves at least half.
     variable = sum(1 for t in types if not _fixed_bytes(t))
     return max(16, fixed + variable * max(24, 2 * stored))
 

@@ -1,8 +1,8 @@
-"""Files whose rows are what readers see, so that other readers of Parquet may read them.
+"""Files whose rows are exactly what readers see, so that other Parquet readers can read them.
 
-Of such a file are left out rows of kind -U and -D, and those that a deletion vector marks; its
-columns are those of the table, by field id, under the names and in the types that they had when it
-was written. Which files are plain is decided from metadata alone.
+The reader must leave out rows of kind -U and -D, and the rows that a deletion vector marks. The
+columns are those of the table, matched by field id, with the names and types that they had when the
+file was written. Metadata alone decides which files are plain.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 TypesRead: TypeAlias = "Callable[[AtomicType], bool]"
-"""Whether another reader reads a stored type without parts as a table's reader does."""
+"""Whether another reader reads a stored scalar type in the same way as Keytide."""
 
 
 @dataclass(frozen=True)
 class PlainShape:
-    """How plain files of one kind are read.
+    """How to read a group of plain files.
 
-    Files of one schema go together; `has_retracts` when rows of kind -U or -D may be among
-    them, `has_dead_rows` when deletion vectors mark some.
+    Files with the same schema are in one group. `has_retracts` says that they may contain rows of
+    kind -U or -D, and `has_dead_rows` that deletion vectors mark rows in them.
     """
 
     schema_id: int
@@ -58,13 +58,13 @@ class PlainShape:
 
     @classmethod
     def of(cls, file: PlannedFile) -> PlainShape:
-        """How one file is read."""
+        """How to read one file."""
         return cls(file.meta.schema_id, file.may_retract, file.dead_rows is not None)
 
 
 @dataclass(frozen=True)
 class PlainSplit:
-    """A scan's plain files, by shape, and the tasks that read all others."""
+    """The plain files of a scan, by shape, and the tasks that read all other files."""
 
     plain: dict[PlainShape, list[PlannedFile]]
     tasks: list[ReadTask]
@@ -72,18 +72,18 @@ class PlainSplit:
 
 @dataclass(frozen=True)
 class OtherRows(Scan):
-    """The rows of a scan that are not in some plain files of it.
+    """The rows of a scan that are not in its plain files.
 
-    With a condition of its own too: what is plain then was so before, for a condition leaves out
-    files and so no key overlaps more of them.
+    This stays correct with an additional condition. A condition only leaves out files, so a plain
+    file cannot become non-plain.
     """
 
     plain: frozenset[str] = frozenset()
-    """The names of the files."""
+    """The names of the plain files."""
 
     @classmethod
     def of(cls, scan: Scan, split: PlainSplit) -> OtherRows:
-        """Those of the tasks of a split of the scan."""
+        """The rows of the tasks in a split of the scan."""
         names = (file.meta.file_name for files in split.plain.values() for file in files)
         members = {member.name: getattr(scan, member.name) for member in fields(Scan)}
         return cls(**members, plain=frozenset(names))
@@ -103,9 +103,9 @@ class OtherRows(Scan):
 def split_plain(
     scan: Scan, reads: TypesRead, takes: Callable[[PlannedFile], bool] = lambda file: True
 ) -> PlainSplit:
-    """Divide a scan, for a reader of Parquet that reads some types and takes some files.
+    """Split a scan for a Parquet reader that supports the given types and files.
 
-    Raises as `Scan.tasks`.
+    Raises the same errors as `Scan.tasks`.
     """
     is_plain = _plain_check(scan, reads)
     plain: dict[PlainShape, list[PlannedFile]] = {}
@@ -129,24 +129,27 @@ def split_tasks(scan: Scan) -> list[ReadTask]:
 def stored_fields(
     view: TableView, shape: PlainShape, fields: Sequence[Field]
 ) -> list[Field | None]:
-    """What each of some columns is in files of a shape; None for one that they lack."""
+    """The stored field for each column in files of a shape. None if they lack the column."""
     by_id = {f.id: f for f in view.schemas[shape.schema_id].fields}
     return [by_id.get(f.id) for f in fields]
 
 
 def local_file(view: TableView, file: PlannedFile) -> Path | None:
-    """The file itself on local disk: no copy of one that lies far away, which may go any time."""
+    """The path of the file on local disk.
+
+    None for a remote file: its cached copy may go away at any time.
+    """
     store, path = view.data_file(file.entry)
     return store.uncached().local_path(path)
 
 
 def has_floats(type_: DataType) -> bool:
-    """Whether values are, or are made of, floating-point numbers, NaN perhaps among them."""
+    """Whether values are, or contain, floating-point numbers, which may be NaN."""
     return not reads_type(type_, lambda part: part.root not in ("FLOAT", "DOUBLE"))
 
 
 def reads_type(type_: DataType, reads: TypesRead) -> bool:
-    """Whether a reader reads all that a stored type is made of."""
+    """Whether a reader supports all parts of a stored type."""
     if isinstance(type_, AtomicType):
         return reads(type_)
     if isinstance(type_, ArrayType | MultisetType):
@@ -157,7 +160,7 @@ def reads_type(type_: DataType, reads: TypesRead) -> bool:
 
 
 def _plain_check(scan: Scan, reads: TypesRead) -> Callable[[PlannedFile], bool]:
-    """A function that says whether a file of the scan is plain to a reader."""
+    """A function that says whether a file of the scan is plain for a reader."""
     view = scan.view
     read = view.schema.select(dict.fromkeys((*scan.columns, *columns_of(scan.predicate))))
     if not view.files.are_plain or view.defaults(f.name for f in read):
@@ -183,13 +186,13 @@ def _reads_schema(
 ) -> bool:
     stored = view.schemas[schema_id]
     if len({name.lower() for name in stored.names}) < len(stored.names):
-        return False  # engines of SQL do not tell names apart by case
+        return False  # SQL engines treat names as case-insensitive
     old = {f.id: f for f in stored.fields}
     return all(f.id not in old or _reads_as(old[f.id].type, f.type, reads) for f in fields)
 
 
 def _reads_as(old: DataType, new: DataType, reads: TypesRead) -> bool:
-    """Whether a reader reads the stored type, and casts it to the new one as the kernels do."""
+    """Whether a reader reads the stored type and casts it to the new one as Keytide does."""
     if not reads_type(old, reads) or not reads_type(new, reads):
         return False
     if isinstance(old, AtomicType) and isinstance(new, AtomicType):

@@ -1,9 +1,9 @@
-"""What a scan reads: decided from metadata alone, as a value.
+"""Plans what a scan reads, as a value, from metadata alone.
 
-Files are pruned by partition, bucket, index of keys, key range and statistics, in this order; the
-`Funnel` keeps count. What is left of a bucket is cut into sections of overlapping key ranges. A
-planned file says where its dead rows are recorded, so whoever reads it needs to know nothing else;
-files that plain readers do not look at are listed with the reason.
+Files are pruned by partition, bucket, key index, key range and statistics, in this order. The
+`Funnel` counts what each step leaves. The remaining files of a bucket are grouped into sections of
+overlapping key ranges. A planned file says where its dead rows are recorded, so its reader needs no
+other information. Files that plain readers skip are listed with the reason.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class FunnelStage:
 
 @dataclass(frozen=True)
 class Funnel:
-    """How pruning narrowed a scan down, stage by stage."""
+    """How much each pruning step left, step by step."""
 
     stages: tuple[FunnelStage, ...] = ()
 
 
 @dataclass(frozen=True)
 class HiddenFile:
-    """A file that may hold what is asked for, and why plain readers do not look at it."""
+    """A file that may contain requested rows, and why plain readers skip it."""
 
     entry: ManifestEntry
     reason: str
@@ -83,16 +83,16 @@ class HiddenFile:
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """The buckets that a scan reads, what it leaves aside, and how it came to them."""
+    """The buckets that a scan reads, the files that it skips, and how it chose them."""
 
     buckets: tuple[BucketPlan, ...]
     hidden: tuple[HiddenFile, ...] = ()
     left: tuple[tuple[str, Entries], ...] = ()
-    """The files that each kind of pruning left, in their order."""
+    """The files that each kind of pruning left, in the order of pruning."""
 
     @cached_property
     def funnel(self) -> Funnel:
-        """How pruning narrowed the scan down. Counted when it is asked for: most never do."""
+        """How much each pruning step left. Counted on demand, because most scans do not need it."""
         return Funnel(tuple(_counted(stage, files) for stage, files in self.left))
 
 
@@ -113,8 +113,8 @@ def plan_scan(
 ) -> ScanPlan:
     """Plan a scan of a table at a snapshot: of some keys or, without `keys`, of all.
 
-    Rows of other keys may be among those that are planned. Raises `UnsupportedError` for dead rows
-    that are recorded outside of the table.
+    The planned rows may include rows of other keys. Raises `UnsupportedError` for dead rows that
+    are recorded outside the table.
     """
     with without_collection():
         return plan_files(
@@ -130,13 +130,14 @@ def plan_files(
     key_files: Sequence[IndexFile] = (),
     keys: pa.Table | None = None,
 ) -> ScanPlan:
-    """Plan a scan over some files; `vector_files` mark dead rows. Raises as `plan_scan`.
+    """Plan a scan of files. `vector_files` mark dead rows. Raises the same errors as `plan_scan`.
 
-    With `key_files`, which say where the current rows of keys are, the files are all live ones.
+    With `key_files`, which say where the current rows of keys are, `entries` must be all live
+    files.
     """
-    # Statistics know nothing of defaults.
+    # Statistics do not include defaults.
     terms = conjuncts(without_columns(predicate, view.defaults(columns_of(predicate))))
-    # Rows in a postponed bucket are not part of the table before its writer has placed them.
+    # Rows in a postponed bucket become part of the table only when a bucket is assigned to them.
     files = Entries.of(entries)
     files = files.filter(files.column("_BUCKET") >= 0)
     left = [("all", files)]
@@ -150,12 +151,12 @@ def plan_files(
         files = files.filter(current.holds(files))
         left.append(("index of keys", files))
         if all(entry.file.file_name in current.places for entry in files):
-            # Statistics know no more of the key.
+            # Statistics give no more information about the key.
             terms = tuple(t for t in terms if not columns_of(t) <= {*view.schema.primary_keys})
     places = {} if current is None else current.places
     hidden = NO_ENTRIES
     if view.kind.keeps_versions and not view.options.merges_on_read:
-        # Compacted files without their dead rows are together unique by key.
+        # Compacted files without their dead rows contain each key once in total.
         is_new = files.column("_LEVEL") == 0
         hidden, files = files.filter(is_new), files.filter(~is_new)
         left.append(("compacted", files))
@@ -186,8 +187,8 @@ def _buckets(
     if keeps_versions and view.options.merges_on_read:
         planned = {b: to_merge(entries, places) for b, entries in by_bucket.items()}
         return sections_of(planned, view)
-    # Without keys nothing is merged, and compacted files with vectors are unique by key: each file
-    # is a section of its own.
+    # Append tables are not merged, and compacted files with vectors contain each key once. So each
+    # file is a separate section.
     return [
         BucketPlan(
             *bucket,
@@ -205,7 +206,7 @@ def _buckets(
 def to_merge(
     entries: Iterable[ManifestEntry], places: Mapping[str, VectorPlace]
 ) -> list[PlannedFile]:
-    """Files of a table with deletion vectors, to be merged: with the deletes among dead rows."""
+    """Files of a table with deletion vectors, for a merge: includes the deletes among dead rows."""
     return [
         PlannedFile(e, places.get(e.file.file_name), keeps_retracts=e.file.level > 0)
         for e in entries

@@ -1,4 +1,6 @@
-"""Working ahead of a generator's caller, so that reading and merging keep all cores busy."""
+"""Computes the next item of a generator in the background, so that reads and merges use all
+cores.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ T = TypeVar("T")
 
 
 def prefetched(items: Iterator[T]) -> Iterator[T]:
-    """The same items; the next one is made in a thread while the caller works on this one.
+    """The same items. A thread computes the next one while the caller works on the current one.
 
-    One item more is held in memory. An error is raised where its item would have come. A
-    caller that stops early does not wait for the item that is being made.
+    One additional item is in memory. An error is raised at the position of its item. A caller that
+    stops early does not wait for the item that is being computed.
     """
     end = object()
     make = partial(next, items, end)

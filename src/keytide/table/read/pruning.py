@@ -1,7 +1,8 @@
-"""Which files may hold rows that meet a condition, told from metadata.
+"""Which files may contain rows that match a condition, according to metadata.
 
-Only predicates on key columns may drop single files of a section that has to be merged: dropping an
-overlapped file by another column would bring older versions back (rule R17 of docs/semantics.md).
+In a section that must be merged, only predicates on key columns may drop single files. If a file
+were dropped because of another column, older versions of its keys would come back (rule R17 of
+docs/semantics.md).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _PLACE = scratch("place")
 
 
 def matching_partitions(files: Entries, schema: TableSchema, terms: Sequence[Predicate]) -> Entries:
-    """The files in partitions whose values fulfil the terms about partition columns."""
+    """The files in partitions whose values match the terms about partition columns."""
     fields = schema.partition_fields()
     names = {f.name for f in fields}
     about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
@@ -68,10 +69,10 @@ def matching_buckets(
     options: TableOptions,
     terms: Sequence[Predicate],
 ) -> Entries:
-    """The files in buckets where keys of the values that the terms pin lie."""
+    """The files in buckets that can contain the keys that the terms pin."""
     fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
     if (files.column("_TOTAL_BUCKETS") <= 1).all():
-        return files  # every key lies in the only bucket
+        return files  # every key is in the only bucket
     columns = pinned_columns(fields, terms)
     if not fields or not files or columns is None:
         return files
@@ -84,9 +85,9 @@ def matching_buckets(
 
 
 def pinned_columns(fields: Sequence[Field], terms: Sequence[Predicate]) -> list[pa.Array] | None:
-    """Every combination of values that columns can have if all terms hold, in all their forms.
+    """All combinations of values that the columns can have if all terms match, in all their forms.
 
-    None where one of them is not pinned, or they are too many.
+    None if a column is not pinned, or if there are too many combinations.
     """
     pinned = [spellings(equal_values(terms, f.name), f) for f in fields]
     known = [values for values in pinned if values is not None]
@@ -94,7 +95,7 @@ def pinned_columns(fields: Sequence[Field], terms: Sequence[Predicate]) -> list[
 
 
 def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
-    """Every combination of the columns' values; None for too many."""
+    """All combinations of the columns' values. None if there are too many."""
     count = math.prod(len(column) for column in columns)
     if count > POINTS_MAX:
         return None
@@ -103,14 +104,16 @@ def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
     if count == 1:
         return [*columns]
     combined, step = [], count
-    for column in columns:  # keys may have more columns than arrays of numpy have dimensions
+    for column in columns:  # keys can have more columns than NumPy arrays can have dimensions
         step //= len(column)
         combined.append(column.take(pa.array(np.arange(count) // step % len(column))))
     return combined
 
 
 def matching_keys(files: Entries, view: TableView, terms: Sequence[Predicate]) -> Entries:
-    """The files whose key ranges and filters may hold keys that fulfil the terms about the key."""
+    """The files whose key ranges and filters may contain keys that match the terms about the
+    key.
+    """
     fields = view.schema.trimmed_primary_key_fields()
     names = {f.name for f in fields}
     about = [t for t in terms if columns_of(t) and columns_of(t) <= names]
@@ -126,10 +129,10 @@ def matching_keys(files: Entries, view: TableView, terms: Sequence[Predicate]) -
 def matching_statistics(
     buckets: list[BucketPlan], view: TableView, terms: Sequence[Predicate]
 ) -> list[BucketPlan]:
-    """The buckets with the sections in which a row may fulfil the terms.
+    """The buckets, with only those sections in which a row may match the terms.
 
-    So say statistics, and filters where there are some. Terms about the key have done their part
-    with `matching_keys`.
+    Statistics decide, and bloom filters if there are any. Terms about the key have already been
+    applied by `matching_keys`.
     """
     key = frozenset(view.schema.trimmed_primary_keys)
     about = [t for t in terms if columns_of(t) and not columns_of(t) <= key]
@@ -141,13 +144,13 @@ def matching_statistics(
     bounds = value_bounds(files, fields, view.schemas)
     possible = bounds.with_columns(may_match(predicate, fields).alias("kept"))["kept"]
     files = list(compress(files, possible))
-    # Both are of single files, and a section that is merged survives or falls as a whole.
+    # Both are about single files. A section that is merged is kept or dropped as a whole.
     kept_files = set(map(id, compress(files, matching_filters(files, view, about))))
     is_put_together = not engine_class(view.options).picks_a_version
 
     def survives(section: Section) -> bool:
         if section.needs_merge and is_put_together:
-            return True  # a row may be put together from files that each do not match
+            return True  # a row may be merged from files that do not match individually
         return any(id(file.entry) in kept_files for file in section.files)
 
     pruned = [
@@ -160,7 +163,7 @@ def matching_statistics(
 def asked_of_files(
     predicate: Predicate | None, view: TableView, sections: Sequence[Section]
 ) -> tuple[Predicate, ...]:
-    """The terms by which files of sections like these can be left out; of rows all are asked."""
+    """The terms that can skip files of such sections. All terms are applied to rows."""
     partition = frozenset(view.schema.partition_keys)
     key = partition | frozenset(view.schema.primary_keys)
     is_put_together = view.kind.keeps_versions and not engine_class(view.options).picks_a_version

@@ -1,4 +1,4 @@
-"""Rows that tasks give, in the shape that a caller likes."""
+"""The rows of tasks, in the data structure that the caller requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["FramesTask", "RowSource", "check_limit"]
 
 
 class FramesTask(Protocol):
-    """Work that gives rows. Pickles."""
+    """Work that produces rows. Picklable."""
 
     @property
     def view(self) -> TableView:
@@ -36,15 +36,17 @@ class FramesTask(Protocol):
         ...
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, in frames that together with their making fit in about `memory_bytes`."""
+        """The rows, in frames that fit in about `memory_bytes`, including the memory to create
+        them.
+        """
         ...
 
 
 class RowSource(ArrowRows):
-    """Rows of `fields`, given by `tasks` one after the other; each shape asks for them anew.
+    """Rows with the columns `fields`, from `tasks` in order. Each method reads them again.
 
-    Methods that return everything need memory for the result; `to_batches` needs only what
-    'read.memory' allows. With a `limit` no more than so many rows come, whichever are read first.
+    Methods that return everything need memory for the result. `to_batches` needs only as much as
+    'read.memory'. With a `limit`, at most this many rows are returned, whichever are read first.
     """
 
     threads: int
@@ -57,7 +59,7 @@ class RowSource(ArrowRows):
 
     @property
     def view(self) -> TableView:
-        """The table at the schema that is read by."""
+        """The table at the schema that the rows are read with."""
         raise NotImplementedError
 
     @property
@@ -66,7 +68,7 @@ class RowSource(ArrowRows):
         raise NotImplementedError
 
     def tasks(self) -> Sequence[FramesTask]:
-        """The work as picklable tasks, whose rows come in their order."""
+        """The work as picklable tasks, in the order of their rows."""
         raise NotImplementedError
 
     @property
@@ -75,36 +77,46 @@ class RowSource(ArrowRows):
         return arrow_schema(self.fields)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table, in the columns' exact types. Raises as `to_batches`."""
+        """The rows as an Arrow table, in the exact types of the columns.
+
+        Raises like `to_batches`.
+        """
         schema = self.schema
         tables = (to_arrow(frame, schema) for frame in prefetched(self._frames()))
-        # No empty batches: pyspark's createDataFrame loses the rows behind one.
+        # Without empty batches: pyspark's createDataFrame loses the rows after one.
         batches = [each for table in tables for each in table.to_batches() if each.num_rows]
         return pa.Table.from_batches(batches, schema)
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a Polars frame, in Polars' own types. Raises as `to_batches`."""
+        """The rows as a Polars DataFrame, in Polars types. Raises like `to_batches`."""
         frames = [*self._frames()] or [pl.DataFrame(schema=polars_schema(self.fields))]
         return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=False)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_pylist`."""
+        """The rows as a pandas DataFrame.
+
+        Raises `SetupError` without pandas, or like `to_pylist`.
+        """
         require("pandas", "pandas", "to_pandas")
         return in_pandas(self.to_arrow())
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts. Raises as `to_batches`, and `UnsupportedError` for what Python lacks.
+        """The rows as dicts.
 
-        Those are times outside of the years 1 to 9999.
+        Raises like `to_batches`, and `UnsupportedError` for times that Python does not support:
+        outside the years 1 to 9999.
         """
         return in_python(self.to_arrow())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Arrow record batches, in memory bounded by 'read.memory'.
+        """The rows as Arrow record batches, in memory limited by 'read.memory'.
 
-        Raises `DataError` naming a file that is missing or torn, `InvalidError` naming a key whose
-        versions cannot be merged, `UnsupportedError` for a table that this release cannot read,
-        `SetupError` for one whose merge function is not registered.
+        Raises these errors:
+
+        - `DataError`, which names the file, if a file is missing or damaged
+        - `InvalidError`, which names the key, if versions cannot be merged
+        - `UnsupportedError` for a table that this release cannot read
+        - `SetupError` for a table whose merge function is not registered
         """
         batches = self._batches()
         yield from batches if self.limit is None else first_rows(batches, self.limit)
@@ -115,7 +127,7 @@ class RowSource(ArrowRows):
             yield from (batch for batch in to_arrow(frame, schema).to_batches() if batch.num_rows)
 
     def to_frames(self) -> Iterator[pl.DataFrame]:
-        """The same as Polars frames. Raises as `to_batches`."""
+        """The same as Polars DataFrames. Raises like `to_batches`."""
         frames = self._frames_in_turn()
         yield from frames if self.limit is None else _first(frames, self.limit)
 
@@ -141,9 +153,9 @@ class RowSource(ArrowRows):
 
     def _frames_of_tasks(self) -> Iterator[pl.DataFrame]:
         tasks = self.tasks()
-        # Of few rows the first task may have enough.
+        # If few rows are requested, the first task may have enough.
         threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
-        # 'read.memory' is for all of the rows, so the threads share it.
+        # The threads share 'read.memory', which is the limit for all rows.
         memory = self.view.options.read_memory_bytes // threads
         if threads == 1:
             for task in tasks:
@@ -155,7 +167,7 @@ class RowSource(ArrowRows):
 
 
 def check_limit(limit: int | None, table: str) -> None:
-    """Refuse a number of rows below 0. Raises `InvalidError` naming it."""
+    """Raise `InvalidError`, which names the value, for a negative limit."""
     if limit is not None and limit < 0:
         raise InvalidError(f"table {table}: limit is {limit}; expected 0 or more")
 

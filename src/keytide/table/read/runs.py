@@ -1,7 +1,7 @@
-"""Runs: the stored versions of a bucket's files, in key order, a batch at a time.
+"""Runs: the stored versions of a bucket's files, in key order, in batches.
 
-Nothing is merged here and nothing left out but rows that a deletion vector marks as dead and
-those that a condition rules out.
+Nothing is merged here. Only the rows that a deletion vector marks as dead, and those that a
+condition excludes, are left out.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ __all__ = ["PLACE_COLUMNS", "SYSTEM_COLUMNS", "StoredVersions", "bounds_of", "ta
 SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
 
 PLACE_COLUMNS = (POSITION, IS_DEAD)
-"""What is known of a version by its place in its file."""
+"""What is known about a version from its position in its file."""
 
 Positions = npt.NDArray[np.int64]
 
-# Small files are read together up to as many rows and files.
+# Small files are read together up to this many rows and files.
 _TOGETHER_ROWS = 8 << 10
 _TOGETHER_FILES = 100
-# No row group has more.
+# More rows than any row group has.
 _FAR_ROWS = 1 << 62
 
 _INSERT = pl.Series([RowKind.INSERT], dtype=pl.Int8)
 
 
 def table_columns(columns: Iterable[str]) -> tuple[str, ...]:
-    """Those of some columns that are the table's own."""
+    """Those columns that are the table's own."""
     return tuple(name for name in columns if name not in (*SYSTEM_COLUMNS, *PLACE_COLUMNS))
 
 
@@ -77,14 +77,16 @@ def table_columns(columns: Iterable[str]) -> tuple[str, ...]:
 class StoredVersions:
     """Reads versions as they are stored in the files of one partition.
 
-    `columns` are those of the table, `_SEQUENCE_NUMBER` and `_VALUE_KIND`, and `PLACE_COLUMNS`, for
-    who needs them; the `condition` looks at no other columns than these. Of `keys`, each of them
-    once, only runs know; they leave out the versions of all others. Without `tells_kinds` all adds
-    may be told as +I: of a file that has nothing else, no kinds are read.
-
-    With `always` the condition lets versions of these keys pass too, and perhaps of others; then no
-    file may have dead rows. Where it is meant `roughly`, all versions come of the row groups that
-    may have some that fulfil it: for who looks at each of them anyway.
+    - `columns` are columns of the table, `_SEQUENCE_NUMBER` and `_VALUE_KIND`, and `PLACE_COLUMNS`
+      if needed.
+    - The `condition` uses only these columns.
+    - `keys`, each once, apply only to runs: versions of all other keys are left out.
+    - Without `tells_kinds`, all adds may be reported as +I. For a file that has only adds, no kinds
+      are read.
+    - With `always`, the condition also keeps versions of these keys, and maybe of others. Then no
+      file may have dead rows.
+    - With `roughly`, all versions are returned from the row groups that may contain a match. This
+      is for callers that check each version anyway.
     """
 
     view: TableView
@@ -97,13 +99,13 @@ class StoredVersions:
     roughly: bool = False
 
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
-        """All versions in a file, as they come."""
+        """All versions in a file, in stored order."""
         return self._reader(file).read(where=self._where)
 
     def at(self, places: Sequence[tuple[PlannedFile, Positions]], rows_max: int) -> pl.DataFrame:
-        """The versions at some positions of files, file by file; those of each file ascend.
+        """The versions at some positions of files, file by file. The positions in each file ascend.
 
-        Besides them about `rows_max` are held in memory.
+        In addition to the result, about `rows_max` rows are in memory.
         """
         found, reads, rows = [], list[tuple[FileReader, Span, Positions]](), 0
         for file, positions in places:
@@ -123,9 +125,9 @@ class StoredVersions:
         return pl.DataFrame(schema=polars_schema(self._fields))
 
     def lookup_key(self, file: PlannedFile) -> Hashable:
-        """What tells all versions in a file, as they are read here, from any others.
+        """Identifies all versions in a file, as they are read here.
 
-        Raises `DataError` where the file is missing.
+        Raises `DataError` if the file is missing.
         """
         has_one_kind = any(True for _ in self._one_kind(file))
         return (
@@ -136,7 +138,7 @@ class StoredVersions:
         )
 
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
-        """The versions of files that have no key in common, file by file, small ones together."""
+        """The versions of files without common keys, file by file. Small files are combined."""
         files = list(files)
         placed = [(self._reader(f), f.places) for f in files if f.places is not None]
         if placed:
@@ -165,9 +167,9 @@ class StoredVersions:
                 yield Batch(rows, is_last=batch.is_last and file is run[-1])
 
     def of_runs(self, runs: Sequence[Run]) -> list[pl.DataFrame]:
-        """The versions of each run in key order, all at once: for a condition that few fulfil.
+        """The versions of each run in key order, all together: for a condition that few rows match.
 
-        A run without any may come without columns. REQUIRES: the key is among the columns.
+        A run without versions may have no columns. REQUIRES: the key is among the columns.
         """
         files = [file for run in runs for file in run]
         spans = self._all_key_spans(files)
@@ -198,13 +200,13 @@ class StoredVersions:
         return self.view.store.together([partial(self._key_spans, file) for file in files])
 
     def _key_spans(self, file: PlannedFile) -> list[Span] | None:
-        """Where in a file the only keys may be that fulfil the condition, if that is known."""
+        """Where in a file the only keys are that match the condition, if that is known."""
         if self._pinned is None:
             return None
         store, path = self.view.data_file(file.entry)
         if store.local_path(path) is None:
-            # Of a far file whole column chunks are fetched: to look for the places of keys in them
-            # first would be a wait more.
+            # From a remote file, whole column chunks are fetched. Searching for the positions of
+            # keys first would add another round of requests.
             return self._matching_spans(self._reader(file), _FAR_ROWS)
         return key_spans(self._reader(file), self.view.order.key, self._pinned)
 
@@ -223,8 +225,8 @@ class StoredVersions:
     def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
             return self._parts(file, rows_max)
-        # The whole file at once: there is no other way to sort it. Such files come from writers
-        # that sort NaN first, and are rare.
+        # The whole file at once, because it must be sorted. Such files come from writers that sort
+        # NaN first, and are rare.
         return iter([Batch(self._in_order(file, self.of_file(file)), is_last=True)])
 
     def _parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
@@ -239,12 +241,13 @@ class StoredVersions:
     def _spans(self, file: PlannedFile, reader: FileReader, rows_max: int) -> list[Span]:
         """The parts of a file to read one by one."""
         if self.condition is not None and (self.roughly or file.dead_rows is not None):
-            # Where the positions of rows are wanted, some releases of Polars skip no groups.
+            # If the positions of rows are requested, some releases of Polars do not skip row
+            # groups.
             return self._matching_spans(reader, rows_max)
         return [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
 
     def _matching_spans(self, reader: FileReader, rows_max: int) -> list[Span]:
-        """The parts of a file in which rows may fulfil the condition."""
+        """The parts of a file in which rows may match the condition."""
         assert self.condition is not None
         names = columns_of(self.condition)
         groups = reader.groups(names)
@@ -254,7 +257,7 @@ class StoredVersions:
         return spans_of(groups.filter(possible), rows_max)
 
     def _leaves_out(self, file: PlannedFile) -> bool:
-        """Whether dead rows of a file are left out and nothing is told of their places."""
+        """Whether the dead rows of a file are left out and their positions are not requested."""
         has_places = any(name in PLACE_COLUMNS for name in self.columns)
         return file.dead_rows is not None and not file.keeps_retracts and not has_places
 
@@ -269,7 +272,8 @@ class StoredVersions:
         meets = row_filter(self.condition, self._fields)
         if self.always is None:
             return meets
-        # Each column by itself: far cheaper than looking for whole keys, and few more pass.
+        # Each column separately. This is much cheaper than comparing whole keys, and few more rows
+        # pass.
         return meets | pl.all_horizontal(
             pl.col(key.name).is_in(key.unique().implode(), nulls_equal=True) for key in self.always
         )
@@ -293,7 +297,7 @@ class StoredVersions:
         )
 
     def _schema_of(self, file: PlannedFile) -> TableSchema:
-        """The schema that a file was written with, which has every column of the key."""
+        """The schema that a file was written with. It has every key column."""
         found = self.view.schemas[file.meta.schema_id]
         known = {f.id for f in found.fields}
         lacking = [f.name for f in self.view.schema.select(self.view.schema.primary_keys)
@@ -307,7 +311,7 @@ class StoredVersions:
         return found
 
     def _one_kind(self, file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
-        """The kind of all rows, where none is stored or none has to be told."""
+        """The kind of all rows, if no kinds are stored or requested."""
         has_adds_only = not file.may_retract and not file.keeps_retracts
         if not file.has_kinds or (has_adds_only and not self.tells_kinds):
             yield VALUE_KIND, _INSERT
@@ -326,12 +330,12 @@ class StoredVersions:
 
 
 def bounds_of(options: TableOptions) -> Bounds:
-    """The bounds of the lookup files of a table."""
+    """The limits of a table's lookup files."""
     return Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
 
 
 def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
-    """The sequence number of all rows, if the manifest knows it."""
+    """The sequence number of all rows, if the manifest has it."""
     lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
     if lowest == highest:
         yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
@@ -340,7 +344,9 @@ def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
 def _within(
     spans: Iterable[Span], positions: Positions
 ) -> Iterator[tuple[tuple[int, int], Positions]]:
-    """The parts of spans that have some positions, and how far into each part these are."""
+    """The parts of spans that contain positions, and the positions relative to the start of each
+    part.
+    """
     for start, count in spans:
         end = len(positions) if count is None else np.searchsorted(positions, start + count)
         wanted = positions[np.searchsorted(positions, start) : end]
@@ -356,7 +362,7 @@ def _picked(reads: Sequence[tuple[FileReader, Span, Positions]]) -> pl.DataFrame
 
 
 def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of several frames; of none, a frame that has no columns either."""
+    """The rows of several frames. Without frames, the result has no columns."""
     filled = [frame for frame in frames if frame.height] or [*frames[:1]]
     if len(filled) == 1:
         return filled[0]
@@ -364,7 +370,7 @@ def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFile]]:
-    """The files, as many small ones at a time as are read together."""
+    """The files in groups: small files that are read together are in one group."""
     batch: list[PlannedFile] = []
     rows = 0
     for file in files:

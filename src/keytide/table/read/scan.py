@@ -1,4 +1,4 @@
-"""A scan: what a reader asked for, planned once, carried out in the shape that it likes."""
+"""A scan: a read request that is planned once and returns rows in the requested data structure."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Scan(RowSource):
-    """Rows of one snapshot, in no promised order: one merged row per key, if there are keys.
+    """The rows of one snapshot, in no guaranteed order: one merged row per key, if there are keys.
 
-    A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
-    everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
-    What is wrong with stored files is found when they are read, see `to_batches`.
+    A scan is lazy. It stays pinned to its snapshot, whatever is committed later. Methods that
+    return everything need memory for the result. `to_batches` needs only as much as 'read.memory'.
+    Problems with stored files are found when they are read, see `to_batches`.
 
-    With `keys`, rows of other keys may be left out: the columns of the key in their exact types.
-    `which` says which stored rows are shown, where an index of keys tells them apart. With a
-    `limit` no more than so many rows are given, whichever are read first.
+    With `keys` (the key columns in their exact types), rows of other keys may be left out. `which`
+    says which stored rows are shown, in tables with a key index. With a `limit`, at most this many
+    rows are returned, whichever are read first.
     """
 
     state: TableState
@@ -129,7 +129,7 @@ class Scan(RowSource):
 
     @property
     def view(self) -> TableView:
-        """The table at the schema that is read by."""
+        """The table at the schema that the rows are read with."""
         return self.state.view
 
     @property
@@ -144,7 +144,7 @@ class Scan(RowSource):
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The snapshot that is read; None for a table that nobody has written to."""
+        """The snapshot that is read. None if nothing was ever written."""
         return self.state.snapshot
 
     @property
@@ -154,7 +154,7 @@ class Scan(RowSource):
 
     @cached_property
     def plan(self) -> ScanPlan:
-        """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""
+        """What will be read, from metadata alone. Raises `DataError` for damaged metadata."""
         refuse_forked_child()
         with span("plan", self.view.name) as step:
             plan = plan_rows(self.state, self.which, self.predicate, self.keys)
@@ -165,13 +165,13 @@ class Scan(RowSource):
         return plan
 
     def count(self) -> int:
-        """The number of rows. Raises as `to_batches`."""
+        """The number of rows. Raises like `to_batches`."""
         schema = self.view.schema
         one_column = replace(self, columns=(schema.primary_keys or schema.names)[:1])
         return sum(frame.height for frame in one_column._frames())
 
     def explain(self) -> Explanation:
-        """How the scan will be carried out. Reads no data. Raises as `plan`."""
+        """How the scan will be executed. Reads no data. Raises like `plan`."""
         sections = [section for bucket in self.plan.buckets for section in bucket.sections]
         merged = [section for section in sections if section.needs_merge]
         of_files = asked_of_files(self.predicate, self.view, sections)
@@ -197,7 +197,7 @@ class Scan(RowSource):
     def tasks(self) -> list[ReadTask]:
         """The scan as picklable tasks, one per bucket.
 
-        Raises as `plan`, and `UnsupportedError` for a table that this release cannot read.
+        Raises like `plan`, and `UnsupportedError` for a table that this release cannot read.
         """
         self._check_readable()
         return [

@@ -1,4 +1,4 @@
-"""Files of a bucket whose key ranges overlap, as the sorted runs that a merge is made of."""
+"""Sections: files of a bucket with overlapping key ranges, as the sorted runs of a merge."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ __all__ = [
 
 _PLACE, _RANK = map(scratch, ("place", "rank"))
 
-# Of as few keys, sorting takes less time than asking Polars to.
+# For this few keys, sorting in Python is faster than calling Polars.
 _FEW_KEYS = 100
 _PYTHON_ORDER = {pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.String, pl.Binary}
-"""Types whose values compare as those of Python do."""
+"""Types whose values compare like their Python values."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A data file to read, and where its dead rows are recorded, if it has some.
+    """A data file to read, and where its dead rows are recorded, if it has any.
 
-    `has_kinds` tells whether it is stored of each row what kind it is of; else all are of +I.
-    With `keeps_retracts` dead rows of kind -U and -D are read: deletes that no reader is to be
-    shown, and by which versions are merged all the same. Where `places` are given, ascending
-    positions, no row elsewhere in the file is asked for.
+    `has_kinds` says whether the file stores a kind for each row. Otherwise all rows are +I. With
+    `keeps_retracts`, dead rows of kind -U and -D are read too: readers must not see these deletes,
+    but they take part in merges. If `places` are given (ascending positions), no other rows of the
+    file are needed.
     """
 
     entry: ManifestEntry
@@ -60,13 +60,13 @@ class PlannedFile:
 
     @property
     def meta(self) -> DataFileMeta:
-        """What the manifest says of it."""
+        """The metadata of the file in the manifest."""
         return self.entry.file
 
     @property
     def may_retract(self) -> bool:
-        """Whether rows of kind -U or -D may be among its rows."""
-        # At level 0 some writers record no deletes although there are some.
+        """Whether its rows may include rows of kind -U or -D."""
+        # On level 0, some writers do not record deletes although there are some.
         return self.has_kinds and (self.meta.level == 0 or self.meta.delete_row_count != 0)
 
     def as_stored(self) -> PlannedFile:
@@ -80,17 +80,18 @@ Run = tuple[PlannedFile, ...]
 
 @dataclass(frozen=True)
 class Section:
-    """Files of one bucket whose key ranges overlap, as sorted runs, oldest first.
+    """Files of one bucket with overlapping key ranges, as sorted runs, oldest first.
 
-    `arrival_decides`: every version in a later run is newer than those in the runs before it,
-    so that stored sequence numbers need not be read to order them.
+    `arrival_decides`: every version in a later run is newer than those in earlier runs, so the
+    stored sequence numbers are not needed to order them.
     """
 
     runs: tuple[Run, ...]
     arrival_decides: bool = True
     containing: tuple[int, ...] = ()
-    """Positions of the runs above level 0, lowest level first, in a table that compacts by lookup:
-    the first of them that has a key contains what the others hold for it."""
+    """The positions of the runs above level 0, lowest level first, in a table that compacts by
+    lookup. The first of them that has a key contains everything that the others have for it.
+    """
 
     @property
     def needs_merge(self) -> bool:
@@ -99,7 +100,7 @@ class Section:
 
     @property
     def upper(self) -> tuple[int, ...]:
-        """Positions of the runs above level 0."""
+        """The positions of the runs above level 0."""
         return tuple(place for place, run in enumerate(self.runs) if run[0].meta.level > 0)
 
     @property
@@ -115,7 +116,7 @@ class Section:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """The sections of one bucket, which have no key in common."""
+    """The sections of one bucket. They have no key in common."""
 
     partition: bytes
     bucket: int
@@ -130,9 +131,9 @@ class BucketPlan:
 def sections_of(
     buckets: Mapping[BucketId, Sequence[PlannedFile]], view: TableView
 ) -> list[BucketPlan]:
-    """The files of each bucket, given in commit order, cut into sections in key order."""
+    """The files of each bucket, given in commit order, grouped into sections in key order."""
     crowded = [file for files in buckets.values() if len(files) > 1 for file in files]
-    # Ends are decoded and ranked for all buckets at once. Ranks of different buckets are never
+    # The ends are decoded and ranked for all buckets together. Ranks of different buckets are never
     # compared, but one sort is much cheaper than thousands.
     ranges = iter(_overlaps(crowded, view.schema))
     plans = []
@@ -148,7 +149,7 @@ def sections_of(
 def overlapping(
     files: Sequence[PlannedFile], others: Sequence[PlannedFile], view: TableView
 ) -> list[PlannedFile]:
-    """Those of the others that may hold keys between the lowest and the highest of some files."""
+    """Those `others` that may have keys in the key range of `files`."""
     placed = _overlaps([*files, *others], view.schema)
     own = placed[: len(files)]
     low, high = min(file.low for file in own), max(file.high for file in own)
@@ -156,9 +157,9 @@ def overlapping(
 
 
 def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
-    """Whether a file begins above its end: its writer sorts NaN first, not last.
+    """Whether a file's first key is after its last key: its writer sorts NaN first, not last.
 
-    Its rows have to be sorted before they are merged, and its ends say nothing about the others.
+    Its rows must be sorted before they are merged, and its ends say nothing about its other rows.
     """
     if not any(f.type.root in ("FLOAT", "DOUBLE") for f in key):
         return False
@@ -167,7 +168,7 @@ def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
 
 
 class _Placed(NamedTuple):
-    """A file, its place in commit order, and its key range as ranks."""
+    """A file, its position in commit order, and its key range as ranks."""
 
     planned: PlannedFile
     order: int
@@ -183,8 +184,8 @@ def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed
     ranked = key_ranks(ends)
     count = len(files)
     placed = list(map(_Placed, files, range(count), ranked[:count], ranked[count:]))
-    # The ends of a file that is sorted by another order, see `is_out_of_order`, do not bound it, so
-    # it is taken to overlap with everything.
+    # The ends of a file with another sort order, see `is_out_of_order`, do not bound it. So it is
+    # assumed to overlap with everything.
     unbounded = [file for file in placed if file.low > file.high]
     if unbounded:
         lowest, highest = min(ranked), max(ranked)
@@ -194,7 +195,7 @@ def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed
 
 
 def key_ranks(keys: pl.DataFrame) -> list[int]:
-    """A number per key that grows with it."""
+    """A number for each key that grows with the key."""
     if keys.height <= _FEW_KEYS and set(keys.dtypes) <= _PYTHON_ORDER and not _has_nulls(keys):
         rows = keys.rows()
         rank_of = {key: rank for rank, key in enumerate(sorted(set(rows)))}
@@ -236,8 +237,8 @@ def _section(files: list[_Placed], options: TableOptions) -> Section:
     for file in files:
         groups.setdefault(_run_key(file), []).append(file)
     runs = [run for group in groups.values() for run in _disjoint(group)]
-    # Oldest first. Of equal numbers the higher level is the older one, for files only move upwards,
-    # and within a level the commit decides.
+    # Oldest first. For equal numbers, the higher level is older, because files only move to higher
+    # levels. Within a level, the commit order decides.
     runs.sort(key=lambda run: (_min_sequence(run), -run[0].planned.meta.level, run[0].order))
     ascending = all(
         _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
@@ -247,17 +248,18 @@ def _section(files: list[_Placed], options: TableOptions) -> Section:
 
 
 def _containing(runs: list[list[_Placed]], options: TableOptions) -> tuple[int, ...]:
-    """The positions of the runs above level 0, lowest level first, where these contain others."""
+    """The positions of the runs above level 0, lowest level first, if they contain others."""
     if not compacts_by_lookup(options):
         return ()
     if options.deletion_vectors_enabled and engine_class(options).picks_a_version:
-        return ()  # what was outlived is marked, and a late delete may lie below what it lost to
+        # Superseded rows are marked, and a late delete may be below the version that it lost to.
+        return ()
     levels = [run[0].planned.meta.level for run in runs]
     return tuple(sorted((i for i, level in enumerate(levels) if level), key=levels.__getitem__))
 
 
 def _run_key(file: _Placed) -> tuple[int, ...]:
-    # A level above 0 is one run; at level 0 the files of one flush are.
+    # A level above 0 is one run. On level 0, the files of one flush are.
     meta = file.planned.meta
     if meta.level > 0:
         return (meta.level,)
@@ -265,7 +267,7 @@ def _run_key(file: _Placed) -> tuple[int, ...]:
 
 
 def _disjoint(group: list[_Placed]) -> list[list[_Placed]]:
-    """The group as one run, or every file as its own where ranges overlap after all."""
+    """The group as one run, or each file as a separate run if ranges overlap after all."""
     if any(a.high >= b.low for a, b in itertools.pairwise(group)):
         return [[file] for file in group]
     return [group]

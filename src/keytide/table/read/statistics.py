@@ -1,4 +1,4 @@
-"""What a manifest says of the values in data files, as frames with a row for each file."""
+"""The statistics of data files in a manifest, as frames with one row for each file."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ def decoded(rows: Sequence[bytes], fields: Sequence[Field]) -> pl.DataFrame:
 
 
 def key_bounds(files: Entries, fields: Sequence[Field]) -> pl.DataFrame:
-    """Bounds of each key column: the first from the file's exact ends, the rest from statistics."""
+    """The bounds of each key column: the first from the exact ends of the file, the rest from
+    statistics.
+    """
     first = fields[0]
     stored = [*files.column("_MIN_KEY").to_list(), *files.column("_MAX_KEY").to_list()]
     ends = decoded(stored, fields)[first.name]
     low, high = ends[: len(files)], ends[len(files) :]
-    if low.dtype.is_float():  # ends of a file that sorts NaN first say nothing
+    if low.dtype.is_float():  # the ends of a file that sorts NaN first say nothing
         says_nothing = (low > high).fill_null(value=False)
         low, high = low.set(says_nothing, None), high.set(says_nothing, None)
     columns = {f"{first.name}.min": low, f"{first.name}.max": high}
@@ -63,13 +65,13 @@ def value_bounds(
     fields: Sequence[Field],
     schemas: Mapping[int, TableSchema],
 ) -> pl.DataFrame:
-    """What statistics say of columns, a row for each file in the order given.
+    """The statistics of columns, one row for each file in the given order.
 
-    `<column>.min`, `.max` and `.nulls` are NULL where nothing is known; `rows` counts rows. Columns
-    are paired by field id; where a type was changed, bounds stay unless another type may order
-    values otherwise.
+    `<column>.min`, `.max` and `.nulls` are NULL if unknown. `rows` is the number of rows. Columns
+    are matched by field id. If a type was changed, bounds are kept unless the other type may order
+    values differently.
     """
-    # Files written alike are decoded together.
+    # Files with the same schema and columns are decoded together.
     groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
     for index, entry in enumerate(files):
         groups.setdefault((entry.file.schema_id, entry.file.value_stats_cols), []).append(index)
@@ -86,9 +88,9 @@ def columns_without_nulls(
     fields: Sequence[Field],
     schemas: Mapping[int, TableSchema],
 ) -> frozenset[str]:
-    """The columns of which statistics say that none of the files has a NULL.
+    """The columns that have no NULL in any of the files, according to statistics.
 
-    Bounds have to be known too: some writers count no NULLs where they looked at no values.
+    Bounds must be known too: some writers count no NULLs if they did not look at the values.
     """
     if not files:
         return frozenset()
@@ -111,7 +113,7 @@ def _group_bounds(
     stored = [file_schema.by_name[name] for name in names if name in file_schema.by_name]
     places = {old.id: place for place, old in enumerate(stored)}
     rows = [entry.file.row_count for entry in files]
-    # A row of another number of fields cannot be matched with columns: nothing is known then.
+    # A row with another number of fields cannot be matched with columns, so nothing is known.
     usable = all(arity(e.file.value_stats.min_values) == len(stored) for e in files)
     found: dict[str, pl.Series] = {}
     types = polars_schema(fields)
@@ -131,7 +133,7 @@ def _group_bounds(
 
 
 def _keeps_order(old: DataType, new: DataType) -> bool:
-    """Whether bounds of the old type are bounds of the new one."""
+    """Whether bounds of the old type are also bounds of the new one."""
     if isinstance(old, AtomicType) and isinstance(new, AtomicType) and holds_all(old, new):
         return True
     return old.with_nullable(True) == new.with_nullable(True)
@@ -145,7 +147,7 @@ def _null_count(entry: ManifestEntry, position: int) -> int | None:
 def with_unknowns(
     bounds: pl.DataFrame, fields: Sequence[Field], rows: Sequence[int]
 ) -> pl.DataFrame:
-    """Bounds as `value_bounds` gives them, made of those that are known."""
+    """Bounds as `value_bounds` returns them, completed with NULL where nothing is known."""
     types = polars_schema(fields)
     missing = [
         pl.lit(None, dtype=pl.Int64 if part == "nulls" else types[f.name]).alias(f"{f.name}.{part}")
@@ -158,5 +160,5 @@ def with_unknowns(
 
 
 def arity(row: bytes) -> int:
-    """How many columns a binary row has."""
+    """The number of columns in a binary row."""
     return int.from_bytes(row[:4], "big")

@@ -1,4 +1,4 @@
-"""Read tasks: the rows of one bucket, read on the driver or on an executor."""
+"""Read tasks: read the rows of one bucket in the driver or on an executor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ReadTask"]
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Reads the rows of a bucket: `columns` of the table, in order, where `predicate` holds.
+    """Reads those rows of a bucket that match `predicate`, with the given `columns` in order.
 
     A picklable value with everything it needs.
     """
@@ -40,13 +40,14 @@ class ReadTask:
 
     @property
     def stored_rows(self) -> int:
-        """How many rows the files hold that it reads; of these it gives no more."""
+        """The number of rows in the files that it reads. It returns at most this many."""
         return sum(file.meta.row_count for file in self.bucket.files)
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, in frames that together with their making fit in about `memory_bytes`.
+        """The rows, in frames that fit in about `memory_bytes`, including the memory to create
+        them.
 
-        Raises as `MergedVersions.of` does.
+        Raises the same errors as `MergedVersions.of`.
         """
         for window in self.windows(memory_bytes):
             yield from self.rows.together(window.merged)
@@ -62,9 +63,9 @@ class ReadTask:
             yield to_arrow(frame, schema)
 
     def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows and, for as long as they are stored, the deletes of keys that have none.
+        """The rows, plus the deletes of keys without a row, for as long as they are stored.
 
-        Frames hold the columns and `_VALUE_KIND`, perhaps others.
+        Frames contain the columns and `_VALUE_KIND`, and maybe others.
         """
         rows = self.rows
         windows = rows.versions(tells_kinds=True).of(self.bucket, memory_bytes)

@@ -1,8 +1,8 @@
-"""Runs of versions, wherever they come from: what a merge reads.
+"""Runs of versions from any origin: the input of a merge.
 
-A merge knows nothing of files. It takes runs, each of which gives versions sorted by key, and cuts
-them into windows by key. Files of a bucket make one kind of run; a folder of another writer or a
-query of a database can make others.
+A merge does not depend on files. It takes runs, each of which returns versions sorted by key, and
+splits them into key-range windows. The files of a bucket are one kind of run. A folder of another
+writer or a database query can be others.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ __all__ = ["FileRun", "HeldRun", "VersionRun", "windows_of"]
 
 
 class VersionRun(Protocol):
-    """Versions sorted by key, one of a key at most."""
+    """Versions sorted by key, at most one per key."""
 
     @property
     def rows(self) -> int:
-        """About how many versions there are; by that it is decided how many to hold at once."""
+        """About how many versions there are.
+
+        This determines how many are held in memory at a time.
+        """
 
     def batches(self, rows_max: int) -> Iterator[Batch]:
         """The versions in key order, about `rows_max` at a time.
 
         All batches have the columns that the merge needs: the key, `_SEQUENCE_NUMBER` unless the
-        order of the runs decides, `_VALUE_KIND`, and values. Called once; the batches are asked for
-        one after the other, in any thread.
+        order of the runs decides, `_VALUE_KIND`, and values. This method is called once. The
+        batches are requested one after the other, in any thread.
         """
 
 
@@ -51,13 +54,13 @@ class FileRun:
         return sum(file.meta.row_count for file in self.files)
 
     def batches(self, rows_max: int) -> Iterator[Batch]:
-        """See `VersionRun`. Raises `DataError` naming a file that cannot be read."""
+        """See `VersionRun`. Raises `DataError`, which names the file, if it cannot be read."""
         return self.stored.of_run(self.files, rows_max)
 
 
 @dataclass(frozen=True)
 class HeldRun:
-    """Versions that are here already."""
+    """Versions that are already in memory."""
 
     held: Sequence[Batch]
 
@@ -67,7 +70,7 @@ class HeldRun:
         return sum(batch.rows.height for batch in self.held)
 
     def batches(self, rows_max: int) -> Iterator[Batch]:
-        """See `VersionRun`; as they are held, however many are asked for."""
+        """See `VersionRun`. Returns all versions, however many are requested."""
         return iter(self.held)
 
 
@@ -77,8 +80,11 @@ def windows_of(
     key: tuple[str, ...],
     together: Together = SIDE_BY_SIDE,
 ) -> Iterator[list[pl.DataFrame]]:
-    """Windows of runs as `key_windows` gives them; of each run so many rows are held at a time."""
-    # The next batches are read while those at hand are merged.
+    """The windows of the runs, as in `key_windows`.
+
+    `held` is the number of rows in memory for each run.
+    """
+    # The next batches are read while the current ones are merged.
     yield from key_windows(
         [
             prefetched(run.batches(rows)) if run.rows > rows else run.batches(rows)

@@ -1,6 +1,7 @@
-"""What data files have for some keys.
+"""Reads the versions of some keys in data files.
 
-Where the keys are few, files that are looked up again, and small ones at once, have lookup files.
+If there are few keys, lookup files are used for small files and for files that are looked up
+repeatedly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["VersionsOfKeys", "find", "keys_in"]
 class VersionsOfKeys:
     """Reads the versions of some keys in files of one partition.
 
-    They have `columns`. About `rows_max` rows are decoded at a time.
+    The versions have `columns`. About `rows_max` rows are decoded at a time.
     """
 
     view: TableView
@@ -39,9 +40,10 @@ class VersionsOfKeys:
     rows_max: int
 
     def of(self, file: PlannedFile, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        """The versions of keys, given once each and in order, by key, in frames that have rows.
+        """The versions of the keys, in key order, in non-empty frames.
 
-        Raises `DataError` naming a file that cannot be read.
+        The keys are unique and sorted. Raises `DataError`, which names the file, if it cannot be
+        read.
         """
         known = self._lookup_file(file)
         if known is not None:
@@ -63,7 +65,9 @@ class VersionsOfKeys:
         return LaidOut(self.view, self.partition, self.columns)
 
     def _without_dead(self, rows: pl.DataFrame, file: PlannedFile) -> pl.DataFrame:
-        """Rows of a lookup file without those that are dead by now, told as `FileReader` does."""
+        """The rows of a lookup file without those that are dead by now, as `FileReader` returns
+        them.
+        """
         if file.dead_rows is None:
             return rows
         dead = pl.Series(dead_positions(self.view.store, file.dead_rows)).cast(
@@ -78,10 +82,10 @@ class VersionsOfKeys:
 
 
 def find(view: TableView, files: Iterable[PlannedFile], keys: pl.DataFrame, rows_max: int) -> Found:
-    """What those of some files that have no dead rows have for keys, given once each and in order.
+    """The versions of keys in those files that have no dead rows. The keys are unique and sorted.
 
-    About `rows_max` rows of each file are decoded at a time. Raises `DataError` naming a file that
-    cannot be read.
+    About `rows_max` rows of each file are decoded at a time. Raises `DataError`, which names the
+    file, if it cannot be read.
     """
     wanted = {file.entry.identity: file for file in files if has_all_rows(file)}
     columns = (*view.schema.names, *SYSTEM_COLUMNS)
@@ -98,7 +102,7 @@ def find(view: TableView, files: Iterable[PlannedFile], keys: pl.DataFrame, rows
 
 
 def keys_in(view: TableView, file: PlannedFile) -> pl.DataFrame:
-    """The keys in a file. Raises `DataError` where it cannot be read."""
+    """The keys in a file. Raises `DataError` if it cannot be read."""
     key = list(view.order.key)
     known = LaidOut.whole(view, file.entry.partition).at_hand(file) if has_all_rows(file) else None
     if known is not None:

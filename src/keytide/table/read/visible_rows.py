@@ -1,4 +1,4 @@
-"""Rows: what readers are shown of merged versions."""
+"""Rows: the part of merged versions that readers see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Rows"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with some columns, in order, that meet a predicate.
+    """Rows with some columns, in order, that match a predicate.
 
     NULL is shown as the column's default, and a condition on such a column sees the default.
     """
@@ -32,18 +32,18 @@ class Rows:
     predicate: Predicate | None = None
 
     def versions(self, *, tells_kinds: bool = False) -> MergedVersions:
-        """The merged versions that the rows are made of; `tells_kinds` as there."""
-        # A condition on a column with a default is about what is shown, so it is left to
-        # `outcomes`, and the column has to be read for it.
+        """The merged versions that the rows are derived from. For `tells_kinds` see there."""
+        # A condition on a column with a default applies to what is shown, so it is left to
+        # `outcomes`, and the column must be read for it.
         columns = (*self._table_columns, VALUE_KIND) if self._defaults else self.columns
         condition = without_columns(self.predicate, self._defaults)
         columns = tuple(dict.fromkeys((*columns, VALUE_KIND)))
         return MergedVersions(self.view, columns, condition, tells_kinds=tells_kinds)
 
     def outcomes(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """What became of the keys of merged versions, deletes among them.
+        """The result for each key of merged versions, including deletes.
 
-        With the columns and `_VALUE_KIND`, perhaps others.
+        Has the columns and `_VALUE_KIND`, and maybe others.
         """
         if not self._defaults:
             return versions
@@ -81,7 +81,7 @@ class Rows:
 
 
 def _without_retracts(versions: pl.DataFrame) -> pl.DataFrame:
-    # Looking at the kinds is far cheaper than filtering a frame that has no retracts.
+    # Checking the kinds is much cheaper than filtering a frame without retractions.
     kinds = versions[VALUE_KIND]
     if kinds.max() == RowKind.INSERT:  # the lowest of them
         return versions

@@ -1,4 +1,4 @@
-"""Which stored rows of a table with an index of keys a scan shows."""
+"""Which stored rows of a table with a key index a scan shows."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ __all__ = ["WhichRows", "plan_rows"]
 
 
 class WhichRows(Enum):
-    """Which of the rows that are stored are shown."""
+    """Which of the stored rows are shown."""
 
     CURRENT = auto()
-    """The current row of each key that is not deleted, as of any table."""
+    """The current row of each key that is not deleted, as for any table."""
     LAST = auto()
-    """The row by which each key is judged: the current one, or the one that deletes it."""
+    """The row by which each key is judged: the current row, or the row that deletes it."""
     DELETES = auto()
-    """Of the last rows those that delete their keys."""
+    """Those last rows that delete their keys."""
     STORED = auto()
-    """Every one."""
+    """Every row."""
 
 
 def plan_rows(
     state: TableState, which: WhichRows, predicate: Predicate | None, keys: pa.Table | None
 ) -> ScanPlan:
-    """Plan a scan as `plan_scan` does.
+    """Plan a scan like `plan_scan`.
 
-    Raises `DataError` for the last rows of keys where an index of them is not about the files that
-    are there.
+    Raises `DataError` for the last rows of keys if the key index does not match the existing files.
     """
     if which is WhichRows.CURRENT:
         return plan_scan(state, predicate, keys)
@@ -63,7 +62,7 @@ _Places: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 def _told_rows(
     bucket: BucketPlan, state: TableState, told: Callable[[TableState, BucketId], _Places]
 ) -> BucketPlan:
-    """A bucket, of whose files the rows are read that are told."""
+    """A bucket, limited to the given rows of its files."""
     places = told(state, (bucket.partition, bucket.bucket))
     files = (file for file in bucket.files if file.meta.file_name in places)
     named = (replace(file, places=places[file.meta.file_name]) for file in files)
@@ -75,7 +74,7 @@ def _alone(file: PlannedFile) -> Section:
 
 
 def _deletes(state: TableState, bucket: BucketId) -> _Places:
-    """The places that the index has of rows that are dead: nothing has followed them."""
+    """The positions in the index of rows that are dead: no later row exists."""
     dead = _dead_rows(state, bucket)
     found = {
         name: np.intersect1d(places, dead.of(name), assume_unique=True)
@@ -85,7 +84,7 @@ def _deletes(state: TableState, bucket: BucketId) -> _Places:
 
 
 def _named(state: TableState, bucket: BucketId) -> _Places:
-    """The places, ascending, that the index of a bucket has in each of its files."""
+    """The positions, ascending, that the index of a bucket has in each of its files."""
     view = state.view
     head = key_files_by_bucket(state.key_files).get(bucket)
     reason: str | None = "there is none"

@@ -1,4 +1,4 @@
-"""Why a key's row is what it is: its stored versions, and what became of each."""
+"""Explains why a key's row is what it is: its stored versions, and the effect of each."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ class Why:
 
 
 def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
-    """What became of the versions of a key, which is all that `scan` asks for.
+    """What happened to the versions of a key. `scan` must select exactly this key.
 
-    Reads only files that may hold the key. Raises what reading the row raises.
+    Reads only files that may contain the key. Raises the same errors as reading the row.
     """
     view = scan.view
     if view.kind.has_key_index:
@@ -131,7 +131,7 @@ def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
 
 
 def _of_indexed(scan: Scan, key: Mapping[str, Any]) -> Why:
-    """The same of a table in which nothing is merged: the row is one of those that are stored."""
+    """The same for a table in which nothing is merged: the row is one of the stored rows."""
     view, judged, rows = scan.view, judged_rows(scan, key), scan.to_pylist()
     stored = [_Stored(entry, row) for entry, row, _ in judged]
     empty = pl.DataFrame(schema=polars_schema(view.schema.fields))
@@ -161,7 +161,7 @@ def _value_columns(view: TableView) -> list[str]:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A version as it is stored; `hidden` says why readers do not look at it."""
+    """A stored version. `hidden` says why readers skip it."""
 
     entry: ManifestEntry
     row: pl.DataFrame
@@ -169,7 +169,7 @@ class _Stored:
 
 
 def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
-    """The versions in each bucket that has some, as a rule one, in the order of its files."""
+    """The versions in each bucket that has some (usually one), in the order of its files."""
     view, plan = scan.view, scan.plan
     sections = {(bucket.partition, bucket.bucket): bucket.sections for bucket in plan.buckets}
     hidden = {(file.entry.partition, file.entry.bucket) for file in plan.hidden}
@@ -192,7 +192,7 @@ def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
 
 
 def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
-    """The versions in a section; those that a lower level contains and dead ones are hidden."""
+    """The versions in a section. Those that a lower level contains, and dead ones, are hidden."""
     found = [
         _Stored(file.entry, row, _why_dead(file, row, stored))
         for file in section.files
@@ -210,7 +210,7 @@ def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
 
 
 def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> str | None:
-    """Why readers skip the version that is stored in the file, of which there is one."""
+    """Why readers skip the stored version. The file has exactly one."""
     if file.dead_rows is None or stored.of_file(file).height:
         return None
     return MARKED_DEAD if row.select(IS_ADD.all()).item() else _KEPT_DELETE
@@ -228,7 +228,7 @@ def _contained(level: int) -> str:
 
 @dataclass(frozen=True)
 class _History:
-    """The versions in a bucket in merge order, and what became of them."""
+    """The versions in a bucket in merge order, and what happened to them."""
 
     stored: list[_Stored]
     versions: pl.DataFrame
@@ -237,14 +237,14 @@ class _History:
 
     @classmethod
     def of(cls, stored: list[_Stored], view: TableView, first: int) -> _History:
-        """The versions numbered from `first`."""
+        """The versions, numbered from `first`."""
         order, engine = view.order, view.engine
         rows = pl.concat(each.row for each in stored).with_row_index(VERSION)
         versions = order.sort(rows)
         ordered = [stored[place] for place in versions[VERSION]]
         numbers = pl.int_range(first, first + pl.len(), dtype=pl.Int64)
         versions = versions.with_columns(numbers.alias(VERSION))
-        # Hidden versions are told about, but must not change what the others become.
+        # Hidden versions are described, but must not change the outcome of the others.
         seen = versions.filter(pl.Series([each.hidden is None for each in ordered]))
         with view.naming_table():
             provenance = provenance_of(seen, order, engine)
@@ -297,7 +297,7 @@ def versions_schema(fields: Sequence[Field]) -> pa.Schema:
 
 
 def _nullable(fields: Sequence[Field]) -> pa.Schema:
-    """What a delete leaves out may be NULL in a NOT NULL column."""
+    """Columns that a delete leaves out may be NULL, even in a NOT NULL column."""
     return pa.schema([each.with_nullable(True) for each in arrow_schema(fields)])
 
 

@@ -1,6 +1,6 @@
-"""Why a key's row is what it is in a table with an index of keys: nothing is merged there.
+"""Explains a key's row in a table with a key index, where nothing is merged.
 
-The rows of a key are judged in the order in which they came, as writes judge them.
+The rows of a key are judged in the order in which they arrived, as writes judge them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ THE_ROW = "the row"
 DELETE = "a delete, by which rows that come late are judged"
 
 JudgedRow = tuple[ManifestEntry, pl.DataFrame, str]
-"""The file of a row, the row with its number and kind, and what became of it."""
+"""The file of a row, the row with its number and kind, and what happened to it."""
 
 
 def judged_rows(scan: Scan, key: Mapping[str, Any]) -> list[JudgedRow]:
-    """Every stored row of a key, which is all that `scan` asks for, in the order of arrival."""
+    """Every stored row of a key in the order of arrival. `scan` must select exactly this key."""
     rows = sorted(_stored(scan), key=lambda each: (each[0].file.min_sequence_number, each[1]))
     outcomes, last = list[str](), -1
     late = _late(scan, [row for *_, row in rows])
@@ -51,7 +51,7 @@ def judged_rows(scan: Scan, key: Mapping[str, Any]) -> list[JudgedRow]:
 
 
 def _late(scan: Scan, rows: list[pl.DataFrame]) -> list[bool]:
-    """Whether each of some rows is behind one before it."""
+    """Whether each row is behind an earlier one."""
     comparison = scan.view.comparison
     if not rows or not comparison.fields:
         return [False] * len(rows)
@@ -66,13 +66,13 @@ def _late(scan: Scan, rows: list[pl.DataFrame]) -> list[bool]:
 
 
 def _kind_of(outcome: str) -> pl.Expr:
-    # No kind is stored: of a row that others came after it cannot be told.
+    # No kind is stored, so for a row followed by others, the kind is unknown.
     kind = RowKind.DELETE if outcome == DELETE else RowKind.INSERT
     return pl.lit(int(kind), pl.Int8).alias(VALUE_KIND)
 
 
 def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, pl.DataFrame]]:
-    """The rows of the key: file, position, whether it lives, and itself."""
+    """The rows of the key: file, position, whether the row is live, and the row itself."""
     view = scan.view
     columns = (*view.schema.names, POSITION)
     for bucket in scan.plan.buckets:

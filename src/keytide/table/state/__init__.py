@@ -1,1 +1,3 @@
-"""A table as it is stored: metadata, live files, and one schema with what reads them."""
+"""A stored table: its metadata, its live files, and one schema with everything that depends on
+it.
+"""

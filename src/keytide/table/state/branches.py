@@ -1,4 +1,4 @@
-"""Which branches a table has, and each of them as a table."""
+"""The branches of a table, and each branch opened as a table."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 
 
 def open_table(store: Store, name: str, branch: str | None = None) -> StoredTable:
-    """The table that a store is rooted at, in a branch: that of its options where none is named.
+    """Open the table at the root of a store, in a branch.
 
-    Raises `NotFoundError` where there is no such table or branch, `UnsupportedError` for an
-    external table.
+    Default: the branch in the table's options. Raises `NotFoundError` if there is no such table or
+    branch, and `UnsupportedError` for an external table.
     """
     found = pinned_table(TableMetadata(store, name), branch)
     refuse_external(found.schema, found.name)
@@ -34,9 +34,9 @@ def open_table(store: Store, name: str, branch: str | None = None) -> StoredTabl
 
 
 def pinned_table(metadata: TableMetadata, branch: str | None = None) -> PinnedTable:
-    """The same as it is now: the look that opens it is the one by which it is read.
+    """The same table, pinned to its current state. The request that opens the table also pins it.
 
-    Raises as `open_table`.
+    Raises the same errors as `open_table`.
     """
     main = StoredTable.of(metadata).pinned()
     if branch is not None:
@@ -51,7 +51,10 @@ def pinned_table(metadata: TableMetadata, branch: str | None = None) -> PinnedTa
 
 
 def open_branch(table: StoredTable, branch: str) -> StoredTable:
-    """A branch of the table that `table` is a branch of. Raises `NotFoundError` naming them."""
+    """Open another branch of the table that `table` belongs to.
+
+    Raises `NotFoundError`, which lists the existing branches.
+    """
     if branch == branch_of(table.store):
         return table
     main, name = main_store(table.store), table_name(table)
@@ -65,20 +68,22 @@ def open_branch(table: StoredTable, branch: str) -> StoredTable:
 
 
 def branch_names(store: Store) -> list[str]:
-    """The branches of a table beside the main one, sorted."""
+    """The names of a table's branches, sorted, without the main branch."""
     main = main_store(store)
     names = map(paths.parse_branch_name, main.list_names(paths.branches_dir()))
     return sorted(name for name in names if name is not None and has_branch(main, name))
 
 
 def has_branch(store: Store, branch: str) -> bool:
-    """Whether there is a branch: its first schema is what makes it one."""
+    """Whether a branch exists. A branch exists if it has its first schema."""
     own = BranchStore(main_store(store), branch)
     return own.exists(paths.schema_path(0))
 
 
 def torn_branches(store: Store) -> list[str]:
-    """What is left of branches that somebody died making or deleting, or is at work on."""
+    """Incomplete branches: another process is creating or deleting them, or died while it did
+    so.
+    """
     main = main_store(store)
     names = map(paths.parse_branch_name, main.list_names(paths.branches_dir()))
     return sorted(
@@ -91,5 +96,5 @@ def torn_branches(store: Store) -> list[str]:
 
 
 def table_name(table: StoredTable | TableMetadata) -> str:
-    """The name of the table, whichever branch of it this is."""
+    """The name of the table, without the name of the branch."""
     return table.name.removesuffix(f"{BRANCH_MARK}{branch_of(table.store)}")

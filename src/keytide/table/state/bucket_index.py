@@ -1,7 +1,7 @@
-"""Indexes of a bucket as values: what a commit is to make of them, of whichever type they are.
+"""Indexes of a bucket as values, from which a commit creates index files of any type.
 
-A snapshot names one index file, at most, for each type, partition and bucket. What tasks found out
-is handed over as values that know how to be stored; a commit stores whatever it is given.
+A snapshot names at most one index file for each type, partition and bucket. Tasks return their
+results as values that can encode themselves. A commit stores every value that it receives.
 """
 
 from __future__ import annotations
@@ -20,53 +20,55 @@ __all__ = ["BucketIndex", "EncodedIndex", "by_index_key"]
 _I = TypeVar("_I", bound="BucketIndex")
 
 Remember: TypeAlias = "Callable[[Store, str, int], None]"
-"""Called with the store, the path of the index file, and how many bytes of files may be kept."""
+"""Called with the store, the path of the index file, and the maximum bytes of cached files."""
 
 
 class EncodedIndex(NamedTuple):
-    """The bytes of an index file, and what its index manifest says of it."""
+    """The bytes of an index file, and its entry in the index manifest."""
 
     data: bytes
     row_count: int
     ranges: tuple[VectorRange, ...] | None = None
     beside: Mapping[str, bytes] = MappingProxyType({})
-    """More files to store, by their names, which `ranges` tell of."""
+    """More files to store, by name. `ranges` refer to them."""
     remember: Remember | None = None
-    """Has this process remember what is stored here."""
+    """Adds the stored content to the cache of this process."""
 
 
 class BucketIndex(Protocol):
-    """What becomes of one index of a bucket with a commit. Pickles."""
+    """The change that a commit makes to one index of a bucket. Picklable."""
 
     index_type: ClassVar[str]
-    """The type that the index manifest knows it by."""
+    """The type of the index in the index manifest."""
 
     @property
     def has_changed(self) -> bool:
-        """Whether there is anything to store; if not, the bucket keeps the index that it has."""
+        """Whether there is anything to store. If not, the bucket keeps its current index."""
         ...
 
     @property
     def based_on(self) -> tuple[IndexFile, ...] | None:
-        """The index files that it adds to, of which the commit must find no others.
+        """The index files that this change adds to. The commit conflicts if it finds other files.
 
-        None where it goes on top of whatever is there.
+        None if the change applies to any existing index.
         """
         ...
 
     def joined(self: _I, later: Sequence[_I]) -> _I:
-        """The same and what later tasks of the same work made of the same index."""
+        """This change combined with the changes of later tasks of the same work to the same
+        index.
+        """
         ...
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex | None:
-        """The index on top of what the files `before` say, whose place it takes.
+        """The new index, which replaces the files `before` and includes their content.
 
-        None where the bucket has no such index any more. Called anew at each try to commit. Raises
+        None if the bucket no longer has such an index. Called again at each commit attempt. Raises
         `DataError` for a file that cannot be read.
         """
         ...
 
 
 def by_index_key(by_bucket: Mapping[BucketId, BucketIndex]) -> dict[IndexKey, BucketIndex]:
-    """Indexes of buckets by what a snapshot has at most one file of."""
+    """Indexes by the key for which a snapshot has at most one file."""
     return {(index.index_type, *bucket): index for bucket, index in by_bucket.items()}

@@ -1,8 +1,9 @@
-"""Where it is decided which snapshot of a table comes next, and known which one is the newest.
+"""Decides which snapshot of a table comes next, and knows which snapshot is the latest.
 
-For a table in a folder or an object store that is the creation of `snapshot/snapshot-N`, which
-succeeds once: `FolderCommits`. A table service decides by itself: another `Commits`. Snapshots lie
-under the names of the format in either case, so whoever reads history reads files.
+For a table in a folder or an object store, the decision is the creation of `snapshot/snapshot-N`,
+which succeeds only once: `FolderCommits`. A table service decides by itself and is another
+`Commits`. In both cases snapshots are stored under the names of the format, so history can be read
+from files.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ __all__ = [
     "refuse_lost",
 ]
 
-# Beyond the newest number that was known, so many are asked for at a time.
+# How many numbers after the latest known one are requested at a time.
 _PROBES = 4
-# The newest one may be taken back between a listing and its reading.
+# The latest snapshot may be removed after it was listed and before it is read.
 _TRIES = 5
 
 
@@ -49,14 +50,15 @@ class Found:
 
 
 class UnknownOutcomeError(DataError):
-    """Nobody can tell whether a snapshot was created. The cause says what went wrong."""
+    """It is unknown whether a snapshot was created. The cause says what went wrong."""
 
 
 @dataclass(frozen=True)
 class PartitionChange:
-    """What a commit adds to a partition, below 0 where it takes away.
+    """What a commit adds to a partition. Negative numbers are removals.
 
-    `values` are the texts of the partition columns by name. Times are epoch milliseconds.
+    `values` are the values of the partition columns as strings, by name. Times are epoch
+    milliseconds.
     """
 
     values: Mapping[str, str]
@@ -68,47 +70,50 @@ class PartitionChange:
 
 
 TellChanges: TypeAlias = Callable[[], Sequence[PartitionChange]]
-"""Works out, where somebody asks, what a snapshot changes of each partition."""
+"""Computes the changes of each partition in a snapshot, on request."""
 
 
 def no_changes() -> Sequence[PartitionChange]:
-    """What is told of a snapshot that changes no partition, or is not this process's own."""
+    """No changes: the snapshot changes no partition, or another process created it."""
     return ()
 
 
 class Commits(Protocol):
-    """The place of a table's commits. `store` is rooted at the table, or at a branch of it.
+    """The place of a table's commits. `store` is rooted at the table or at a branch of it.
 
-    Pickles, and is safe to share between threads, as stores are.
+    Picklable and safe to share between threads, like stores.
     """
 
     @property
     def keeper(self) -> Keeper | None:
-        """Who alone changes schemas, tags and branches; None where their files are written."""
+        """The only one that changes schemas, tags and branches.
+
+        None if their files are written directly.
+        """
         ...
 
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
-        """The newest snapshot, after others that were read on the way; nothing where there is none.
+        """The latest snapshot, preceded by others that were read on the way.
 
-        `known` was the newest when somebody looked last. Where it still is a snapshot of the table,
-        it is among those given. Raises `DataError` when the place fails.
+        Empty without a snapshot. `known` was the latest snapshot at the previous call. If it still
+        is a snapshot of the table, it is in the result. Raises `DataError` when the place fails.
         """
         ...
 
     def create(
         self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
     ) -> bool:
-        """Make a snapshot the newest: atomic, durable on return; False where the id is taken.
+        """Make a snapshot the latest: atomic, and durable on return. False if the id is taken.
 
-        Of a table that has snapshots it is the one after the newest that was seen. `changes` are
-        for places that keep counts of their own.
-        Whoever finds it newest finds it under its name. Raises `DataError` when the place fails
-        and the snapshot is not there, `UnknownOutcomeError` where it may be.
+        If the table has snapshots, the id follows the latest one that was seen. `changes` are for
+        places that maintain their own counts. After `newest` returns the snapshot, it can be read
+        under its name. Raises `DataError` when the place fails and the snapshot was not created,
+        and `UnknownOutcomeError` if it may have been created.
         """
         ...
 
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
-        """Take back the newest snapshots: from the last of these ids to the first, one by one."""
+        """Remove the latest snapshots one by one, from the last of these ids to the first."""
         ...
 
     def ids(self, store: Store) -> list[int]:
@@ -116,29 +121,30 @@ class Commits(Protocol):
         ...
 
     def altered(self, store: Store, schema: TableSchema) -> None:
-        """Take note of a schema that is the newest by now. What fails here is a warning."""
+        """Notify the place of a schema that is now the latest. A failure is only a warning."""
         ...
 
 
 @dataclass(frozen=True)
 class FolderCommits:
-    """The creation of `snapshot/snapshot-N` is the commit."""
+    """Commits by creating `snapshot/snapshot-N`."""
 
     @property
     def keeper(self) -> None:
-        """See `Commits`. There is none."""
+        """See `Commits`. Always None."""
         return None
 
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
-        """See `Commits`. One round of requests where `known` is there, two where it is not."""
+        """See `Commits`. One round of requests if `known` still exists, otherwise two."""
         return newest_of(store, _SNAPSHOTS, known)
 
     def create(
         self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
     ) -> bool:
-        """See `Commits`. After an error the file is read back to learn the outcome.
+        """See `Commits`. After an error, the file is read back to determine the outcome.
 
-        Raises `ConflictError`, with no snapshot made, where the table got another name meanwhile.
+        Raises `ConflictError`, without creating a snapshot, if the table was renamed in the
+        meantime.
         """
         made = self._create(store, snapshot_id, data)
         if made:
@@ -153,14 +159,15 @@ class FolderCommits:
             try:
                 return store.read(path) == data
             except DataError as unread:
-                # Nothing is there: the first error says why, and better than this one.
+                # The file does not exist: the first error explains the failure better than this
+                # one.
                 if isinstance(unread.__cause__, FileNotFoundError):
                     raise error from error.__cause__
                 raise UnknownOutcomeError(str(error)) from error
 
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
         """See `Commits`."""
-        # One after the other: a store may delete many in any order.
+        # One after the other, because a store may delete several files in any order.
         for number in reversed(snapshot_ids):
             store.delete([paths.snapshot_path(number)])
 
@@ -170,18 +177,19 @@ class FolderCommits:
         return sorted(n for name in names if (n := paths.parse_snapshot_name(name)) is not None)
 
     def altered(self, store: Store, schema: TableSchema) -> None:
-        """See `Commits`. The file of the schema says it all."""
+        """See `Commits`. The schema file is sufficient."""
 
 
 FOLDER_COMMITS = FolderCommits()
 
 
 def refuse_lost(store: Store, path: str, witness: str) -> None:
-    """Take a file back that was made where the table is no more. Raises `ConflictError` then.
+    """Delete a file that was created where the table no longer is, and raise `ConflictError`.
 
-    A folder on local disk may get another name, or be dropped, between the look of a writer and its
-    commit, which then makes the folder anew, without what is in the directory `witness` of each
-    table. A table that is moved takes with it what was committed before, so nothing is lost.
+    A folder on local disk may be renamed or dropped after a writer has read the table and before it
+    commits. The commit then recreates the folder, but without the content of the directory
+    `witness`, which every table has. A table that is moved keeps everything that was committed
+    before, so nothing is lost.
     """
     if store.local_path(path) is None or any(
         not name.startswith(".") and name != path.rpartition("/")[2]
@@ -196,21 +204,21 @@ def refuse_lost(store: Store, path: str, witness: str) -> None:
         )
 
 
-# -- finding the newest ----------------------------------------------------------------------------
+# -- finding the latest ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Family:
-    """Documents of one kind, numbered in the order in which they came."""
+    """Documents of one kind, numbered in the order of their creation."""
 
     folder: str
     path: Callable[[int], str]
     parse: Callable[[str], int | None]
     first: int
     hint: str | None = None
-    """Where it is written which one is the newest, right or wrong."""
+    """The file that names the latest document. It may be wrong."""
     reads_all: bool = False
-    """Whether who needs the newest needs those before it too."""
+    """Whether a reader of the latest document also needs all earlier ones."""
 
 
 SCHEMAS = Family(
@@ -230,7 +238,7 @@ _SNAPSHOTS = Family(
 
 
 def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
-    """The newest document of a kind, after others that were read on the way."""
+    """The latest document of a kind, preceded by others that were read on the way."""
     if known is not None:
         found = _run(store, family, known.number, 1)
         if known in found:
@@ -244,7 +252,7 @@ def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
 
 
 def _to_the_end(store: Store, family: Family, found: list[Found]) -> list[Found]:
-    """Documents, and all that come after the last of them."""
+    """The given documents and all documents after the last of them."""
     is_open = True
     while is_open:
         more = _run(store, family, found[-1].number + 1, _PROBES)
@@ -254,7 +262,7 @@ def _to_the_end(store: Store, family: Family, found: list[Found]) -> list[Found]
 
 
 def _run(store: Store, family: Family, first: int, more: int) -> list[Found]:
-    """A document and as many as `more` that follow it, as far as there is no gap."""
+    """A document and up to `more` documents that follow it without a gap."""
     numbers = range(first, first + more + 1)
     read = store.read_present([family.path(number) for number in numbers])
     found: list[Found] = []
@@ -274,9 +282,9 @@ def _hinted(store: Store, family: Family) -> int | None:
 
 
 def _listed(store: Store, family: Family) -> list[Found]:
-    """The newest document by a listing, or all of them.
+    """Find the latest document, or all documents, by a listing.
 
-    What came last may be missing from the listing, so its number is tried as well.
+    The last document may be missing from the listing, so its number is also requested.
     """
     for _ in range(_TRIES):
         names = store.list_names(family.folder)

@@ -1,8 +1,8 @@
-"""What the data files of a table are: what reads them, and who else may.
+"""The data files of a table: how they are read, and who else can read them.
 
-Those of the table's own format are written by Keytide and engines like it. For files of another
-format there is another class, which the `TableView` of their table brings: its reader makes of them
-what a merge expects, and it says why they are not to be changed.
+Files in the table's own format are written by Keytide and compatible engines. The `TableView` of a
+table with another file format provides another class. Its reader returns what a merge expects, and
+the class says why the files must not be changed.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ __all__ = ["OWN_FILES", "DataFiles", "OwnFiles", "expired_error"]
 
 
 class DataFiles(Protocol):
-    """What is to be known of the data files of a table. Pickles."""
+    """Describes the data files of a table. Picklable."""
 
     @property
     def reader(self) -> Callable[..., FileReader]:
-        """What reads one of them.
+        """The class that reads one file.
 
-        Where the table keeps versions, it gives them in the order of the key, one of a key at most,
-        and has their numbers and kinds, whether these are stored or not.
+        If the table stores versions, it returns them in key order, at most one version per key. It
+        also returns their sequence numbers and kinds, whether these are stored or not.
         """
         ...
 
     @property
     def are_plain(self) -> bool:
-        """Whether whoever knows the format of a file finds there what `reader` gives."""
+        """Whether readers of the plain file format find the same rows as `reader` returns."""
         ...
 
     @property
     def why_not_writable(self) -> str | None:
-        """Why this release must not add to them or take them away; None where it may."""
+        """Why this release must not add or remove files. None if it can."""
         ...
 
     def why_gone(
         self, store: Store, table: str, snapshot_ids: Iterable[int], reason: str
     ) -> DataError | None:
-        """What to say where a file is missing that one of some snapshots has.
+        """The error to raise if a file of one of these snapshots is missing.
 
-        `reason` says which file it is. None where there is nothing to explain it by.
+        `reason` says which file it is. None if nothing explains the missing file.
         """
         ...
 
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """Files of the table's own format, as tables have them by themselves."""
+    """Files in the table's own format. This is the default."""
 
     reader: ClassVar[type[FileReader]] = FileReader
     are_plain: ClassVar[bool] = True
@@ -64,7 +64,7 @@ class OwnFiles:
     def why_gone(
         self, store: Store, table: str, snapshot_ids: Iterable[int], reason: str
     ) -> DataError | None:
-        """See `DataFiles`: a snapshot that expires takes files with it."""
+        """See `DataFiles`: the expiry of a snapshot deletes files."""
         expired = _expired_among(store, table, snapshot_ids)
         return expired_error(table, expired, reason) if expired else None
 
@@ -73,14 +73,14 @@ OWN_FILES = OwnFiles()
 
 
 def _expired_among(store: Store, table: str, snapshot_ids: Iterable[int]) -> list[int]:
-    """Those of some snapshots that have expired, and that no tag keeps."""
+    """Those snapshots that have expired and are not kept by a tag."""
     gone = [n for n in snapshot_ids if not store.exists(paths.snapshot_path(n))]
     metadata = TableMetadata(store, table)
     return [number for number in gone if not _is_tagged(metadata, number)]
 
 
 def expired_error(table: str, snapshot_ids: Sequence[int], reason: str) -> DataError:
-    """What to raise where one of some snapshots expired before it was read."""
+    """The error to raise if one of these snapshots expired before it was read."""
     which = " or ".join(map(str, snapshot_ids))
     return DataError(
         f"table {table}: snapshot {which} expired before it was read: {reason}. "
@@ -96,6 +96,6 @@ def _is_tagged(metadata: TableMetadata, snapshot_id: int) -> bool:
         try:
             if tag is not None and metadata.tag(tag).id == snapshot_id:
                 return True
-        except NotFoundError:  # deleted meanwhile
+        except NotFoundError:  # deleted in the meantime
             continue
     return False

@@ -1,8 +1,9 @@
-"""Which rows of a bucket's files are dead: what its deletion vectors say, and how that changes.
+"""Which rows of a bucket's files are dead, as recorded in its deletion vectors, and how that
+changes.
 
-All vectors of a bucket lie in one index file; other engines may have several, of append tables.
-Files are never changed, so one more dead row means a new index file with all vectors of the bucket,
-in the place of those before.
+All vectors of a bucket are in one index file. In append tables, other engines may write several.
+Files are never changed. So one more dead row means a new index file with all vectors of the bucket,
+which replaces the previous one.
 """
 
 from __future__ import annotations
@@ -38,23 +39,25 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DeadRows:
-    """The dead rows of one bucket, by data file, as a commit is to have them. Pickles.
+    """The dead rows of one bucket, by data file, as a commit must store them. Picklable.
 
-    `stored` are the index files with which the work began, none where the bucket had none: a commit
-    on top of others would bring rows back to life.
+    `stored` are the index files at the start of the work, empty if the bucket had none. A commit on
+    top of other index files would bring rows back to life.
     """
 
     index_type: ClassVar[str] = DELETION_VECTORS
 
-    based_on: ClassVar[None] = None  # `is_outdated` tells more
+    based_on: ClassVar[None] = None  # `is_outdated` is more precise
 
     stored: tuple[IndexFile, ...] = ()
     vectors: Mapping[str, Vector] = field(default_factory=dict)
     has_changed: bool = False
-    """Whether the vectors are not those in `stored`."""
+    """Whether the vectors differ from those in `stored`."""
     went_by: Mapping[str, Positions] | None = field(default=None, compare=False)
-    """The dead rows, as the work found them, of the files that it is about; None: of all files.
-    What becomes of rows of other files meanwhile is no matter."""
+    """The dead rows at the start of the work, of the files that the work depends on.
+
+    None: of all files. Changes to rows of other files in the meantime do not matter.
+    """
 
     def of(self, file_name: str) -> Positions:
         """The positions of the dead rows of a file, ascending."""
@@ -62,13 +65,13 @@ class DeadRows:
         return _NONE if vector is None else np.asarray(vector.to_array()).astype(np.int64)
 
     def count(self, file_name: str) -> int:
-        """How many rows of a file are dead."""
+        """The number of dead rows in a file."""
         return len(self.vectors.get(file_name, ()))
 
     def marking(self, dead: Mapping[str, Positions], *, wide: bool) -> DeadRows:
-        """With more dead rows of some files. All vectors have 64 bits where they are to be `wide`.
+        """The same with more dead rows in some files. With `wide`, all vectors have 64 bits.
 
-        Readers expect one form in all files of a table.
+        Readers expect the same form in all files of a table.
         """
         more = {name: positions for name, positions in dead.items() if len(positions)}
         if not more:
@@ -80,11 +83,13 @@ class DeadRows:
         return replace(self, vectors=vectors, has_changed=True)
 
     def about(self, file_names: Iterable[str]) -> DeadRows:
-        """For work that is about some files, whose dead rows are still as it found them."""
+        """The same for work that depends only on some files, whose dead rows have not changed
+        yet.
+        """
         return replace(self, went_by={name: self.of(name) for name in file_names})
 
     def is_outdated(self, present: DeadRows) -> bool:
-        """Whether the work went by what is not so any more."""
+        """Whether the work was based on dead rows that have changed since."""
         if self.stored == present.stored:
             return False
         if self.went_by is None:
@@ -92,7 +97,10 @@ class DeadRows:
         return any(not np.array_equal(present.of(n), found) for n, found in self.went_by.items())
 
     def onto(self, present: DeadRows) -> DeadRows:
-        """The same on top of what others have made of other files. REQUIRES: not outdated."""
+        """The same combined with changes that others made to other files.
+
+        REQUIRES: not outdated.
+        """
         if self.went_by is None or self.stored == present.stored:
             return self
         mine = {name: vector for name, vector in self.vectors.items() if name in self.went_by}
@@ -103,21 +111,21 @@ class DeadRows:
         return replace(self, stored=present.stored, vectors={**left, **mine})
 
     def joined(self, later: Sequence[DeadRows]) -> DeadRows:
-        """See `BucketIndex`: the last counts, for each of them went by all vectors before."""
+        """See `BucketIndex`: the last one wins, because each includes all vectors before it."""
         return [self, *later][-1]
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex | None:
-        """See `BucketIndex`: a bucket in which no row is dead any more has no vectors."""
+        """See `BucketIndex`: a bucket without dead rows has no vectors."""
         if not self.vectors:
             return None
         data, ranges = write_vectors(self.vectors)
-        # They are copied, for the work may go on to mark more rows.
+        # They are copied because the work may continue to mark rows.
         vectors = {name: vector.copy() for name, vector in self.vectors.items()}
         remember = partial(_remember, vectors, ranges)
         return EncodedIndex(data, len(ranges), ranges, remember=remember)
 
     def without(self, gone: Collection[str]) -> DeadRows:
-        """Without what is said of some files."""
+        """The same without the given files."""
         left = {name: vector for name, vector in self.vectors.items() if name not in gone}
         return (
             self
@@ -136,15 +144,15 @@ _NONE: Positions = np.empty(0, np.int64)
 
 
 def _bitmap(form: type[Vector], positions: Positions) -> Vector:
-    # Of arrays of its own width a bitmap is made without an object for each number.
+    # From an array of its own width, a bitmap is created without an object for each number.
     code, width = ("Q", np.uint64) if form is BitMap64 else ("I", np.uint32)
-    # What is beyond it stays beyond what can be stored, and is refused there.
+    # Larger positions stay too large to be stored, and are refused there.
     fitting = np.minimum(positions, np.iinfo(width).max, dtype=np.uint64, casting="unsafe")
     return form(array(code, fitting.astype(width).tobytes()))
 
 
 def vector_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, tuple[IndexFile, ...]]:
-    """Those among some index files that mark rows as dead, by bucket."""
+    """Those index files that mark rows as dead, by bucket."""
     found: dict[BucketId, tuple[IndexFile, ...]] = {}
     for file in files:
         if file.index_type == DELETION_VECTORS:
@@ -154,7 +162,7 @@ def vector_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, tuple[I
 
 
 def vector_file_path(file: IndexFile, table: str) -> str:
-    """Where an index file lies. Raises `UnsupportedError` for one outside of the table."""
+    """The path of an index file. Raises `UnsupportedError` for a file outside the table."""
     if file.external_path is not None:
         raise UnsupportedError(
             f"table {table}: index file {file.external_path} lies outside of the table, "
@@ -164,9 +172,9 @@ def vector_file_path(file: IndexFile, table: str) -> str:
 
 
 def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> DeadRows:
-    """What the index files of a bucket say; nothing where there are none.
+    """Read the index files of a bucket. The result is empty if there are none.
 
-    Raises `DataError` for a file that is missing or torn, and as `vector_file_path`.
+    Raises `DataError` for a file that is missing or damaged, and the errors of `vector_file_path`.
     """
     vectors: dict[str, Vector] = {}
     for file in files:

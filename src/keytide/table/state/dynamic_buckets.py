@@ -1,7 +1,7 @@
-"""Where the keys of dynamic buckets are: what the hash index files of a snapshot say.
+"""Which dynamic bucket each key is in, as recorded in the hash index files of a snapshot.
 
-In a table with dynamic buckets a key goes where the index says, and a key that it does not know may
-go anywhere, after which the index has to say where. All keys of one hash share a bucket.
+In a table with dynamic buckets, a known key goes to the bucket in the index. An unknown key may go
+to any bucket, and the index must then record it. All keys with the same hash share a bucket.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from keytide.table.state.bucket_index import EncodedIndex
 __all__ = ["UNKNOWN", "HashFiles", "KeyPlaces", "PlacedKeys", "hash_files", "load_places"]
 
 UNKNOWN = -1
-"""The bucket of a hash that no index file has."""
+"""The bucket of a hash that is in no index file."""
 
 HashFiles: TypeAlias = "Mapping[bytes, Mapping[int, IndexFile]]"
 """The hash index files of a snapshot, by partition and bucket."""
 
 
 def hash_files(files: Iterable[IndexFile]) -> HashFiles:
-    """Those among some index files that say where keys are."""
+    """Those index files that map keys to buckets."""
     found: dict[bytes, dict[int, IndexFile]] = {}
     for file in files:
         if file.index_type == HASH:
@@ -46,13 +46,13 @@ def hash_files(files: Iterable[IndexFile]) -> HashFiles:
 
 @dataclass(frozen=True)
 class KeyPlaces:
-    """The keys of one partition of a table: by bucket the hashes in it, sorted."""
+    """The keys of one partition of a table: for each bucket, the sorted hashes in it."""
 
     hashes: Mapping[int, Hashes]
     table: str
 
     def buckets_of(self, wanted: Hashes) -> npt.NDArray[np.int64]:
-        """The bucket of each hash, `UNKNOWN` for those that are nowhere.
+        """The bucket of each hash, `UNKNOWN` for hashes without a bucket.
 
         Raises `DataError` for a hash that is in two buckets.
         """
@@ -66,11 +66,11 @@ class KeyPlaces:
         return found
 
     def count(self, bucket: int) -> int:
-        """How many hashes a bucket has."""
+        """The number of hashes in a bucket."""
         return len(self.hashes.get(bucket, NO_HASHES))
 
     def with_more(self, placed: Mapping[int, Hashes]) -> KeyPlaces:
-        """The places with more hashes in some buckets."""
+        """The same with additional hashes in some buckets."""
         more = {
             bucket: with_hashes(self.hashes.get(bucket, NO_HASHES), hashes)
             for bucket, hashes in placed.items()
@@ -95,7 +95,7 @@ def _are_in(wanted: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class PlacedKeys:
-    """The hashes of keys that work put into one bucket, as the first to do so. Pickles."""
+    """The hashes of keys that this work was the first to put into a bucket. Picklable."""
 
     index_type: ClassVar[str] = HASH
     based_on: ClassVar[None] = None
@@ -108,16 +108,16 @@ class PlacedKeys:
         return PlacedKeys(np.concatenate([each.hashes for each in (self, *later)]))
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:
-        """See `BucketIndex`: the keys that were placed are added to those before."""
+        """See `BucketIndex`: the newly placed keys are added to the existing ones."""
         known = load_places(store, before, table).hashes.values()
         hashes = with_hashes(next(iter(known), NO_HASHES), self.hashes)
         return EncodedIndex(encode_hashes(hashes), len(hashes))
 
 
 def load_places(store: Store, files: Iterable[IndexFile], table: str) -> KeyPlaces:
-    """What the index files of one partition say.
+    """Read the index files of one partition.
 
-    Raises `DataError` for a file that is missing or torn.
+    Raises `DataError` for a file that is missing or damaged.
     """
     known = list(files)
     at = [paths.index_path(file.file_name) for file in known]

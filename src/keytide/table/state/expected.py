@@ -1,8 +1,9 @@
-"""Work that begins before it is known whether a table still is what this process saw last.
+"""Starts work before it is known whether the table is still in the state that this process saw
+last.
 
-A look at a far store is a wait. Where a process has found a table as it had left it, it most often
-will again: so work begins on that, and the look goes beside it. Only where the look tells of
-something else was the work in vain, and is done anew on what the look saw.
+Reading the latest state from a remote store takes time. If a process found a table as it had left
+it, this will most often be true again. So the work starts on the known state, in parallel with the
+read. If the read returns another state, the work was in vain, and it is repeated on that state.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ T = TypeVar("T")
 
 
 class _OvertakenError(Exception):
-    """The table is not what it was expected to be. Leaves no call of `as_expected`."""
+    """The table is not in the expected state. This error never leaves `as_expected`."""
 
 
 def as_expected(table: StoredTable, act: Callable[[PinnedTable], T]) -> T:
-    """What `act` gives of the table as it is now: one look, beside which `act` has begun perhaps.
+    """Return what `act` returns for the current table. `act` may start before the table is read.
 
-    So it may be called twice, and what comes of the first time is dropped: it changes nothing but
-    by a `Transaction` on the table that it is given, which commits once the look has told that the
-    table is as expected, and goes on with the `live` table only after `confirm`. Raises what `act`
-    and the look raise.
+    So `act` may be called twice, and the result of the first call is then dropped. `act` must
+    change nothing except through a `Transaction` on the table that it receives. The transaction
+    commits only after the read confirms the expected state. Otherwise `act` must call `confirm`
+    before it uses the `live` table. Raises the errors of `act` and of the read.
     """
     expected = _expected(table)
     if expected is None:
@@ -48,23 +49,26 @@ def as_expected(table: StoredTable, act: Callable[[PinnedTable], T]) -> T:
     except _OvertakenError:
         pass
     except KeytideError:
-        # An error that is about what the table was before is none.
+        # If the table has changed, an error about its earlier state does not matter.
         if expected.is_so():
             raise
     return act(expected.as_it_is())
 
 
 def _expected(table: StoredTable) -> _ExpectedTable | None:
-    """The table as it was seen last; None where a look costs no wait, or may tell of more."""
+    """The last known state.
+
+    None if a read needs no waiting time, or may return more information.
+    """
     if isinstance(table, PinnedTable) or table.store.local_path(paths.snapshot_dir()) is not None:
         return None
-    refuse_forked_child()  # the look would, in a thread of its own
+    refuse_forked_child()  # the read would do this too, but in another thread
     look = table.metadata.expected_look()
     return None if look is None else _ExpectedTable(table, look)
 
 
 class _ExpectedTable(PinnedTable):
-    """A table as this process saw it last, beside a look that tells whether it still is."""
+    """The last known state of a table, with a running read that checks whether it is current."""
 
     def __init__(self, live: StoredTable, expected: Look) -> None:
         super().__init__(live, _pinned_at(live, expected))
@@ -74,11 +78,11 @@ class _ExpectedTable(PinnedTable):
         raise TypeError("a table that is looked at stays in its process")
 
     def is_so(self) -> bool:
-        """Whether the table is as expected, once the look has told. Raises what the look raises."""
+        """Whether the table is in the expected state. Waits for the read and raises its errors."""
         return self._look.result() == self.metadata.seen
 
     def as_it_is(self) -> PinnedTable:
-        """The table as the look saw it. Raises what the look raises."""
+        """The table in the state that was read. Raises the errors of the read."""
         return PinnedTable(self.live, _pinned_at(self.live, self._look.result()))
 
     def confirm(self) -> None:
@@ -87,7 +91,7 @@ class _ExpectedTable(PinnedTable):
             raise _OvertakenError
 
     def begin_check(self, snapshot: Snapshot | None) -> Future[bool]:
-        """See `StoredTable`. While the first look is under way, no other one is needed."""
+        """See `StoredTable`. While the first read is running, no other one is needed."""
         if not self._look.done():
             return self.store.begin(self._is_overtaken)
         self.confirm()
@@ -98,7 +102,9 @@ class _ExpectedTable(PinnedTable):
         return False
 
     def state_to_write(self, view: TableView) -> TableState:
-        """The snapshot that was seen last: of another one nobody has confirmed the view."""
+        """The state at the last known snapshot: for any other snapshot, the view is not
+        confirmed.
+        """
         return self.state_on(self.newest_files(), view)
 
 

@@ -1,9 +1,10 @@
-"""Which of a table's schemas is in force, where a conversion may be under way.
+"""Which of a table's schemas is in force while a conversion may be running.
 
-A conversion to another kind of table (see `table.upkeep.conversion`) makes a schema, and then the
-snapshot that has the rows in that kind. So what a table is says the schema that its newest snapshot
-names, and not the newest schema; and of the schemas of that kind the newest one is in force, for
-an alteration shows at once. A table without a snapshot is what its newest schema says.
+A conversion to another kind of table (see `table.upkeep.conversion`) first creates a schema, and
+then the snapshot with the rows in that kind. So the schema that the latest snapshot names
+determines the kind of the table, not the latest schema. Of the schemas of that kind, the latest one
+is in force, so an ALTER takes effect immediately. For a table without a snapshot, the latest schema
+is in force.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ CONVERTED = (
 
 @dataclass(frozen=True)
 class SchemasInForce:
-    """The schema by which the newest snapshot is read and written, and the newest one there is.
+    """The schema in force for the latest snapshot, and the latest schema.
 
-    `is_settled` is false while a conversion is under way, or was cut short: since the schema of the
-    snapshot there came one of another kind of table.
+    `is_settled` is false while a conversion is running or was interrupted: a schema of another kind
+    of table was created after the snapshot's schema.
     """
 
     schema: TableSchema
@@ -37,9 +38,9 @@ class SchemasInForce:
 
     @classmethod
     def of(cls, schemas: Sequence[TableSchema]) -> SchemasInForce:
-        """What follows from the schema of the newest snapshot and all that came later, in order.
+        """Derive the schemas in force from the snapshot's schema and all later schemas, in order.
 
-        Of a table without a snapshot the newest schema is given alone.
+        For a table without a snapshot, only the latest schema is given.
         """
         kind = kind_of(schemas[0])
         own = [schema for schema in schemas if kind_of(schema) is kind]
@@ -47,7 +48,7 @@ class SchemasInForce:
 
     @property
     def way_out(self) -> str:
-        """What to do where they are not settled."""
+        """How to fix a conversion that was not completed."""
         now = self.schema.upsert_mode
         other = "full" if now == NO_UPSERTS else NO_UPSERTS
         return (

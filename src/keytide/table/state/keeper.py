@@ -1,8 +1,8 @@
-"""A catalog that alone changes a table's schemas, tags, branches and line of snapshots.
+"""A catalog that alone changes a table's schemas, tags, branches and list of snapshots.
 
-Of a table in a folder these are files, written by whoever changes them, and it has no keeper. Of a
-table that a service keeps they are files as well, which anybody reads, and the service writes them
-when it is asked to.
+In a table in a folder these are files, and each writer changes them directly: there is no keeper.
+In a table of a catalog service, they are files that everybody can read, but only the service writes
+them, on request.
 """
 
 from __future__ import annotations
@@ -18,45 +18,48 @@ __all__ = ["Keeper"]
 
 
 class Keeper(Protocol):
-    """Changes what only it may change. `store` is rooted at the table, or at a branch of it.
+    """Changes that only the catalog can make. `store` is rooted at the table or at a branch of it.
 
-    Each call is one step: afterwards, the files in the store are what was asked for. Methods raise
-    `ConflictError`, with nothing changed, where the table is gone or is another one by now;
-    `UnsupportedError` for what the catalog has no way to do; `DataError` when it fails,
-    `UnknownOutcomeError` where it may have done it all the same.
+    Each call is one step: after it, the files in the store contain the requested change. Methods
+    raise these errors:
+
+    - `ConflictError`, with nothing changed, if the table is gone or was replaced by another one
+    - `UnsupportedError` if the catalog does not support the operation
+    - `DataError` if the catalog fails
+    - `UnknownOutcomeError` if it fails but may have made the change
     """
 
     def alter(self, store: Store, changes: Sequence[SchemaChange]) -> None:
-        """Make the changes, in one schema, on top of whatever is the newest one."""
+        """Make the changes in one new schema, based on the latest one."""
         ...
 
     def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
-        """Name a snapshot; False where there is a tag of that name."""
+        """Create a tag for a snapshot. False if a tag with that name exists."""
         ...
 
     def delete_tag(self, store: Store, name: str) -> None:
-        """Forget a tag, which may be gone already."""
+        """Delete a tag. It may be gone already."""
         ...
 
     def roll_back(self, store: Store, newest_id: int, target_id: int, tag: str | None) -> None:
-        """Take everything later than a snapshot away; `tag` names it where a tag alone keeps it.
+        """Remove everything later than a snapshot. `tag` names the snapshot if only a tag keeps it.
 
-        Raises `ConflictError` where the newest snapshot is not `newest_id` any more.
+        Raises `ConflictError` if `newest_id` is no longer the latest snapshot.
         """
         ...
 
     def create_branch(self, store: Store, name: str, tag: str | None) -> bool:
-        """Make a branch of a tag, or an empty one; False where there is one of that name."""
+        """Create a branch from a tag, or an empty one. False if a branch with that name exists."""
         ...
 
     def delete_branch(self, store: Store, name: str) -> None:
-        """Forget a branch, which may be gone already."""
+        """Delete a branch. It may be gone already."""
         ...
 
     def rename_branch(self, store: Store, name: str, new_name: str) -> bool:
-        """Give a branch another name; False where there is one of that name."""
+        """Rename a branch. False if a branch with the new name exists."""
         ...
 
     def fast_forward(self, store: Store, name: str) -> None:
-        """Make the table what a branch of it is."""
+        """Replace the state of the table with that of a branch."""
         ...

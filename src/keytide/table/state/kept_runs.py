@@ -1,4 +1,4 @@
-"""Runs of an index of keys that are read or mapped once and kept for the next look-up or write."""
+"""Runs of a key index that are read or mapped once and cached for the next lookup or write."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from keytide.store.base import disk_errors
 
 __all__ = ["keep_run", "kept_run", "known_run", "read_run"]
 
-# The disk keeps what is mapped although its file was deleted, and a process may map only so many
-# files: so a mapping counts for more than the memory that it takes.
+# A mapped file stays on disk although it was deleted, and a process can map a limited number of
+# files. So a mapping counts as more than the memory that it uses.
 _PART_OF_MAPPED, _MAPPED_BYTES_MIN = 16, 64 << 10
 
 
 def known_run(store: Store, name: str) -> Run | None:
-    """A run that is kept; None where it is not. Raises `DataError` where a local file is gone."""
+    """The cached run, or None. Raises `DataError` if a local file is gone."""
     path = paths.index_path(name)
     with disk_errors("read", store.uri_of(path)):
         found: Run | None = FILES.find((*version_of(store, path), "run"))
@@ -27,9 +27,9 @@ def known_run(store: Store, name: str) -> Run | None:
 
 
 def kept_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
-    """A run as `read_run` gives it, kept for the next time.
+    """The same as `read_run`, but the run is cached for the next time.
 
-    Not so where `kept_bytes_max`, the bound of what is kept of all files, is too small for it.
+    It is not cached if it is too large for `kept_bytes_max`, the limit of the cache for all files.
     """
     run = known_run(store, name)
     if run is None:
@@ -43,17 +43,17 @@ def kept_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
 
 
 def keep_run(store: Store, name: str, data: bytes, kept_bytes_max: int) -> None:
-    """Keep a far run that was stored just now."""
+    """Cache a run that was just written to a remote store."""
     path = paths.index_path(name)
     run = Run.of(np.frombuffer(data, np.uint8), store.uri_of(path))
     FILES.keep((*version_of(store, path), "run"), run, len(data), kept_bytes_max)
 
 
 def read_run(store: Store, name: str, size: int) -> Run:
-    """A run of so many bytes: mapped on local disk, in memory if it is far.
+    """Read a run of `size` bytes: it is mapped on local disk, and in memory if it is remote.
 
-    Raises `DataError` for one that is missing, of another size or torn, and `UnsupportedError` for
-    one of a newer release.
+    Raises `DataError` if it is missing, damaged or has another size, and `UnsupportedError` if a
+    newer release wrote it.
     """
     path = paths.index_path(name)
     uri, local = store.uri_of(path), store.local_path(path)
@@ -63,7 +63,7 @@ def read_run(store: Store, name: str, size: int) -> Run:
         elif local.stat().st_size:
             data = np.asarray(np.memmap(local, np.uint8, "r"))
         else:
-            data = np.empty(0, np.uint8)  # of nothing there is no mapping
+            data = np.empty(0, np.uint8)  # an empty file cannot be mapped
     if len(data) != size:
         raise DataError(f"{uri}: {len(data):,} bytes, where {size:,} are recorded")
     return Run.of(data, uri)

@@ -1,9 +1,9 @@
-"""The index of keys of a bucket: where the current row of each key lies.
+"""The key index of a bucket: where the current row of each key is stored.
 
-A snapshot names one index file for each bucket, the head, which says which data files the index
-covers and which runs it is made of. A key's current row is the one that it was last written with,
-by the order of the table; where that row is dead, the key has been deleted, and the entry stays for
-what may come late.
+A snapshot names one index file for each bucket, the head. It says which data files the index covers
+and which runs it consists of. The current row of a key is the row with which it was last written,
+in the order of the table. If that row is dead, the key is deleted. The entry stays, because late
+rows may need it.
 """
 
 from __future__ import annotations
@@ -55,40 +55,42 @@ __all__ = [
 ]
 
 Found: TypeAlias = "tuple[Numbers, Entries]"
-"""The places of those keys that have an entry somewhere, and these entries."""
+"""The places of those keys that have an entry, and these entries."""
 
-# Threads look for so many keys each: for fewer, it takes longer to wake one.
+# The minimum number of keys for each thread: for fewer keys, waking a thread takes longer.
 _SHARE_MIN = 10_000
 
-# A run is merged into the one that comes after it unless it is so many times as long: of the keys
-# of a table there are as many runs as the logarithm of their number says, and each entry is merged
-# as often.
+# A run is merged into the next one unless it is this many times longer. So the number of runs is at
+# most the logarithm of the number of keys, and each entry is merged as often.
 _TIMES_LONGER = 2
-# What a head holds in memory for each file that it names.
+# The memory that a head uses for each file that it names.
 _NAMED_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
 class KeyIndex:
-    """The index of a bucket as a snapshot has it: its head, and its runs, oldest first.
+    """The index of a bucket in a snapshot: its head, and its runs, oldest first.
 
-    Runs that the head does not name are not stored yet, as those of an index that is built anew.
+    Runs that the head does not name are not stored yet, for example those of a rebuilt index.
     """
 
     head: Head
     runs: tuple[Part, ...] = ()
     later: Entries = field(default_factory=Entries.none)
-    """What is not stored yet, one entry of a key, in the order of the hashes."""
+    """What is not stored yet: one entry per key, in the order of the hashes."""
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
-        """Which of some keys the index knows, and the entry of each; of others it says nothing."""
+        """Which of the keys the index knows, and their entries.
+
+        It says nothing about other keys.
+        """
         return found_by(hashes, self._looks, self.head)
 
     def _looks(self, asked: KeyHashes) -> Iterable[Found]:
         return looks((*self.runs, self.later), asked)
 
     def on(self, store: Store) -> KeyIndex:
-        """The same with its runs in a store, for one that was pickled has them in none."""
+        """The same with its runs in `store`: after unpickling, they have no store."""
         runs = (run.on(store) if isinstance(run, _StoredPart) else run for run in self.runs)
         return replace(self, runs=tuple(runs))
 
@@ -97,7 +99,7 @@ class KeyIndex:
         return {file.number: file.name for file in self.head.files}
 
     def counted(self) -> KeyIndex:
-        """The same, where what its files say of their current rows is counted anew."""
+        """The same, with the current rows of its files counted again."""
         files = tuple(replace(file, current=0) for file in self.head.files)
         head = replace(self.head, files=files)
         for piece in self.pieces():
@@ -105,11 +107,14 @@ class KeyIndex:
         return replace(self, head=head)
 
     def pieces(self) -> Iterator[Entries]:
-        """All entries, one of a key, in the order of the hashes; few at a time are in memory."""
+        """All entries, one per key, in the order of the hashes.
+
+        Few of them are in memory at a time.
+        """
         return (without_gone(piece, self.head) for piece in merged([*self.runs, self.later]))
 
     def rows(self) -> dict[str, BitMap64]:
-        """The positions of all entries by data file, in the order of the numbers of these."""
+        """The positions of all entries by data file, in the order of the file numbers."""
         found = {file.number: BitMap64() for file in self.head.files}
         for piece in self.pieces():
             order = np.argsort(piece.files, kind="stable")
@@ -122,15 +127,15 @@ class KeyIndex:
 
 
 def without_gone(entries: Entries, head: Head) -> Entries:
-    """The entries without those of files that are gone: compactions forgot their keys."""
+    """The entries without those of deleted files, whose keys were forgotten by compactions."""
     is_there = np.isin(entries.files, head.numbers)
     return entries if is_there.all() else entries.take(np.flatnonzero(is_there))
 
 
 def looks(parts: Sequence[Part], asked: KeyHashes) -> Iterable[Found]:
-    """What each of some parts, oldest first, says of keys in the order of their heads.
+    """The results of each part (given oldest first) for the keys, in the order of the key heads.
 
-    Of each key the newest part comes first. All cores look, each for a share of the keys.
+    The newest part comes first. All cores search, each for a part of the keys.
     """
     shares = min(os.cpu_count() or 1, len(asked) // _SHARE_MIN) or 1
     ends = [len(asked) * n // shares for n in range(shares + 1)]
@@ -147,10 +152,10 @@ def _share(parts: Sequence[Part], asked: KeyHashes, some: slice) -> list[Found]:
 def found_by(
     hashes: KeyHashes, look: Callable[[KeyHashes], Iterable[Found]], head: Head
 ) -> tuple[npt.NDArray[np.bool_], Entries]:
-    """Which of some keys are known, and the entry of each; of others it says nothing.
+    """Which of the keys are known, and their entries. It says nothing about other keys.
 
-    `look` gives what each part of an index finds of keys that come in the order of their heads, as
-    `Run.find` does, the newest part first.
+    `look` returns what each part of an index finds, newest part first. The keys are in the order of
+    their heads, as for `Run.find`.
     """
     is_known = np.zeros(len(hashes), np.bool_)
     files, positions, comparisons = np.zeros((3, len(hashes)), np.int64)
@@ -168,14 +173,14 @@ def found_by(
 
 
 def key_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, IndexFile]:
-    """The heads among some index files, by bucket."""
+    """The heads among the index files, by bucket."""
     return {(f.partition, f.bucket): f for f in files if f.index_type == KEY_INDEX}
 
 
 def load_heads(store: Store, files: Sequence[IndexFile]) -> list[Head]:
-    """The heads of some indexes, side by side; without those that the next write builds anew.
+    """Read the heads of several indexes in parallel, except those that the next write rebuilds.
 
-    Raises `UnsupportedError` for one of a newer release.
+    Raises `UnsupportedError` for a head of a newer release.
     """
 
     def load(file: IndexFile) -> Head | None:
@@ -190,23 +195,23 @@ def load_heads(store: Store, files: Sequence[IndexFile]) -> list[Head]:
 
 
 def load_key_index(store: Store, file: IndexFile, kept_bytes_max: int) -> KeyIndex:
-    """The index of a bucket, whose files are read side by side.
+    """Read the index of a bucket. Its files are read in parallel.
 
-    `kept_bytes_max` bounds what is kept of them for the next time. Raises `DataError` for a file
-    that is missing or torn, and `UnsupportedError` for one of a newer release.
+    `kept_bytes_max` limits the cache. Raises `DataError` for a file that is missing or damaged, and
+    `UnsupportedError` for one of a newer release.
     """
     named = [StoredRun(p.data_file_name, p.cardinality or 0, p.length) for p in file.ranges or ()]
     parts = {run: _StoredPart(store, run, kept_bytes_max) for run in named}
     ahead = store.begin(lambda: store.together([part.open for part in parts.values()]))
     head = load_head(store, paths.index_path(file.file_name))
-    ahead.exception()  # until none is under way; those that the head names are opened again
+    ahead.exception()  # wait for it; the runs that the head names are opened again
     runs = tuple(parts.get(run) or _StoredPart(store, run, kept_bytes_max) for run in head.runs)
     store.together([run.open for run in runs])
     return KeyIndex(head, runs)
 
 
 def load_head(store: Store, path: str) -> Head:
-    """The head of an index, which is read once. Raises as `load_key_index`."""
+    """The head of an index, which is read once. Raises the same errors as `load_key_index`."""
     uri = store.uri_of(path)
 
     def load() -> tuple[Head, int]:
@@ -228,7 +233,7 @@ def _held_bytes(head: Head) -> int:
 def _remember(
     head: Head, runs: Mapping[str, bytes], store: Store, path: str, kept_bytes_max: int
 ) -> None:
-    """Keep what was stored just now as if it had been read from afar."""
+    """Cache what was just stored, as if it had been read from a remote store."""
     METADATA.keep(_head_key(store, path), head, _held_bytes(head))
     for name, data in runs.items():
         keep_run(store, name, data, kept_bytes_max)
@@ -236,7 +241,7 @@ def _remember(
 
 @dataclass(frozen=True)
 class _StoredPart:
-    """A run that is stored. Pickles as its name: whoever unpickles it says where it is, by `on`."""
+    """A stored run. It is pickled as its name; after unpickling, `on` sets its store."""
 
     store: Store | None
     stored: StoredRun
@@ -244,14 +249,14 @@ class _StoredPart:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {k: v for k, v in self.__dict__.items() if k != "_run"}
-        return {**state, "store": None}  # a store may be of this process alone
+        return {**state, "store": None}  # a store may belong to this process only
 
     def on(self, store: Store) -> _StoredPart:
-        """The same in a store, if it is in none."""
+        """The same in `store`, if it has no store yet."""
         return replace(self, store=store) if self.store is None else self
 
     def open(self) -> Run:
-        """The run, which is read once. Raises as `load_key_index`."""
+        """The run, which is read once. Raises the same errors as `load_key_index`."""
         return self._run
 
     @cached_property
@@ -279,11 +284,11 @@ LIVING_AGAIN = "rows that were dead live again"
 
 
 def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]) -> str | None:
-    """Why an index says nothing of the rows of a bucket as it is; None where it does.
+    """Why an index does not describe the rows of a bucket. None if it does.
 
-    `rows` has how many each live data file has, and `dead` how many of these are dead. Rows that
-    died since are what they are, deleted; those that live again, and files that came or went, are
-    another bucket than the index knew.
+    `rows` has the number of rows of each live data file, and `dead` the number of its dead rows.
+    Rows that died since then are deleted, as they should be. Rows that became live again, and files
+    that were added or removed, are unknown to the index.
     """
     known = {file.name: file.rows for file in head.files}
     if known.keys() - rows.keys():
@@ -297,14 +302,14 @@ def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]
     return None
 
 
-# -- what a commit makes of it ---------------------------------------------------------------------
+# -- what a commit stores --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class NewKeys:
-    """What a commit adds to the index of a bucket. Pickles.
+    """What a commit adds to the index of a bucket. Picklable.
 
-    `index` is the index with it, `dead` has the dead rows of its files.
+    `index` is the index including the additions, `dead` has the dead rows of its files.
     """
 
     index_type: ClassVar[str] = KEY_INDEX
@@ -320,9 +325,10 @@ class NewKeys:
         return [file.name for file in self.index.head.files]
 
     def joined(self, later: Sequence[NewKeys]) -> NewKeys:
-        """See `BucketIndex`: the last counts, for each of them went by all entries before.
+        """See `BucketIndex`: the last one wins, because each includes all entries before it.
 
-        Raises `UnsupportedError` where one of them did not, so that a key may have two rows.
+        Raises `UnsupportedError` if one does not include them, because a key could then have two
+        rows.
         """
         for before, after in itertools.pairwise([self, *later]):
             if after.names[: len(before.names)] != before.names:
@@ -333,7 +339,9 @@ class NewKeys:
         return [self, *later][-1]
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:
-        """See `BucketIndex`: one more run, into which those before go that are not much longer."""
+        """See `BucketIndex`: adds one run, which absorbs the previous runs that are not much
+        longer.
+        """
         named, runs = self.index.head.runs, self.index.on(store).runs
         kept = list(zip(named, runs[: len(named)], strict=True))
         taken = list(runs[len(named) :])
@@ -344,7 +352,8 @@ class NewKeys:
         try:
             entries, data = self._merged(taken)
         except DamagedRunError:
-            # Whoever looks into it builds the index anew; until then the rest is told apart.
+            # The next reader rebuilds the index. Until then, the remaining runs are still
+            # distinguished.
             kept = list(zip(named, runs, strict=False))
             entries, data = self._merged(runs[len(named) :])
         stored = tuple(run for run, _ in kept)
@@ -359,7 +368,10 @@ class NewKeys:
         return EncodedIndex(head.encode(), sum(r.entries for r in stored), ranges, beside, remember)
 
     def _merged(self, runs: Sequence[Part]) -> tuple[int, bytes]:
-        """Some runs and what is not stored yet as one run: how many entries it has, and the run."""
+        """Merge some runs and the entries not stored yet into one run.
+
+        Returns the number of entries and the run.
+        """
         output = io.BytesIO()
         pieces = merged([*runs, self.index.later])
         entries = write_run((without_gone(piece, self.index.head) for piece in pieces), output)

@@ -1,7 +1,7 @@
-"""The index of keys of a bucket as look-ups ask it: what it is made of is read once and kept.
+"""The key index of a bucket for lookups: its metadata is read once and cached.
 
-Of runs on local disk a look-up reads what it touches; of far ones that are not small it fetches
-what it needs.
+From runs on local disk, a lookup reads only the pages that it touches. From large remote runs, it
+fetches only the ranges that it needs.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from keytide.table.state.key_index import Found, found_by, load_head, looks
 
 __all__ = ["StoredKeys", "open_ahead", "open_keys"]
 
-# A request takes about as long as the transfer of so many bytes: up to here, one for all is best.
+# A request takes about as long as the transfer of this many bytes. Smaller runs are fetched as a
+# whole.
 _WHOLE_BYTES_MAX = 8 << 20
 _AHEAD_MAX = 16
-# What takes a greater part of what may be kept would drive all else out.
+# A run that needs a larger part of the cache would evict everything else.
 _PART_OF_KEPT = 8
 _BLOCKS_BYTES = 4 << 10
 
@@ -43,14 +44,17 @@ Range: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True)
 class StoredKeys:
-    """The index of a bucket as it is stored: its head, and its runs, oldest first."""
+    """The stored index of a bucket: its head, and its runs, oldest first."""
 
     store: Store
     head: Head
     runs: tuple[Run | FarRun, ...]
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
-        """See `KeyIndex`. Far runs are asked side by side. Raises `DataError` for damaged ones."""
+        """See `KeyIndex`. Remote runs are searched in parallel.
+
+        Raises `DataError` for damaged runs.
+        """
         return found_by(hashes, self._looks, self.head)
 
     def _looks(self, probes: KeyHashes) -> Iterable[Found]:
@@ -61,10 +65,10 @@ class StoredKeys:
 
 
 def open_keys(store: Store, file: IndexFile, kept_bytes_max: int) -> StoredKeys:
-    """The index of a bucket; `kept_bytes_max` bounds what is kept of files for the next time.
+    """Open the index of a bucket. `kept_bytes_max` limits the cache.
 
-    Raises `DataError` for a file that is missing or torn, and `UnsupportedError` for one of a newer
-    release.
+    Raises `DataError` for a file that is missing or damaged, and `UnsupportedError` for one of a
+    newer release.
     """
     places = file.ranges or ()
     runs = store.begin(
@@ -81,9 +85,10 @@ def open_keys(store: Store, file: IndexFile, kept_bytes_max: int) -> StoredKeys:
 
 
 def open_ahead(store: Store, files: Sequence[IndexFile], kept_bytes_max: int) -> None:
-    """Begin to open far indexes that will be asked, if they are few: beside other requests.
+    """Start to open remote indexes that will be needed, if they are few, in parallel with other
+    requests.
 
-    What goes wrong shows when they are asked.
+    Errors appear when the indexes are used.
     """
     if len(files) <= _AHEAD_MAX:
         for file in files:
@@ -95,7 +100,7 @@ def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | FarR
     path = paths.index_path(name)
     if store.local_path(path) is not None or size <= _WHOLE_BYTES_MAX:
         return kept_run(store, name, size, kept_bytes_max)
-    whole = known_run(store, name)  # as writers keep it
+    whole = known_run(store, name)  # cached by a writer
     if whole is not None:
         return whole
     uri = store.uri_of(path)
@@ -104,12 +109,12 @@ def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | FarR
         with disk_errors("read", uri):
             blocks = _far_blocks(store, path, size)
         FILES.keep((uri, "blocks"), blocks, _BLOCKS_BYTES, kept_bytes_max)
-    # With the store of whoever asks: credentials of an earlier one may be over.
+    # Uses the store of the caller, because credentials of an earlier store may have expired.
     return FarRun(partial(_fetched, store, path, kept_bytes_max), uri, blocks)
 
 
 def _far_blocks(store: Store, path: str, size: int) -> tuple[Block, ...]:
-    """The blocks of a run, for which one request is enough unless they are very many."""
+    """The blocks of a run. One request is enough unless there are very many blocks."""
     uri, wanted = store.uri_of(path), TAIL_BYTES
     while True:
         (tail,) = store.read_ranges(path, [(max(0, size - wanted), size)])

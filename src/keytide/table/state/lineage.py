@@ -1,10 +1,10 @@
-"""Looks at a table: which schema and which snapshot are the newest.
+"""Reads the latest schema and snapshot of a table, and detects whether numbers were reused.
 
-Numbers of schemas and snapshots come back: after a drop, a rollback or a fast-forward. But nothing
-is taken back without what came after it. So a process that finds the newest ones that it knew as
-they were knows those before them too, and what came since is found by probing on, in one round of
-requests. What belongs together so is a *lineage*; where the newest ones have changed, another one
-begins.
+The numbers of schemas and snapshots are reused after a drop, a rollback or a fast-forward. But
+nothing is removed without everything that came after it. So if a process finds the latest ones
+unchanged, it also knows all earlier ones. Newer ones are found by probing the next numbers, in one
+round of requests. Schemas and snapshots that belong together in this way are a *lineage*. If the
+latest known ones have changed, a new lineage begins.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _TABLES_MAX = 4096
 
 @dataclass(frozen=True, eq=False)
 class Lineage:
-    """Schemas and snapshots of a table that belong together. Told apart by identity."""
+    """Schemas and snapshots of a table that belong together. Compared by identity."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The newest schema and snapshot of a table; None where there is none.
+    """The latest schema and snapshot of a table. None if there is none.
 
-    `schemas` and `snapshots` are all that were read to find them, ascending. `has_moved` tells
-    whether others had changed the table since the look before.
+    `schemas` and `snapshots` are all documents that were read to find them, ascending. `has_moved`
+    says whether others have changed the table since the previous read.
     """
 
     lineage: Lineage
@@ -54,21 +54,20 @@ class Seen:
 
     @property
     def schema(self) -> Found | None:
-        """The newest schema."""
+        """The latest schema."""
         return self.schemas[-1] if self.schemas else None
 
     @property
     def snapshot(self) -> Found | None:
-        """The newest snapshot."""
+        """The latest snapshot."""
         return self.snapshots[-1] if self.snapshots else None
 
 
 @dataclass(frozen=True)
 class Known:
-    """Which snapshots a process may remember: those of a lineage up to the newest it has seen.
+    """Which snapshots a process may cache: those of a lineage up to the latest that it has seen.
 
-    Of later ones nobody knows: they may be taken back, and their ids come back, with no look to
-    tell it.
+    Later ones cannot be cached: they may be removed and their ids reused without being noticed.
     """
 
     lineage: Lineage
@@ -76,15 +75,15 @@ class Known:
 
     @classmethod
     def of(cls, seen: Seen) -> Known:
-        """What a look tells; 0 is before the first snapshot."""
+        """The result of a read. 0 is before the first snapshot."""
         return cls(seen.lineage, 0 if seen.snapshot is None else seen.snapshot.number)
 
 
 def look_at(store: Store, commits: Commits) -> Seen:
-    """What is newest of the table that a store is rooted at.
+    """Find the latest schema and snapshot of the table that a store is rooted at.
 
-    One round of requests where this process has seen the table before, two where it has not.
-    Raises `DataError` where the store fails.
+    One round of requests if this process has seen the table before, otherwise two. Raises
+    `DataError` if the store fails.
     """
     before = last_seen(store)
     calls: list[Callable[[], Sequence[Found]]] = [
@@ -92,7 +91,7 @@ def look_at(store: Store, commits: Commits) -> Seen:
         partial(commits.newest, store, before.snapshot),
     ]
     schemas, snapshots = store.together(calls)
-    # Of a table that was not seen before, nobody can tell whether what is remembered is this one's.
+    # If the table was not seen before, cached documents may belong to another table.
     has_schema = before.schema is not None and before.schema in schemas
     goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
     lineage = before.lineage if goes_on else Lineage()
@@ -108,36 +107,36 @@ def _has_moved(before: Seen, schemas: Sequence[Found], snapshots: Sequence[Found
 
 
 def known_newest(store: Store) -> Found | None:
-    """The newest snapshot when this process looked last."""
+    """The latest snapshot at this process's previous read."""
     return last_seen(store).snapshot
 
 
 def lineage_of(store: Store) -> Lineage:
-    """The lineage in which this process has seen a table last."""
+    """The lineage of a table at this process's previous read."""
     return last_seen(store).lineage
 
 
 def advance(store: Store, lineage: Lineage, made: Found) -> None:
-    """Take note of a snapshot that this process made on top of what it had seen."""
+    """Record a snapshot that this process created on top of the latest one."""
     known = last_seen(store)
     if known.lineage is lineage:
         _remember(store, replace(known, snapshots=(made,)))
 
 
 def forget_lineages() -> None:
-    """Have seen no table yet, as a process that has just begun."""
+    """Forget all tables, as if the process had just started."""
     with _LOCK:
         _SEEN.clear()
 
 
-# -- what was seen last ----------------------------------------------------------------------------
+# -- last seen -------------------------------------------------------------------------------------
 
 _SEEN: LRUCache[Hashable, Seen] = LRUCache(_TABLES_MAX)
 _LOCK = Lock()
 
 
 def last_seen(store: Store) -> Seen:
-    """What the last look at a table saw; nothing where this process has not looked yet."""
+    """What the previous read of a table found. Empty if this process has not read it yet."""
     with _LOCK:
         return _SEEN.setdefault(store.identity, Seen(Lineage()))
 
@@ -146,7 +145,7 @@ def _remember(store: Store, seen: Seen) -> None:
     newest = replace(seen, schemas=seen.schemas[-1:], snapshots=seen.snapshots[-1:])
     with _LOCK:
         known = _SEEN.get(store.identity)
-        # A look that began earlier may end later.
+        # A read that began earlier may end later.
         if known is None or known.lineage is not seen.lineage or _is_behind(known, newest):
             _SEEN[store.identity] = newest
 

@@ -1,8 +1,8 @@
 """The live files of one snapshot, as a value that the next snapshot can be derived from.
 
-A snapshot's files are the ADD entries of its manifests without the deleted ones. Walking every
-manifest costs time in the number of files; going from one snapshot to the next costs only what that
-commit changed, so commits and repeated scans of a growing table stay flat.
+The files of a snapshot are the ADD entries of its manifests without the deleted ones. Reading every
+manifest takes time proportional to the number of files. Going from one snapshot to the next costs
+only what that commit changed. So commits and repeated scans of a growing table do not get slower.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ __all__ = [
 BucketId: TypeAlias = "tuple[bytes, int]"
 """Serialized partition row and bucket number."""
 
-# More changes than these are better put together once than carried along.
+# With more changes than this, the files are assembled once instead of carrying the changes along.
 _CHANGES_MAX = 4096
-# More steps, each of them a snapshot and a manifest to read, take longer than one whole load.
+# Each step reads a snapshot and a manifest. More steps than this take longer than a full load.
 _STEPS_MAX = 64
-# No count of rows or of nanoseconds comes near; what is above says that a manifest is damaged.
+# No count of rows or nanoseconds comes close. A higher number means a damaged manifest.
 _SEQUENCE_NUMBER_MAX = (1 << 63) - (1 << 40)
 
 
 def number_after(highest: int, bucket: BucketId) -> int:
     """The sequence number that follows the highest one of a bucket.
 
-    Raises `DataError` where rows that came on top of it would run out of numbers.
+    Raises `DataError` if there would be no numbers left for later rows.
     """
     if highest > _SEQUENCE_NUMBER_MAX:
         raise DataError(
@@ -57,16 +57,16 @@ def number_after(highest: int, bucket: BucketId) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """What a writer has to know of a bucket."""
+    """The state of a bucket that a writer needs to know."""
 
     max_sequence_number: int = -1
     total_buckets: int | None = None
     level_files: Mapping[int, int] = field(default_factory=dict)
-    """How many files each level has."""
+    """The number of files on each level."""
 
     @property
     def runs(self) -> int:
-        """How many sorted runs there are: the files of level 0, and the levels above it."""
+        """The number of sorted runs: the files of level 0, plus the higher levels with files."""
         return sum(
             count if level == 0 else min(count, 1) for level, count in self.level_files.items()
         )
@@ -77,7 +77,7 @@ class BucketState:
         return not any(self.level_files.values())
 
     def after(self, entry: ManifestEntry) -> BucketState:
-        """The state once a file was added or deleted."""
+        """The state after a file was added or deleted."""
         level, change = entry.file.level, 1 if entry.kind is FileKind.ADD else -1
         return BucketState(
             max(self.max_sequence_number, entry.file.max_sequence_number),
@@ -88,20 +88,19 @@ class BucketState:
 
 @dataclass(frozen=True)
 class LiveFiles:
-    """The files of `snapshot`, oldest first; `snapshot` is None for a table never written to.
+    """The live files of `snapshot`, oldest first. `snapshot` is None if nothing was ever written.
 
-    Most commits need to know no more than `buckets`, so the files themselves are put together when
-    somebody asks for them.
+    Most commits need only `buckets`, so the list of files is assembled on demand.
     """
 
     snapshot: Snapshot | None
     buckets: Mapping[BucketId, BucketState]
     partition_buckets: Mapping[bytes, int]
-    """The number of buckets that each partition's files were written with."""
+    """The number of buckets that the files of each partition were written with."""
     _base: Entries
     """The files of an earlier snapshot, or of this one."""
     _changes: tuple[ManifestEntry, ...] = ()
-    """What was changed since."""
+    """The changes since then."""
 
     @cached_property
     def files(self) -> Entries:
@@ -114,7 +113,7 @@ class LiveFiles:
         return frozenset(self.files.column("_SCHEMA_ID").unique())
 
     def files_in(self, buckets: Collection[BucketId]) -> Entries:
-        """The files of some buckets, in the same order, at the cost of these alone."""
+        """The files of some buckets, in the same order. The cost depends only on these buckets."""
         if "files" in self.__dict__:
             return self.files.filter(_lie_in(self.files, buckets))
         changes = [e for e in self._changes if (e.partition, e.bucket) in buckets]
@@ -122,7 +121,7 @@ class LiveFiles:
 
     @cached_property
     def by_identity(self) -> Mapping[Identity, ManifestEntry]:
-        """The files by what tells them apart, in the same order."""
+        """The files by their identity, in the same order."""
         return {entry.identity: entry for entry in self.files}
 
     @property
@@ -131,11 +130,11 @@ class LiveFiles:
         return self.files.made
 
     def bucket(self, bucket: BucketId) -> BucketState:
-        """The state of a bucket; the empty state when it has no files."""
+        """The state of a bucket. Empty if it has no files."""
         return self.buckets.get(bucket, _EMPTY)
 
     def present(self, identities: Collection[Identity]) -> frozenset[Identity]:
-        """Those of some identities whose files are there."""
+        """Those identities whose files are live."""
         if not identities:
             return frozenset()
         files = self.files_in({identity[:2] for identity in identities})
@@ -147,7 +146,7 @@ class LiveFiles:
         Sequence numbers of deleted files still count, so a writer never reuses one.
         """
         changes = tuple(delta)
-        # A partition without files is laid out anew by whoever writes to it next.
+        # The next writer chooses the number of buckets for a partition without files.
         buckets, partitions = dict(self.buckets), dict(self.partition_buckets)
         _note_buckets(buckets, partitions, changes)
         gone = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
@@ -162,10 +161,10 @@ class LiveFiles:
 
 
 def _changed(base: Entries, changes: Sequence[ManifestEntry]) -> Entries:
-    """The files that are left of some, and those that were added, in their order."""
+    """The remaining files and the added files, in their order."""
     if not changes:
         return base
-    # In their order, for these are several commits: what one deletes another may restore.
+    # In order, because these are several commits: one may restore what another deleted.
     last: dict[Identity, ManifestEntry] = {}
     for entry in changes:
         last.pop(entry.identity, None)
@@ -176,7 +175,7 @@ def _changed(base: Entries, changes: Sequence[ManifestEntry]) -> Entries:
 
 
 def _lie_in(files: Entries, buckets: Collection[BucketId]) -> pl.Series:
-    """Which files lie in one of some buckets."""
+    """Which files are in one of the buckets."""
     wanted = pl.DataFrame(
         list(buckets), schema={"_PARTITION": pl.Binary, "_BUCKET": pl.Int32}, orient="row"
     ).with_columns(pl.lit(value=True).alias("found"))
@@ -192,9 +191,9 @@ NO_FILES = LiveFiles(None, {}, {}, Entries.of(()))
 def load_live_files(
     metadata: TableMetadata, snapshot: Snapshot | None, known: LiveFiles = NO_FILES
 ) -> LiveFiles:
-    """The live files of `snapshot`, derived from `known` where that is an ancestor close by.
+    """The live files of `snapshot`, derived from `known` if that is a recent ancestor.
 
-    Raises `DataError` naming the manifest that is missing or torn.
+    Raises `DataError`, which names the manifest that is missing or damaged.
     """
     if snapshot is None:
         return NO_FILES
@@ -205,7 +204,7 @@ def load_live_files(
 
 
 def has_same_rows(metadata: TableMetadata, before: LiveFiles, now: LiveFiles) -> bool:
-    """Whether nothing but compactions lies between two states; False where that is not known."""
+    """Whether only compactions lie between two states. False if that is unknown."""
     if before.snapshot == now.snapshot:
         return True
     since = None if now.snapshot is None else _since(metadata, before.snapshot, now.snapshot)
@@ -224,13 +223,14 @@ def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFi
 def _since(
     metadata: TableMetadata, base: Snapshot | None, target: Snapshot
 ) -> list[Snapshot] | None:
-    """The snapshots after an ancestor up to another one; None where it is none that is close by."""
+    """The snapshots after an ancestor up to `target`. None if `base` is no recent ancestor."""
     if base is None or not 0 < target.id - base.id <= _STEPS_MAX:
         return None
     try:
-        # In one lineage, what is there was there all the time, and so were those it was made on.
+        # Within one lineage, a snapshot that exists has always existed, and so have its
+        # predecessors.
         if metadata.remembered(base.id) != base or metadata.remembered(target.id) != target:
-            return None  # dropped and made anew, or rolled back: ids came back
+            return None  # dropped and recreated, or rolled back: ids were reused
         return [*metadata.remembered_all(range(base.id + 1, target.id)), target]
     except NotFoundError:
         return None
@@ -253,7 +253,7 @@ def files_of(snapshot: Snapshot, live: Iterable[ManifestEntry]) -> LiveFiles:
 
 
 def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int]]:
-    """The states of the buckets and partitions that some files are in."""
+    """The states of the buckets and partitions of the files."""
     of_level = (
         live.columns("_PARTITION", "_BUCKET", "_LEVEL", "_MAX_SEQUENCE_NUMBER", "_TOTAL_BUCKETS")
         .group_by("_PARTITION", "_BUCKET", "_LEVEL", maintain_order=True)
@@ -278,9 +278,8 @@ def _note_buckets(
 ) -> None:
     for entry in entries:
         key = (entry.partition, entry.bucket)
-        # Deleted files too: a number that was used once must not come back, or an older version
-        # could.
+        # Deleted files count too. If a number were reused, an older version could win.
         buckets[key] = buckets.get(key, _EMPTY).after(entry)
-        # Postponed rows are in no bucket yet, so they do not say how many there are.
+        # Postponed rows are in no bucket yet, so they do not determine the number of buckets.
         if entry.kind is FileKind.ADD and entry.bucket >= 0:
             partitions[entry.partition] = entry.total_buckets

@@ -1,4 +1,4 @@
-"""When tables were looked at last, so that not each commit looks for what comes with time."""
+"""When tables were last checked, so that not every commit checks for time-based work."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _TABLES_MAX = 1000
 
 
 class Looks:
-    """When tables were looked at last, in this process."""
+    """When this process last checked each table."""
 
     def __init__(self) -> None:
         self._times: OrderedDict[str, float] = OrderedDict()
         self._lock = Lock()
 
     def is_time(self, uri: str, seconds_between: float) -> bool:
-        """Whether it is time to look again; then it counts as looked at."""
+        """Whether it is time to check again. If so, the table counts as checked now."""
         now = time.monotonic()
         with self._lock:
             if now - self._times.get(uri, float("-inf")) < seconds_between:

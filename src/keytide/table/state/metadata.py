@@ -1,8 +1,8 @@
-"""A table's stored metadata: schemas, snapshots, manifests.
+"""The stored metadata of a table: schemas, snapshots, manifests.
 
-Only hints and directory listings can change; every other file is written once, and remembered by
-the process: by its name where that is unique (manifests), by the lineage that it belongs to where
-names can come back (schemas and snapshots).
+Only hints and directory listings can change. Every other file is written once, and the process
+caches it: by its name if the name is unique (manifests), and by its lineage if names can be reused
+(schemas and snapshots).
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from keytide.threads import side_by_side
 
 __all__ = ["Look", "TableMetadata", "sized_indexes", "sized_list", "sized_manifest"]
 
-# So many manifests are worth threads to read them, of which there are so many.
+# From this many manifests on, threads read them.
 _SIDE_BY_SIDE_MIN = 4
 _READERS = 2
-# So many of these are read, or are in memory, at a time.
+# How many snapshots are read, or in memory, at a time.
 _SNAPSHOTS_TOGETHER = 64
-# What a document holds in memory is one to six times its JSON, as measured; an entry of a manifest,
-# or of a list, half a kilobyte at most.
+# Measured: a document uses one to six times the size of its JSON in memory. An entry of a manifest
+# or manifest list uses at most half a kilobyte.
 _TIMES_STORED = 8
 _ENTRY_BYTES = 1 << 10
 
@@ -76,19 +76,19 @@ _EXPIRED = (
 
 @dataclass(frozen=True)
 class Look:
-    """What was the newest snapshot of a table at one moment, and which schemas it had."""
+    """The latest snapshot of a table at one moment, and its schemas."""
 
     lineage: Lineage
     schemas: SchemasInForce
     snapshot: Found | None = None
-    """As it is stored: a torn one is told of by whoever reads it."""
+    """In stored form: if it is damaged, the code that reads it raises the error."""
 
 
 @dataclass
 class TableMetadata:
-    """Reads one table's metadata. `store` is rooted at the table.
+    """Reads the metadata of one table. `store` is rooted at the table.
 
-    `name` is for messages, `commits` is where its snapshots are made. Safe to share between
+    `name` is used in messages, and `commits` is where snapshots are created. Safe to share between
     threads.
     """
 
@@ -99,12 +99,12 @@ class TableMetadata:
         default=None, init=False, repr=False, compare=False
     )
 
-    # -- the newest -----------------------------------------------------------------------------
+    # -- the latest -----------------------------------------------------------------------------
 
     def look(self) -> Look:
-        """The newest schema and snapshot, as they are now: one look at the store.
+        """Read the current latest schema and snapshot from the store.
 
-        Raises `NotFoundError` when there is no table, `DataError` for a torn schema.
+        Raises `NotFoundError` if there is no table, and `DataError` for a damaged schema.
         """
         listed = self.store.begin(self._list_known)
         seen = self.look_alone()
@@ -112,14 +112,14 @@ class TableMetadata:
         return seen
 
     def look_alone(self) -> Look:
-        """As `look`, for who reads beside it what the snapshot that was newest before names."""
+        """As `look`, for callers that read the manifests of the last known snapshot in parallel."""
         seen = self._look()
         return Look(seen.lineage, self._schemas_in_force(seen), seen.snapshot)
 
     def expected_look(self) -> Look | None:
-        """What a look will most likely tell; None where others came before the last one.
+        """The most likely result of `look`. None if others committed before the last one.
 
-        It takes none of its own, for it is what this process saw or made last.
+        Sends no request: the result is what this process last saw or created.
         """
         seen = last_seen(self.store)
         if seen.schema is None or seen.has_moved:
@@ -127,12 +127,13 @@ class TableMetadata:
         try:
             return Look(seen.lineage, self._schemas_in_force(seen), seen.snapshot)
         except KeytideError:
-            return None  # a look says what is wrong with it
+            return None  # `look` raises a descriptive error
 
     def _list_known(self) -> None:
-        """Read from afar what the snapshot that was newest before names: it most often still is.
+        """Read the manifest list of the last known snapshot from a remote store.
 
-        Beside the look this is no wait of its own, and where it fails, whoever needs it says so.
+        It most often still is the latest snapshot. In parallel with the other read, this takes no
+        extra time. If it fails, the code that needs the list raises the error.
         """
         known = known_newest(self.store)
         if known is None or self.store.local_path(paths.MANIFEST_DIR) is not None:
@@ -144,28 +145,31 @@ class TableMetadata:
             indexes.result()
 
     def latest_schema(self) -> TableSchema:
-        """The schema in force, see `SchemasInForce`. Raises `NotFoundError` without a table."""
+        """The schema in force, see `SchemasInForce`.
+
+        Raises `NotFoundError` if there is no table.
+        """
         return self.schemas_in_force().schema
 
     def newest_schema(self) -> TableSchema:
-        """The newest schema, in force or not. Raises `NotFoundError` when there is no table."""
+        """The latest schema, in force or not. Raises `NotFoundError` if there is no table."""
         return self._newest_schema(self._look())
 
     def schemas_in_force(self) -> SchemasInForce:
-        """The schema in force and the newest one. Raises `NotFoundError` when there is no table."""
+        """The schema in force and the latest one. Raises `NotFoundError` if there is no table."""
         return self._schemas_in_force(self._look())
 
     def latest_snapshot(self) -> Snapshot | None:
-        """The newest snapshot, or None for a table that nobody has written to."""
+        """The latest snapshot. None if nothing was ever written."""
         return self._newest_snapshot(self._look())
 
     def latest_snapshot_id(self) -> int | None:
-        """The id of the newest snapshot."""
+        """The id of the latest snapshot."""
         found = self._look().snapshot
         return None if found is None else found.number
 
     def is_outdated(self, snapshot: Snapshot | None) -> bool:
-        """Whether another snapshot than this one is the newest by now, or it is gone."""
+        """Whether a snapshot is no longer the latest, or is gone."""
         if snapshot is None:
             return self.latest_snapshot_id() is not None
         known = known_newest(self.store)
@@ -175,38 +179,38 @@ class TableMetadata:
         return not newest or self._is_another(newest[0], snapshot)
 
     def begin_check(self, snapshot: Snapshot | None) -> Future[bool]:
-        """Begin to see whether a snapshot is outdated."""
+        """Start to check whether a snapshot is outdated."""
         return self.store.begin(partial(self.is_outdated, snapshot))
 
     def _is_another(self, found: Found, snapshot: Snapshot) -> bool:
         if found.number != snapshot.id:
             return True
-        # Engines write the same snapshot in other words.
+        # Other engines may encode the same snapshot differently.
         is_same = found.data == self._encoded(snapshot)
         return not is_same and self._decoded(found.number, found.data) != snapshot
 
     def create(self, snapshot: Snapshot, changes: TellChanges = no_changes) -> bool:
-        """Make a snapshot the newest, as `Commits.create`; the commit of whatever it says."""
+        """Make a snapshot the latest, as `Commits.create`. This is the commit."""
         return self.commits.create(self.store, snapshot.id, self._encoded(snapshot), changes)
 
     def _encoded(self, snapshot: Snapshot) -> bytes:
-        """The bytes of a snapshot; a commit asks several times for those of the same one."""
+        """The bytes of a snapshot. A commit needs those of the same snapshot several times."""
         last = self._last_encoded
         if last is None or last[0] is not snapshot:
             last = self._last_encoded = snapshot, snapshot.to_json()
         return last[1]
 
     def remove(self, snapshot_ids: Sequence[int]) -> None:
-        """Take back the newest snapshots, from the last of these ids to the first."""
+        """Remove the latest snapshots, from the last of these ids to the first."""
         self.commits.remove(self.store, snapshot_ids)
 
     def made(self, snapshot: Snapshot) -> None:
-        """Remember a snapshot that this process made on top of the newest."""
+        """Cache a snapshot that this process created on top of the latest."""
         advance(self.store, self.lineage, Found(snapshot.id, self._encoded(snapshot)))
 
     def _look(self) -> Seen:
         seen = look_at(self.store, self.commits)
-        # A torn one is told of by whoever needs it.
+        # If one is damaged, the code that needs it raises the error.
         for found in seen.schemas[:-1]:
             with suppress(DataError, InvalidError):
                 self._schema(seen.lineage, found.number, found.data)
@@ -225,14 +229,14 @@ class TableMetadata:
         try:
             snapshot = self._newest_snapshot(seen)
         except KeytideError:
-            snapshot = None  # whoever reads it says what is wrong with it
+            snapshot = None  # the code that reads it raises the error
         if snapshot is None or snapshot.schema_id == newest.id:
             return SchemasInForce.of([newest])
-        # A conversion may end during the look. What is not there is told of before others are read,
-        # for a number that is damaged may be any.
+        # A conversion may end during the read. Check that the schema exists before others are read,
+        # because a damaged number can have any value.
         if snapshot.schema_id > newest.id:
             self._schema(seen.lineage, snapshot.schema_id)
-        # Whoever reads the table needs those before too.
+        # Readers of the table need the earlier ones too.
         numbers = range(max(newest.id, snapshot.schema_id) + 1)
         calls = [partial(self._schema, seen.lineage, number) for number in numbers]
         return SchemasInForce.of(self.store.together(calls)[snapshot.schema_id :])
@@ -246,21 +250,21 @@ class TableMetadata:
     # -- schemas ------------------------------------------------------------------------------
 
     def schema(self, schema_id: int) -> TableSchema:
-        """The schema of that id. Raises `DataError` when its file is missing or torn."""
+        """The schema with that id. Raises `DataError` if its file is missing or damaged."""
         return self._schema(self.lineage, schema_id)
 
     def schemas(self, schema_ids: Collection[int]) -> dict[int, TableSchema]:
-        """The schemas of some ids, which are read side by side. Raises as `schema`."""
+        """The schemas with these ids, read in parallel. Raises the same errors as `schema`."""
         calls = [partial(self.schema, schema_id) for schema_id in schema_ids]
         return dict(zip(schema_ids, self.store.together(calls), strict=True))
 
     def has_kind_of(self, schema: TableSchema, snapshot: Snapshot | None) -> bool:
-        """Whether a snapshot is of the kind of table that a schema defines; None is of any."""
+        """Whether a snapshot has the kind of table that a schema defines. True for None."""
         return snapshot is None or kind_of(self.schema(snapshot.schema_id)) is kind_of(schema)
 
     @property
     def lineage(self) -> Lineage:
-        """Which documents are meant by numbers that may have come back."""
+        """Identifies which documents are meant, because numbers may be reused."""
         return lineage_of(self.store)
 
     def _schema(self, lineage: Lineage, number: int, data: bytes | None = None) -> TableSchema:
@@ -286,38 +290,38 @@ class TableMetadata:
 
     @property
     def uri(self) -> str:
-        """Where the table lies."""
+        """Where the table is stored."""
         return self.store.uri_of("")
 
     # -- snapshots ----------------------------------------------------------------------------
 
     def earliest_snapshot_id(self) -> int | None:
-        """The id of the oldest snapshot that is still there."""
+        """The id of the oldest snapshot that still exists."""
         hinted = self._hint(paths.Hint.EARLIEST)
         if hinted is not None and self.has_snapshot(hinted):
             return hinted
         return min(self.snapshot_ids(), default=None)
 
     def snapshot_ids(self) -> list[int]:
-        """Ids of all snapshots, ascending; newer ones than a listing shows are found by a look."""
+        """Ids of all snapshots, ascending. Newer ones than in the listing are found by `look`."""
         return self._listed_and_known()[0]
 
     def listed_snapshot_ids(self) -> list[int]:
-        """Ids of the snapshots that a listing shows, ascending, whatever was seen before."""
+        """Ids of the snapshots in a listing, ascending, independent of what was seen before."""
         return self.commits.ids(self.store)
 
     def _listed_and_known(self) -> tuple[list[int], Known]:
         listing = self.store.begin(self.listed_snapshot_ids)
         known = self._known_now()
         listed = listing.result()
-        # What came while both were under way, or what a listing does not show yet, follows.
+        # Add snapshots that were created in the meantime, or that the listing does not show yet.
         first = listed[-1] + 1 if listed else max(known.newest_id, FIRST_SNAPSHOT_ID)
         return [*listed, *range(first, known.newest_id + 1)], known
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """The snapshots as of one look, oldest first, without those that expire meanwhile.
+        """The snapshots as of one read, oldest first, without those that expire in the meantime.
 
-        Raises `DataError` for a torn one.
+        Raises `DataError` for a damaged one.
         """
         listed, known = self._listed_and_known()
         ids = [number for number in listed if number <= known.newest_id]
@@ -336,27 +340,29 @@ class TableMetadata:
             return None
 
     def _known_now(self) -> Known:
-        """What this process may remember, by a look at the store."""
+        """Which snapshots this process may cache, after a read from the store."""
         return Known.of(self._look())
 
     def _remembered_so_far(self) -> Known:
-        """What this process may remember, by its last look."""
+        """Which snapshots this process may cache, as of its previous read."""
         return Known.of(last_seen(self.store))
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """The snapshot of that id.
+        """The snapshot with that id.
 
-        Raises `NotFoundError` naming the range there is when it was never made or has expired.
+        Raises `NotFoundError`, which names the existing range, if it was never created or has
+        expired.
         """
         self._check_id(snapshot_id)
         with self._missing(snapshot_id):
             return self._decoded(snapshot_id, self.store.read(paths.snapshot_path(snapshot_id)))
 
     def remembered(self, snapshot_id: int) -> Snapshot:
-        """As `snapshot`, for who knows that it was there at the last look.
+        """As `snapshot`, for callers that know that it existed at the last read.
 
-        It may have expired since, or before if this process had read it by then. One that is newer
-        than that look is read anew, for it may have been taken back and made anew.
+        It may have expired since then, or even before if this process had already read it. A
+        snapshot newer than that read is always read again, because it may have been removed and
+        recreated.
         """
         known = self._remembered_so_far()
         if snapshot_id > known.newest_id:
@@ -366,7 +372,7 @@ class TableMetadata:
             return self._snapshot(known.lineage, snapshot_id)
 
     def remembered_all(self, snapshot_ids: Collection[int]) -> list[Snapshot]:
-        """As `remembered`, of some ids, which are read side by side."""
+        """As `remembered`, for several ids, which are read in parallel."""
         return self.store.together([partial(self.remembered, number) for number in snapshot_ids])
 
     @contextmanager
@@ -397,9 +403,9 @@ class TableMetadata:
         return reason
 
     def logged(self, snapshot_id: int) -> Snapshot:
-        """The snapshot of that id, or the changelog that outlives it.
+        """The snapshot with that id, or the changelog that outlives it.
 
-        Raises `NotFoundError` as `snapshot`.
+        Raises `NotFoundError` like `snapshot`.
         """
         self._check_id(snapshot_id)
         try:
@@ -418,16 +424,16 @@ class TableMetadata:
         return sorted(n for name in names if (n := paths.parse_changelog_name(name)) is not None)
 
     def changelog(self, snapshot_id: int) -> Snapshot:
-        """The changelog that has outlived the snapshot of that id. Raises `DataError`."""
+        """The changelog that has outlived the snapshot with that id. Raises `DataError`."""
         path = paths.changelog_path(snapshot_id)
         return Snapshot.from_json(self.store.read(path), self.store.uri_of(path))
 
     def tag(self, name: str) -> Snapshot:
-        """The snapshot that a tag keeps. Raises `NotFoundError` naming the tags there are."""
+        """The snapshot of a tag. Raises `NotFoundError`, which lists the existing tags."""
         return self.stored_tag(name).snapshot
 
     def stored_tag(self, name: str) -> Tag:
-        """The tag of a name. Raises `NotFoundError` naming the tags there are."""
+        """The tag with that name. Raises `NotFoundError`, which lists the existing tags."""
         tag = self._tag_if_there(name)
         if tag is None:
             raise NotFoundError(
@@ -437,7 +443,7 @@ class TableMetadata:
         return tag
 
     def has_tag(self, name: str) -> bool:
-        """Whether there is a tag of that name. Raises `InvalidError` for what no tag can have."""
+        """Whether there is a tag with that name. Raises `InvalidError` for an invalid tag name."""
         return self.store.exists(paths.tag_path(name))
 
     def tag_names(self) -> list[str]:
@@ -446,9 +452,9 @@ class TableMetadata:
         return sorted(tag for name in names if (tag := paths.parse_tag_name(name)) is not None)
 
     def tags(self) -> dict[str, Tag]:
-        """All tags by name, sorted. One that goes away meanwhile may be left out.
+        """All tags by name, sorted. A tag that is deleted in the meantime may be missing.
 
-        Raises `DataError` for a torn one.
+        Raises `DataError` for a damaged one.
         """
         found = {name: self._tag_if_there(name) for name in self.tag_names()}
         return {name: tag for name, tag in found.items() if tag is not None}
@@ -463,14 +469,14 @@ class TableMetadata:
             raise
 
     def create_tag(self, name: str, tag: Tag) -> bool:
-        """Make a tag: atomic; False where there is one of that name."""
+        """Create a tag: atomic. False if a tag with that name exists."""
         keeper = self.commits.keeper
         if keeper is not None:
             return keeper.create_tag(self.store, name, tag)
         return created(self.store, paths.tag_path(name), tag.to_json())
 
     def replace_tag(self, name: str, tag: Tag) -> None:
-        """Have a tag say something else. Raises `UnsupportedError` where a catalog keeps tags."""
+        """Replace the content of a tag. Raises `UnsupportedError` if a catalog manages the tags."""
         if self.commits.keeper is not None:
             raise UnsupportedError(
                 f"table {self.name}: its catalog has no way to replace the tag {name!r} in one "
@@ -479,7 +485,7 @@ class TableMetadata:
         self.store.put(paths.tag_path(name), tag.to_json())
 
     def delete_tag(self, name: str) -> None:
-        """Forget a tag, which may be gone already."""
+        """Delete a tag. It may be gone already."""
         keeper = self.commits.keeper
         if keeper is not None:
             keeper.delete_tag(self.store, name)
@@ -487,9 +493,9 @@ class TableMetadata:
             self.store.delete([paths.tag_path(name)])
 
     def snapshot_as_of(self, time_millis: int) -> Snapshot:
-        """The newest snapshot made at or before a time (epoch milliseconds).
+        """The latest snapshot created at or before a time (epoch milliseconds).
 
-        Raises `NotFoundError` when the table is younger than that.
+        Raises `NotFoundError` if the table is younger than that.
         """
         ids = self.snapshot_ids()
         low, high = 0, len(ids)
@@ -498,7 +504,7 @@ class TableMetadata:
             middle = (low + high) // 2
             try:
                 snapshot = self.snapshot(ids[middle])
-            except NotFoundError:  # expired meanwhile, as have all that are older
+            except NotFoundError:  # expired in the meantime, like all older ones
                 low = middle + 1
                 continue
             if snapshot.time_millis <= time_millis:
@@ -519,17 +525,20 @@ class TableMetadata:
         return found
 
     def hint_latest(self, snapshot_id: int) -> None:
-        """Tell readers where to start looking. Best effort: a hint is only a hint."""
+        """Write the hint that says where readers start to look. Best effort: it is only a hint."""
         path = paths.snapshot_hint_path(paths.Hint.LATEST)
         self.store.hint(path, paths.encode_hint(snapshot_id))
 
     def hint_earliest(self, snapshot_id: int) -> None:
-        """Tell which snapshot is the oldest. Best effort, likewise."""
+        """Write the hint for the oldest snapshot. Best effort as well."""
         path = paths.snapshot_hint_path(paths.Hint.EARLIEST)
         self.store.hint(path, paths.encode_hint(snapshot_id))
 
     def hinted_latest(self) -> int | None:
-        """What the hint says of the newest snapshot, right or wrong; None where there is none."""
+        """The latest snapshot according to the hint, which may be wrong.
+
+        None if there is no hint.
+        """
         return self._hint(paths.Hint.LATEST)
 
     def _hint(self, hint: paths.Hint) -> int | None:
@@ -539,19 +548,19 @@ class TableMetadata:
             return None
 
     def by(self, store: Store, name: str) -> TableMetadata:
-        """The metadata of a branch of the table, or of this one, as another store reaches it."""
+        """The metadata of a branch of the table, or of this one, accessed through another store."""
         return TableMetadata(store, name, self.commits)
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        """Whether the snapshot of that id is there."""
+        """Whether the snapshot with that id exists."""
         return self.store.exists(paths.snapshot_path(snapshot_id))
 
     # -- manifests ----------------------------------------------------------------------------
 
     def manifest_list(self, name: str, size: int | None = None) -> Sequence[ManifestFileMeta]:
-        """The manifests that a list names, in order. `size` is the recorded one, in bytes.
+        """The manifests in a list, in order. `size` is the recorded size in bytes.
 
-        Raises `DataError` naming the file when it is missing or torn.
+        Raises `DataError`, which names the file, if it is missing or damaged.
         """
 
         uri = self.store.uri_of(path := paths.manifest_path(name))
@@ -562,7 +571,7 @@ class TableMetadata:
         return METADATA.load(uri, load)
 
     def manifest(self, meta: ManifestFileMeta) -> Entries:
-        """The file entries of a manifest, in order. Raises as `manifest_list` does."""
+        """The file entries of a manifest, in order. Raises the same errors as `manifest_list`."""
 
         uri = self.store.uri_of(path := paths.manifest_path(meta.file_name))
 
@@ -572,7 +581,7 @@ class TableMetadata:
         return METADATA.load(uri, load)
 
     def open_manifests(self, metas: Sequence[ManifestFileMeta]) -> list[EncodedRecords]:
-        """The same of several manifests as they are encoded, to be copied."""
+        """The entries of several manifests in encoded form, to be copied."""
         named = [paths.manifest_path(meta.file_name) for meta in metas]
         stored = self.store.together([partial(self.store.read, path) for path in named])
         sizes = [meta.file_size for meta in metas]
@@ -583,7 +592,7 @@ class TableMetadata:
         return self.manifest_list(snapshot.base_manifest_list, snapshot.base_manifest_list_size)
 
     def delta_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
-        """The manifests of what a snapshot's commit changed."""
+        """The manifests of the changes of a snapshot's commit."""
         return self.manifest_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
 
     def changelog_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
@@ -601,18 +610,20 @@ class TableMetadata:
     def entries(self, manifests: Iterable[ManifestFileMeta]) -> Entries:
         """The entries of several manifests, in order.
 
-        Raises as `manifest` does, and `DataError` for one that names a schema that is not there.
+        Raises the same errors as `manifest`, and `DataError` for a manifest that names a schema
+        that does not exist.
         """
         calls = [partial(self._checked_manifest, meta) for meta in manifests]
         is_far = self.store.local_path(paths.MANIFEST_DIR) is None
         if is_far or len(calls) < _SIDE_BY_SIDE_MIN:
             return Entries.together(self.store.together(calls))
-        # Manifests are unpacked without Python's lock, so threads pay on a local disk too.
+        # Decoding manifests releases Python's global lock, so threads are faster on a local disk
+        # too.
         return Entries.together(side_by_side(calls, _READERS))
 
     def _checked_manifest(self, meta: ManifestFileMeta) -> Entries:
         entries = self.manifest(meta)
-        # What is deleted is not read.
+        # Deleted files are not read.
         added = entries.columns("_KIND", "_SCHEMA_ID").filter(pl.col("_KIND") == FileKind.ADD)
         for schema_id in added["_SCHEMA_ID"].unique():
             with self._naming_schema(meta, schema_id):
@@ -645,7 +656,7 @@ class TableMetadata:
     def vector_files(self, snapshot: Snapshot | None, options: TableOptions) -> list[IndexFile]:
         """The index files that mark rows of a snapshot's data files as dead.
 
-        None where the table has no use for them, whatever indexes there are.
+        Empty if the table does not use them, even if such index files exist.
         """
         if snapshot is None or not options.deletion_vectors_enabled:
             return []
@@ -654,18 +665,18 @@ class TableMetadata:
 
 
 def sized_list(metas: Iterable[ManifestFileMeta]) -> tuple[Sequence[ManifestFileMeta], int]:
-    """A manifest list as it is remembered, with the bytes that it holds."""
+    """A manifest list as it is cached, with the bytes that it uses."""
     named = tuple(metas)
     return named, _ENTRY_BYTES * (1 + len(named))
 
 
 def sized_manifest(entries: Entries) -> tuple[Entries, int]:
-    """A manifest as it is remembered, with the bytes that it holds."""
+    """A manifest as it is cached, with the bytes that it uses."""
     return entries, _ENTRY_BYTES * (1 + len(entries))
 
 
 def sized_indexes(files: Iterable[IndexFile], data: bytes) -> tuple[Sequence[IndexFile], int]:
-    """An index manifest as it is remembered, with the bytes that it holds."""
+    """An index manifest as it is cached, with the bytes that it uses."""
     return tuple(files), _TIMES_STORED * len(data)
 
 
@@ -673,7 +684,7 @@ _N = TypeVar("_N", Snapshot, TableSchema)
 
 
 def _numbered(document: _N, number: int, path: str) -> _N:
-    """A document that has the number which its name says. Raises `DataError` for another one."""
+    """Check that a document has the number in its file name. Raises `DataError` otherwise."""
     if document.id != number:
         raise DataError(
             f"{path}: member 'id' is {document.id}, and the name says {number}; restore the file "

@@ -1,6 +1,7 @@
-"""Metadata as they were at one look.
+"""The metadata of a table at one moment.
 
-Who reads by them is told the same thing twice, however much others commit meanwhile.
+Readers of pinned metadata always see the same state, no matter how much others commit in the
+meantime.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ T = TypeVar("T")
 
 @dataclass
 class PinnedMetadata(TableMetadata):
-    """The metadata of a table at the moment of a look.
+    """The metadata of a table at the moment of a read from the store.
 
-    What the look did not see, such as tags, is read when it is asked for, and once. Snapshots that
-    came later are not there.
+    What was not read at that moment, such as tags, is read on demand, and only once. Later
+    snapshots do not exist here.
     """
 
     seen: Look = field(kw_only=True)
@@ -37,12 +38,12 @@ class PinnedMetadata(TableMetadata):
         return {**self.__dict__, "_known": {}}
 
     def look(self) -> Look:
-        """What was seen."""
+        """The result of the read."""
         return self.seen
 
     @property
     def lineage(self) -> Lineage:
-        """Which documents are meant by numbers."""
+        """Identifies which documents are meant."""
         return self.seen.lineage
 
     def _known_now(self) -> Known:
@@ -52,11 +53,11 @@ class PinnedMetadata(TableMetadata):
         return self._known_now()
 
     def newest_schema(self) -> TableSchema:
-        """The newest one of that moment."""
+        """The latest schema at that moment."""
         return self.seen.schemas.newest
 
     def schemas_in_force(self) -> SchemasInForce:
-        """Those of that moment."""
+        """The schemas in force at that moment."""
         return self.seen.schemas
 
     def schema(self, schema_id: int) -> TableSchema:
@@ -65,7 +66,7 @@ class PinnedMetadata(TableMetadata):
         return newest if schema_id == newest.id else super().schema(schema_id)
 
     def latest_snapshot(self) -> Snapshot | None:
-        """The newest snapshot of that moment; None for a table that nobody had written to."""
+        """The latest snapshot at that moment. None if nothing was ever written."""
         return self._found(self.lineage, self.seen.snapshot)
 
     def latest_snapshot_id(self) -> int | None:
@@ -83,7 +84,7 @@ class PinnedMetadata(TableMetadata):
         return [number for number in ids if number <= last]
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        """Whether the snapshot of that id was there."""
+        """Whether the snapshot with that id existed."""
         return snapshot_id in self.snapshot_ids()
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
@@ -106,15 +107,17 @@ class PinnedMetadata(TableMetadata):
         return self.once("tags", super().tag_names)
 
     def has_tag(self, name: str) -> bool:
-        """Whether there was a tag of that name."""
+        """Whether there was a tag with that name."""
         return self._tag_if_there(name) is not None
 
     def _tag_if_there(self, name: str) -> Tag | None:
         return self.once(("tag", name), partial(super()._tag_if_there, name))
 
     def once(self, what: Hashable, read: Callable[[], T]) -> T:
-        """What `read` gives, which is asked once and belongs to the moment. `what` names it."""
-        # Of two threads that ask at once one wins, and both are told what it read.
+        """The result of `read`, which is called once and cached for this moment under the key
+        `what`.
+        """
+        # If two threads call at the same time, one wins, and both get its result.
         if what not in self._known:
             self._known.setdefault(what, read())
         value: T = self._known[what]
@@ -122,7 +125,7 @@ class PinnedMetadata(TableMetadata):
 
 
 def pinned(metadata: TableMetadata) -> PinnedMetadata:
-    """The metadata of a table as they are now: one look, unless they are pinned already."""
+    """The current metadata of a table: one read, unless they are pinned already."""
     if isinstance(metadata, PinnedMetadata):
         return metadata
     look = metadata.look()
@@ -130,6 +133,6 @@ def pinned(metadata: TableMetadata) -> PinnedMetadata:
 
 
 def unmade(metadata: TableMetadata, definition: TableSchema) -> PinnedMetadata:
-    """The metadata of a table that is not made yet, as they would be right after that."""
+    """The metadata that a table that does not exist yet would have right after its creation."""
     look = Look(Lineage(), SchemasInForce.of([definition]))
     return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)

@@ -1,4 +1,4 @@
-"""The tables that a statement has named, each as it was when it was named first."""
+"""The tables that a statement has named, each pinned when it was first named."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Pins"]
 
 
 class Pins:
-    """One look at each table, however often and under which names it is asked for.
+    """Reads each table once, however often and under whatever names it is requested.
 
     Safe to share between threads.
     """
@@ -22,7 +22,10 @@ class Pins:
         self._lock = RLock()
 
     def named(self, name: str, look: Callable[[], PinnedTable]) -> PinnedTable:
-        """The table of a name; `look` finds it where the name is new. Raises what it raises."""
+        """The table with that name. A new name is found with `look`.
+
+        Raises the errors of `look`.
+        """
         with self._lock:
             if name not in self._named:
                 table = self.of(look())
@@ -30,13 +33,13 @@ class Pins:
             return self._tables[self._named[name]]
 
     def of(self, table: StoredTable) -> PinnedTable:
-        """A table that is open already."""
+        """A table that is already open."""
         with self._lock:
             known = self._tables.get(table.uri)
             return self.renew(table.pinned()) if known is None else known
 
     def renew(self, table: PinnedTable) -> PinnedTable:
-        """From now on the table is as it is here."""
+        """Pin the table to this new state."""
         with self._lock:
             self._tables[table.uri] = table
         return table

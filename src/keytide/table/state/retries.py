@@ -1,4 +1,4 @@
-"""Work beside others who delete what it reads: expiries, above all."""
+"""Retries work that fails because others, mainly expiry, delete the files that it reads."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 def is_gone(error: KeytideError) -> bool:
-    """Whether an error says that a file or a snapshot is not there."""
+    """Whether an error says that a file or a snapshot does not exist."""
     return isinstance(error, NotFoundError) or isinstance(error.__cause__, FileNotFoundError)
 
 
 def again(look: Callable[[], T], tries: int = 5) -> T:
-    """What a look at the table gives, which is taken again where something went meanwhile.
+    """Return the result of `look`, which is retried if something was deleted in the meantime.
 
-    Whoever comes between deletes what is old: each time there is less of it. Raises what the last
-    look raises.
+    Others delete only what is old, so each time there is less of it. Raises the error of the last
+    try.
     """
     try:
         return look()

@@ -13,7 +13,7 @@ __all__ = ["Schemas"]
 
 
 class Schemas(dict[int, TableSchema]):
-    """Schemas by their ids; to ask for one that is not there raises `DataError`."""
+    """Schemas by id. A missing id raises `DataError`."""
 
     def __init__(self, table: str, found: Mapping[int, TableSchema]) -> None:
         super().__init__(found)

@@ -15,12 +15,13 @@ __all__ = ["TableState"]
 
 @dataclass(frozen=True)
 class TableState:
-    """All that reads and writes of one snapshot go by: it never changes, and it pickles.
+    """Everything that reads and writes of one snapshot need. Immutable and picklable.
 
-    `view` is the table at the schema to read or write by, `live` the files of the snapshot,
-    `vector_files` the index files that mark some of their rows as dead, `key_files` those that say
-    where the current row of each key is, and `hash_files` those that say, to whoever writes, where
-    the keys of dynamic buckets are.
+    - `view` is the table at the schema to read or write with.
+    - `live` are the files of the snapshot.
+    - `vector_files` are the index files that mark rows as dead.
+    - `key_files` are the index files that say where the current row of each key is.
+    - `hash_files` are the index files that map the keys of dynamic buckets to buckets, for writers.
     """
 
     view: TableView
@@ -31,7 +32,7 @@ class TableState:
 
     @property
     def merging(self) -> TableState:
-        """The same state, of which reads see what is not compacted yet."""
+        """The same state, for reads that include what is not compacted yet."""
         return replace(self, view=self.view.merging)
 
     @property
@@ -41,10 +42,10 @@ class TableState:
 
     @property
     def with_history(self) -> TableState:
-        """The same state, of which a key's earlier rows are looked for too."""
+        """The same state, for reads that also search earlier rows of a key."""
         return replace(self, key_files=())
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The snapshot; None for a table that nobody has written to."""
+        """The snapshot. None if nothing was ever written."""
         return self.live.snapshot

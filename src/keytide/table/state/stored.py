@@ -1,4 +1,4 @@
-"""A table as it lies in a store: what everything above reads it, writes it and changes it by."""
+"""A table in a store: the object through which all higher layers read, write and change it."""
 
 from __future__ import annotations
 
@@ -35,23 +35,22 @@ T = TypeVar("T")
 class StoredTable:
     """One table in a store rooted at it.
 
-    It remembers the view that was asked for last, and the live files that were seen last, from
-    which those of the next snapshot are derived; apart from that it holds no state, and looks at
-    the newest schema and snapshot whenever it is asked. Pickles, and is safe to share between
-    threads.
+    It caches the last requested view and the last seen live files, from which those of the next
+    snapshot are derived. It holds no other state, and reads the latest schema and snapshot from the
+    store on each request. Picklable and safe to share between threads.
     """
 
     def __init__(self, store: Store, name: str) -> None:
         """Open the table.
 
-        Raises `NotFoundError` where there is none, `UnsupportedError` for an external one.
+        Raises `NotFoundError` if there is none, and `UnsupportedError` for an external table.
         """
         self._open(TableMetadata(store, name))
         refuse_external(self.metadata.newest_schema(), name)
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> StoredTable:
-        """The table of some metadata, of which it is known that it is there."""
+        """The table of this metadata, which is known to exist."""
         table = cls.__new__(cls)
         table._open(metadata)
         return table
@@ -60,17 +59,17 @@ class StoredTable:
         self.metadata = metadata
         self._live = NO_FILES
         self.oldest: Snapshot | None = None
-        """The oldest snapshot, when somebody looked last; it may have expired since."""
+        """The oldest snapshot when it was last read. It may have expired since."""
         self._view: TableView | None = None
         self._lock = threading.Lock()
 
     @property
     def live(self) -> StoredTable:
-        """The table as it is at each moment: for who changes it."""
+        """The table in its current state at each moment, for changing it."""
         return self
 
     def pinned(self) -> PinnedTable:
-        """The table as it is now, for all that one statement reads of it: one look."""
+        """The table at its current state, for all reads of one statement. One read of the store."""
         return PinnedTable(self, pinned(self.metadata))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,10 +79,10 @@ class StoredTable:
         self._open(state["metadata"])
 
     def confirm(self) -> None:
-        """Return once it is certain that this is no table of before, see `as_expected`."""
+        """Return once it is certain that this is the current table, see `as_expected`."""
 
     def begin_check(self, snapshot: Snapshot | None) -> Future[bool]:
-        """Begin to see whether a snapshot is outdated."""
+        """Start to check whether a snapshot is outdated."""
         return self.live.metadata.begin_check(snapshot)
 
     @property
@@ -93,7 +92,7 @@ class StoredTable:
 
     @property
     def uncached(self) -> StoredTable:
-        """The table as it is stored, past all copies near the reader."""
+        """The table read directly from the store, without the local cache."""
         store = self.store.uncached()
         if store is self.store:
             return self
@@ -106,19 +105,19 @@ class StoredTable:
 
     @property
     def uri(self) -> str:
-        """Where the table lies."""
+        """Where the table is stored."""
         return self.metadata.uri
 
     @property
     def schema(self) -> TableSchema:
-        """The newest stored definition that is in force, see `SchemasInForce`."""
+        """The latest stored definition that is in force, see `SchemasInForce`."""
         return self.metadata.latest_schema()
 
     def view(self, schema: TableSchema, files: LiveFiles = NO_FILES) -> TableView:
-        """The table at one of its schemas, with those that stored files refer to.
+        """The table at one of its schemas, together with the schemas that stored files refer to.
 
-        These are all before it. Some writers name an older schema in a snapshot than `files` of
-        theirs have; those are there too. Raises `UnsupportedError` for an external table.
+        These are all earlier schemas. Some writers name an older schema in a snapshot than in its
+        `files`; those schemas are included too. Raises `UnsupportedError` for an external table.
         """
         refuse_external(schema, self.name)
         numbers = {*range(schema.id + 1), *files.schema_ids}
@@ -133,13 +132,13 @@ class StoredTable:
         return view
 
     def _view_of(self, schema: TableSchema, schemas: Schemas) -> TableView | None:
-        """The view that was asked for last, if it is one of these."""
+        """The last requested view, if it has this schema and these schemas."""
         known = self.live._view
         is_same = known is not None and known.schema == schema and known.schemas == schemas
         return known if is_same else None
 
     def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
-        """The live files of a snapshot; of None, the state before the first one, there are none."""
+        """The live files of a snapshot. None means the state before the first one: no files."""
         if snapshot is None:
             return NO_FILES
         with self._lock:
@@ -149,30 +148,31 @@ class StoredTable:
         return live
 
     def state(self, schema: TableSchema, snapshot: Snapshot | None) -> TableState:
-        """The table at a snapshot, read by one of its schemas, in the kind that it had there."""
+        """The table at a snapshot, read with one of its schemas, in the kind that it had there."""
         live = self.live_files(snapshot)
         view = self.view(self.in_kind_at(schema, snapshot), live)
         vector_files = self.vector_files(snapshot, view)
         return TableState(view, live, vector_files, key_files=self.key_files(snapshot, view))
 
     def in_kind_at(self, schema: TableSchema, snapshot: Snapshot | None) -> TableSchema:
-        """One of the table's schemas, as one of the kind of table that a snapshot is of."""
+        """One of the table's schemas, converted to the kind of table that a snapshot has."""
         if snapshot is None or snapshot.schema_id == schema.id:
             return schema
         return as_kind_of(schema, self.metadata.schema(snapshot.schema_id))
 
     def state_to_write(self, view: TableView) -> TableState:
-        """The newest snapshot, with what has to be known to write rows through `view`."""
+        """The latest snapshot, with everything needed to write rows through `view`."""
         return again(lambda: self.state_on(self.newest_files(), view))
 
     def newest_state(self, schema: TableSchema) -> TableState:
-        """The table at the newest snapshot, read by one of its schemas."""
+        """The table at the latest snapshot, read with one of its schemas."""
         return again(lambda: self.state(schema, self.metadata.latest_snapshot()))
 
     def state_on(self, live: LiveFiles, view: TableView) -> TableState:
-        """The same of the snapshot with these files.
+        """The same for the snapshot with these files.
 
-        Raises `ConflictError` where another kind of table was made of it since it was viewed.
+        Raises `ConflictError` if the table was converted to another kind after the view was
+        created.
         """
         if not self.metadata.has_kind_of(view.schema, live.snapshot):
             raise ConflictError(f"table {self.name}: {CONVERTED}")
@@ -185,26 +185,26 @@ class StoredTable:
         return tuple(self.metadata.vector_files(snapshot, view.options))
 
     def hash_files(self, snapshot: Snapshot | None, view: TableView) -> HashFiles:
-        """The index files that say where a snapshot's keys are; none without dynamic buckets."""
+        """The index files that map a snapshot's keys to buckets. Empty without dynamic buckets."""
         if snapshot is None or not view.has_dynamic_buckets:
             return {}
         return hash_files(self.metadata.index_files(snapshot))
 
     def key_files(self, snapshot: Snapshot | None, view: TableView) -> tuple[IndexFile, ...]:
-        """The index files that say where a snapshot's current rows are; none without such."""
+        """The index files that say where a snapshot's current rows are. Empty if there are none."""
         if snapshot is None or not view.kind.has_key_index:
             return ()
         files = self.metadata.index_files(snapshot)
         return tuple(file for file in files if file.index_type == KEY_INDEX)
 
     def newest_files(self) -> LiveFiles:
-        """The live files of the newest snapshot."""
+        """The live files of the latest snapshot."""
         return again(lambda: self.live_files(self.metadata.latest_snapshot()))
 
     def remembered(self, snapshot_id: int) -> Snapshot:
-        """A snapshot that was there when this process looked last, or that it made since.
+        """A snapshot that existed at this process's last read, or that it created since.
 
-        Raises `NotFoundError` where it is not there any more.
+        Raises `NotFoundError` if it no longer exists.
         """
         with self._lock:
             known = self._live.snapshot
@@ -219,9 +219,9 @@ class StoredTable:
 
 
 class PinnedTable(StoredTable):
-    """A table at one look, whatever others do to it from then on.
+    """A table pinned to one moment, no matter how others change it.
 
-    It reads as any table; what changes it goes to the `live` one.
+    It can be read like any table. To change it, use the `live` table.
     """
 
     metadata: PinnedMetadata
@@ -233,7 +233,7 @@ class PinnedTable(StoredTable):
 
     @property
     def live(self) -> StoredTable:
-        """The table as it is at each moment."""
+        """The table in its current state at each moment."""
         return self._live_table
 
     def pinned(self) -> PinnedTable:
@@ -241,7 +241,7 @@ class PinnedTable(StoredTable):
         return self
 
     def once(self, what: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, which is made once of the table as it is here. `what` names it."""
+        """The result of `make`, which is called once for this pinned table under the key `what`."""
         return self.metadata.once(what, make)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class PinnedTable(StoredTable):
         PinnedTable.__init__(self, state["live"], state["metadata"])
 
     def state_to_write(self, view: TableView) -> TableState:
-        """The snapshot of the look or, where it has expired since, the newest one."""
+        """The state at the pinned snapshot or, if it has expired, at the latest one."""
         try:
             return self.state_on(self.newest_files(), view)
         except KeytideError as error:
@@ -269,7 +269,7 @@ class PinnedTable(StoredTable):
 
 
 def _options_of(table: str, schema: TableSchema) -> TableOptions:
-    """What a definition says. Raises `DataError` where it names a column that it does not have."""
+    """The options of a definition. Raises `DataError` if they name a column that does not exist."""
     options = TableOptions.parse(schema.options)
     lacking = [name for name in (*options.bucket_key, *options.sequence_field)
                if name not in schema.names]  # fmt: skip

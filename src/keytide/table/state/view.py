@@ -1,4 +1,4 @@
-"""What reading and writing need to know of a table, as one picklable value."""
+"""What reading and writing need to know about a table, as one picklable value."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ __all__ = ["TableView"]
 
 @dataclass(frozen=True)
 class TableView:
-    """A table at one schema: where it lies and how its files are to be understood.
+    """A table at one schema: where it is stored and how to read its files.
 
-    `store` is rooted at the table; `schema` is the one that rows are read and written in,
-    `schemas` those that stored files refer to, by id; `functions` are users' merge functions;
-    `files` says what its data files are.
+    - `store` is rooted at the table.
+    - `schema` is the schema that rows are read and written in.
+    - `schemas` are those that stored files refer to, by id.
+    - `functions` are user-defined merge functions.
+    - `files` describes the data files.
     """
 
     store: Store
@@ -52,7 +54,7 @@ class TableView:
 
     @property
     def kind(self) -> TableKind:
-        """What the table is, with a primary key or without."""
+        """The kind of the table, with or without a primary key."""
         return kind_of(self.schema)
 
     @property
@@ -62,17 +64,17 @@ class TableView:
 
     @property
     def postpones_buckets(self) -> bool:
-        """Whether each partition has a number of buckets of its own, chosen when it is written."""
+        """Whether each partition has its own number of buckets, chosen when it is first written."""
         return self.kind.has_key and self.options.bucket == paths.POSTPONE_BUCKET
 
     @property
     def moves_keys(self) -> bool:
-        """Whether a key may come in any partition, and is then to be found in one only."""
+        """Whether a key may arrive in any partition, but must exist in only one."""
         return self.has_dynamic_buckets and self.schema.is_cross_partition
 
     @property
     def merging(self) -> TableView:
-        """The same table, of which reads see what is not compacted yet."""
+        """The same table, for reads that include what is not compacted yet."""
         if self.options.merges_on_read:
             return self
         options = replace(self.options, deletion_vectors_merge_on_read=True)
@@ -80,22 +82,22 @@ class TableView:
 
     @property
     def needs_tombstones(self) -> bool:
-        """Whether a stored delete still says something once all versions before it are gone.
+        """Whether a stored delete still matters after all versions before it are gone.
 
-        It does to a late version; and it says in which partition a deleted key stays, where a key
-        does not leave the partition that it was in first.
+        It matters to a late version. If a key never leaves the first partition that it was in, the
+        delete also says which partition the deleted key stays in.
         """
         stays = self.moves_keys and self.engine.elsewhere is Elsewhere.STAYS
         return stays or self.engine.has_late_versions
 
     @property
     def bucket_fields(self) -> tuple[Field, ...]:
-        """The columns whose hash says which bucket, or with dynamic buckets which index entry."""
+        """The columns whose hash determines the bucket, or the index entry with dynamic buckets."""
         return self.schema.select(self.options.bucket_key or self.schema.trimmed_primary_keys)
 
     @property
     def bucket_function(self) -> str:
-        """The hash function of buckets; an index of dynamic buckets knows one only."""
+        """The hash function of buckets. An index of dynamic buckets supports only one."""
         return "default" if self.has_dynamic_buckets else self.options.bucket_function
 
     @cached_property
@@ -105,31 +107,34 @@ class TableView:
 
     @property
     def comparison(self) -> Comparison:
-        """How rows of a key are compared where an index of keys says which one is current."""
+        """How rows of a key are compared if a key index says which one is current."""
         fields = self.schema.select(self.options.sequence_field)
         return Comparison(fields, self.options.sequence_sort_order == "descending")
 
     @property
     def lateness_max(self) -> int | None:
-        """How far behind the freshest row of a bucket one is late in any case, as the numbers of
-        `comparison` count; None for no bound.
+        """The distance behind the latest row of a bucket from which a row always counts as late, in
+        units of `comparison`. None for no limit.
         """
         ages = (self.options.metadata_ttl, self.options.deleted_keys_ttl)
         return min((ticks_of(a, self.comparison) for a in ages if a is not None), default=None)
 
     @property
     def deletes_kept(self) -> int | None:
-        """How far behind it a delete may be forgotten; None for never."""
+        """The distance behind the latest row after which a delete may be forgotten.
+
+        None for never.
+        """
         age = self.options.deleted_keys_ttl
         return None if age is None else ticks_of(age, self.comparison)
 
     @cached_property
     def engine(self) -> MergeEngine:
-        """The merge engine of the table. Raises `UnsupportedError` when there is no kernel."""
+        """The merge engine of the table. Raises `UnsupportedError` if it is not implemented."""
         return self.engine_in(self.order)
 
     def engine_in(self, order: MergeOrder) -> MergeEngine:
-        """The engine for versions in another order, such as one that tells buckets apart."""
+        """The engine for versions in another order, such as one that distinguishes buckets."""
         return engine_of(
             order,
             self.schema.fields,
@@ -139,7 +144,7 @@ class TableView:
         )
 
     def defaults(self, columns: Iterable[str]) -> dict[str, pa.Scalar]:
-        """What stands in for NULL in those of some columns that have a default."""
+        """The values that replace NULL, for those columns that have a default."""
         wanted = frozenset(columns)
         every = read_defaults(self.schema, self.options)
         return {name: value for name, value in every.items() if name in wanted}
@@ -154,7 +159,7 @@ class TableView:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A block whose merge errors name the table and what can still be read."""
+        """A block whose merge errors name the table and say what can still be read."""
         try:
             with self.naming_table():
                 yield
@@ -162,7 +167,7 @@ class TableView:
             raise type(error)(f"{error}. What works: {self.engine.way_out}") from error
 
     def bucket_directory(self, partition: bytes, bucket: int) -> str:
-        """Where files of a bucket lie, relative to the table."""
+        """The directory of a bucket's files, relative to the table."""
         partition_directory = _partition_directory(
             partition,
             self.schema.partition_fields(),
@@ -172,16 +177,19 @@ class TableView:
         return paths.bucket_dir(partition_directory, bucket, self.options.path_directory or "")
 
     def data_file(self, entry: ManifestEntry) -> tuple[Store, str]:
-        """The store that a data file lies in, and its path there: most lie in the table's."""
+        """The store that contains a data file, and its path there.
+
+        Usually the table's own store.
+        """
         external = entry.file.external_path
         if external is None:
             return self.store, self.file_path(entry)
         return store_of_file(external, main_store(self.store))
 
     def file_path(self, entry: ManifestEntry) -> str:
-        """Where a data file lies that the table's own store holds, relative to the table.
+        """The path of a data file in the table's own store, relative to the table.
 
-        Raises `UnsupportedError` for one that lies outside of it.
+        Raises `UnsupportedError` for a file outside the table.
         """
         if entry.file.external_path is not None:
             raise UnsupportedError(
@@ -193,11 +201,14 @@ class TableView:
         return paths.join(directory, entry.file.file_name)
 
     def shown_path(self, entry: ManifestEntry) -> str:
-        """What people are told of where a data file lies: its URI if that is outside the table."""
+        """The location of a data file in messages: its URI if it is outside the table."""
         return entry.file.external_path or self.file_path(entry)
 
     def stored_paths(self, entry: ManifestEntry) -> list[str]:
-        """Where a data file lies and those beside it that belong to it. Raises as `file_path`."""
+        """The paths of a data file and of its extra files.
+
+        Raises the same errors as `file_path`.
+        """
         path = self.file_path(entry)
         directory = path.rsplit("/", 1)[0]
         return [path, *(paths.join(directory, name) for name in entry.file.extra_files)]

@@ -1,1 +1,1 @@
-"""What keeps a table in shape."""
+"""Maintenance of tables."""

@@ -1,7 +1,7 @@
-"""What follows a change of a table: the one place that knows all of it.
+"""Everything that follows a change of a table.
 
-Whoever changed a table says so here once the change is made. Nothing that goes wrong by then makes
-the call fail: it is a warning, and a later change tries again.
+Code that has changed a table reports it here. Errors in what follows do not make the call fail:
+they become warnings, and a later change tries again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["FOLLOWERS", "Follower", "Made", "as_warning", "follow", "follow_newe
 
 @dataclass(frozen=True)
 class Made:
-    """A change that is part of a table by now.
+    """A committed change of a table.
 
-    `newest_id` is the snapshot that it led to or a later one, and `done` says what was done.
+    `newest_id` is its snapshot or a later one, and `done` says what was done.
     """
 
     table: StoredTable
@@ -34,27 +34,29 @@ class Made:
     newest_id: int
     done: str
     is_batch: bool = False
-    """Whether it is a write of rows that belong to no stream."""
+    """Whether it is a write of rows that do not belong to a stream."""
     leaves_upkeep: bool = False
-    """Whether it leaves the upkeep of the table to others, as writers do where it is write-only."""
+    """Whether it leaves the maintenance of the table to others, as writers of write-only tables
+    do.
+    """
     compact: Callable[[], int] | None = None
-    """Compacts what it made due, and gives the newest snapshot then; None: it made nothing due."""
+    """Compacts what the change made due, and returns the latest snapshot. None: nothing is due."""
 
 
 @dataclass(frozen=True)
 class Follower:
-    """Something that follows changes: `act` gives a newer snapshot where it made one."""
+    """Something that follows changes. `act` returns a newer snapshot if it created one."""
 
     name: str
     instead: str
-    """What makes up for it where it failed, besides a later write."""
+    """What the user can do if it failed, instead of waiting for a later write."""
     act: Callable[[Made], int | None]
     is_upkeep: bool = True
-    """Whether it keeps the table in shape, which a change may leave to others."""
+    """Whether it is maintenance, which a change may leave to others."""
 
 
 def follow(made: Made) -> None:
-    """Have all followers act, one after the other. What fails is a warning."""
+    """Run all followers, one after the other. Failures become warnings."""
     for follower in FOLLOWERS:
         if follower.is_upkeep and made.leaves_upkeep:
             continue
@@ -63,7 +65,7 @@ def follow(made: Made) -> None:
 
 
 def follow_newest(table: StoredTable, done: str, *, leaves_upkeep: bool = False) -> None:
-    """The same of a change that led to what is the newest snapshot now, if there is one."""
+    """The same for a change that led to the present latest snapshot, if there is one."""
     with as_warning(table, done, "what follows that", "Table.compact"):
         newest_id = table.metadata.latest_snapshot_id()
         if newest_id is not None:
@@ -104,14 +106,14 @@ FOLLOWERS = [
     Follower("publishing it", "Table.publish", _publish, is_upkeep=False),
     Follower("the expiry of snapshots", "Table.expire_snapshots", _expire_snapshots),
 ]
-"""In their order: the ends of old things come last, and what was made before is published then."""
+"""In order: expiry comes last, so that new snapshots are published before old ones expire."""
 
 
 @contextmanager
 def as_warning(table: StoredTable, done: str, what: str, instead: str) -> Iterator[None]:
-    """A block after something that is `done`: where `what` fails there, `instead` makes up for it.
+    """A block after something is `done`. If `what` fails there, the warning suggests `instead`.
 
-    The warning is about the line that called Keytide.
+    The warning points at the line that called Keytide.
     """
     try:
         yield

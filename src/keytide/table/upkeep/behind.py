@@ -1,9 +1,9 @@
-"""Compactions behind the writers of a process, one at a time for each table.
+"""Background compactions of a process, one at a time for each table.
 
-A write hands over what it made due and returns; a thread compacts that while the next writes go on.
-What is handed over meanwhile waits for the thread and is compacted together, as does what is put
-off until it is more or no write of the table comes for a while. A process that dies
-leaves what a compaction that was killed leaves: files that no snapshot names.
+A write queues what it made due and returns. A thread compacts it while the next writes continue.
+What is queued in the meantime waits for the thread and is compacted together. Small work is
+postponed until there is more, or until no write of the table comes for a while. If a process dies,
+it leaves what a killed compaction leaves: files that no snapshot references.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from keytide.table.upkeep.afterwards import Made, follow
 
 __all__ = ["BEHIND", "Behind", "Due"]
 
-# How often what is due is looked for again, beside other compactions: each of them has one under
-# way at most that does not know of what was written last.
+# How often due work is searched again, in competition with other compactions. Each of these runs at
+# most one compaction that does not know about the last writes.
 _ROUNDS_MAX = 100
-# Longer than between the writes of a loop, and shorter than anybody waits for to read.
+# Longer than the pause between the writes of a loop, and shorter than a reader would notice.
 _REST_S = 0.2
 
 
 @dataclass(frozen=True)
 class Due:
-    """Buckets of a table that have runs enough to be looked at, and what compacts them."""
+    """Buckets of a table that have enough runs to be checked, and what compacts them."""
 
     table: StoredTable
     planner: Planner
@@ -41,7 +41,7 @@ class Due:
     runner: TaskRunner
 
     def compact(self) -> None:
-        """Compact what is due of the buckets until none has more runs than it may have."""
+        """Compact what is due in the buckets until none has too many runs."""
         runner = _beside_writers(self.runner)
         for _ in range(_ROUNDS_MAX):
             done, live = compact_due(self.table, self.buckets, runner)
@@ -65,31 +65,31 @@ class Due:
 
 
 def _beside_writers(runner: TaskRunner) -> TaskRunner:
-    """The same runner, which leaves half of this machine to the writers."""
+    """The same runner, limited to half of the cores, so that the others are left to writers."""
     return Threads(max(1, runner.count // 2)) if isinstance(runner, Threads) else runner
 
 
 @dataclass
 class _Table:
-    """One table: its thread, what waits for it and from when on, and what is to be told."""
+    """One table: its thread, what waits for it and from when on, and the warning to issue."""
 
     thread: threading.Thread | None = None
     waiting: Due | None = None
     begin_at: float = 0
     is_under_way: bool = False
-    """Whether something is compacted at the moment."""
+    """Whether a compaction is running."""
     compactions: int = 0
-    """How many have ended."""
+    """The number of compactions that have ended."""
     failure: str | None = None
 
     def add(self, due: Due, begin_at: float) -> None:
-        """Have what is due compacted with what waits, which is begun as soon as it was to be."""
+        """Add due work to what waits, and keep the earlier of the two start times."""
         is_begun = self.waiting is not None and not self.begin_at
         self.waiting = due.and_also(self.waiting)
         self.begin_at = 0 if is_begun else begin_at
 
     def take(self) -> Due | None:
-        """What waits, which waits no more."""
+        """Remove and return what waits."""
         due, self.waiting, self.begin_at = self.waiting, None, 0
         return due
 
@@ -97,7 +97,7 @@ class _Table:
 class Behind:
     """What is compacted, and what waits to be, by the address of the table.
 
-    Safe to share between threads. A failure is a warning at the next call about the table.
+    Safe to share between threads. A failure becomes a warning at the next call on the table.
     """
 
     _lock: threading.Condition
@@ -107,17 +107,21 @@ class Behind:
         self.forget()
 
     def compact(self, due: Due) -> None:
-        """Compact behind the caller what is due, once what is under way of the table has ended."""
+        """Compact due work in the background, after the running compaction of the table has
+        ended.
+        """
         self._add(due, 0)
 
     def put_off(self, due: Due) -> None:
-        """The same once no write comes for a while, or more of the table is compacted before."""
+        """The same after no write comes for a while, or when more of the table is compacted
+        before.
+        """
         self._add(due, time.monotonic() + _REST_S)
 
     def wait(self, uri: str) -> None:
-        """Wait until nothing of a table is left to compact behind its writers.
+        """Wait until nothing of a table is left to compact in the background.
 
-        Returns at once in the thread that compacts it.
+        Returns immediately in the thread that compacts it.
         """
         with self._lock:
             self._table(uri).begin_at = 0
@@ -133,9 +137,10 @@ class Behind:
         self._tell(uri)
 
     def settle(self, uri: str) -> None:
-        """Wait for what is under way of a table, and forget what waits.
+        """Wait for the running compaction of a table, and discard what waits.
 
-        It is for whoever makes other files of the table anyway, or leaves it to a later write.
+        For callers that create other files of the table anyway, or that leave the work to a later
+        write.
         """
         with self._lock:
             self._table(uri).take()
@@ -143,14 +148,14 @@ class Behind:
         self._join(uri)
 
     def settle_whole(self, uri: str) -> None:
-        """The same of a table and its branches, which lie in its folder."""
+        """The same for a table and its branches, which are in its folder."""
         for each in self._with_branches(uri):
             self.settle(each)
 
     def let_end(self, uri: str) -> None:
-        """Wait for the compactions that are under way of a table and its branches, for no others.
+        """Wait only for the running compactions of a table and its branches.
 
-        It is for whoever goes by the age of files: those of what begins later are younger.
+        For callers that use the age of files: the files of later compactions are younger.
         """
         for each in self._with_branches(uri):
             self._let_end(each)
@@ -173,18 +178,18 @@ class Behind:
             self.wait(uri)
 
     def wait_below(self, folder: str) -> None:
-        """Wait for all tables in a folder, likewise; of this process where it is an empty text."""
+        """Wait for all tables in a folder. An empty string means all tables of this process."""
         for uri in self._known():
             if not folder or uri.startswith(f"{folder.rstrip('/')}/"):
                 self.wait(uri)
 
     def is_busy(self, uri: str) -> bool:
-        """Whether something of a table is compacted, or waits to be."""
+        """Whether something of a table is being compacted, or waits to be."""
         with self._lock:
             return uri in self._tables and self._tables[uri].thread is not None
 
     def forget(self) -> None:
-        """Begin anew, as in a process to which a fork took no threads along."""
+        """Start again with an empty queue, because a fork does not copy threads."""
         self._lock = threading.Condition()
         self._tables = {}
 
@@ -204,10 +209,10 @@ class Behind:
             if table.thread is not None:
                 self._lock.notify_all()
                 return
-            # A stop of the process that is in a hurry does not wait for it.
+            # A fast process stop does not wait for it.
             name = f"keytide-compaction-{due.table.name}"
             thread = threading.Thread(target=self._run, args=[table], name=name, daemon=True)
-            thread.start()  # it waits for the lock; one that cannot start is none to wait for
+            thread.start()  # it waits for the lock; if it cannot start, nobody must wait for it
             table.thread = thread
 
     def _join(self, uri: str) -> None:
@@ -223,7 +228,7 @@ class Behind:
         while (due := self._next(table)) is not None:
             try:
                 due.compact()
-            except BaseException as error:  # a panic of a Rust library is no Exception
+            except BaseException as error:  # a panic in a Rust library is not an Exception
                 table.failure = (
                     f"table {due.table.name}: the rows are written, and their compaction behind "
                     f"that failed, which a later write or Table.compact makes up for: {error}"
@@ -233,7 +238,7 @@ class Behind:
                 self._lock.notify_all()
 
     def _next(self, table: _Table) -> Due | None:
-        """What is to be compacted of a table, once it is time; None ends its thread."""
+        """What must be compacted in a table, once it is time. None ends its thread."""
         with self._lock:
             while table.waiting is not None and (left := table.begin_at - time.monotonic()) > 0:
                 self._lock.wait(left)
@@ -245,7 +250,7 @@ class Behind:
             return due
 
     def _tell(self, uri: str) -> None:
-        """Warn of a failure, and know nothing more of a table of which nothing is left."""
+        """Issue the warning of a failure, and forget a table for which nothing is left."""
         with self._lock:
             table = self._tables.get(uri)
             if table is None:
@@ -258,7 +263,7 @@ class Behind:
 
 
 BEHIND = Behind()
-"""That of this process."""
+"""The queue of this process."""
 
 os.register_at_fork(after_in_child=BEHIND.forget)
 
@@ -266,8 +271,8 @@ os.register_at_fork(after_in_child=BEHIND.forget)
 def _wait_at_exit() -> None:
     """Wait at the end of the interpreter, as long as threads can be started.
 
-    `atexit` would come too late: the interpreter has shut all executors down by then. The hook
-    that executors use themselves comes before that, for what registered last is called first.
+    `atexit` would be too late: by then, the interpreter has shut down all executors. The hook that
+    executors use themselves runs before that, because the last registered function is called first.
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:

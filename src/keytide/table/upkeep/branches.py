@@ -1,6 +1,6 @@
-"""Branches that go or get another name, once nothing is compacted behind their writers any more.
+"""Deletes and renames branches after their background compactions have ended.
 
-A compaction that committed to a branch which is gone would leave a piece of it there.
+Otherwise, a compaction could commit to a branch that is gone, and leave a part of it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ __all__ = ["delete_branch", "rename_branch"]
 
 
 def delete_branch(table: StoredTable, name: str) -> None:
-    """Delete a branch. What only it had stays for orphan cleaning.
+    """Delete a branch. Its own files are left for orphan removal.
 
-    Raises `NotFoundError` naming the branches there are, `InvalidError` for one that an option
-    of the table names, `DataError` when the store fails; after that it may be half deleted, and
-    the same call goes on.
+    Raises `NotFoundError`, which lists the existing branches, `InvalidError` for one that an option
+    of the table names, and `DataError` if the store fails. After that, it may be half deleted, and
+    a repeated call continues.
     """
     _settle(table, name)
     branches.delete_branch(table, name)
 
 
 def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
-    """Give a branch another name. No data is copied, and none that is committed is lost.
+    """Rename a branch. No data is copied, and no commit is lost.
 
-    Until the new branch is there the old one is as it was. For a moment both are there, and
-    what writers commit to the old one then moves along; after a stop in between, the same call
-    goes on. Who has the branch open under its old name does not find it any more.
+    Until the new branch exists, the old one is unchanged. For a moment both exist, and commits to
+    the old one are then moved too. After an interruption in between, a repeated call continues. A
+    process that has the branch open under its old name no longer finds it.
 
-    Raises `NotFoundError` naming the branches there are, `AlreadyExistsError` and
-    `InvalidError` for a new name that is taken or cannot be, `InvalidError` for 'main', and
-    for a branch that an option of the table names; `ConflictError`, with both branches there,
-    when somebody writes to the new name and another one to the old one meanwhile; `DataError`
-    when the store fails.
+    Raises `NotFoundError`, which lists the existing branches. Raises `AlreadyExistsError` or
+    `InvalidError` for a new name that is taken or invalid. Raises `InvalidError` for 'main', and
+    for a branch that an option of the table names. Raises `ConflictError`, and both branches exist,
+    if one writer writes to the new name and another one to the old name in the meantime. Raises
+    `DataError` if the store fails.
     """
     _settle(table, name)
     return branch_renaming.rename_branch(table, name, new_name)

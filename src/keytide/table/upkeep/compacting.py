@@ -1,6 +1,6 @@
-"""Compaction as somebody asks for it, and what follows it.
+"""Compaction on request, and what follows it.
 
-Whoever compacts a table that is write-only does what its writers leave to others.
+A compaction of a write-only table also does the maintenance that its writers leave to others.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def compact(
     order_strategy: str | None = None, partitions: Sequence[Place] = (), dry_run: bool = False,
     runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
-    """Compact a table, or some partitions of it, as `Table.compact` says."""
+    """Compact a table, or some partitions of it, see `Table.compact`."""
     BEHIND.settle(table.uri)
     if order_by or order_strategy is not None:
         strategy = order_strategy or "order"
@@ -86,7 +86,7 @@ def _buckets_in(live: LiveFiles, fits: Callable[[bytes], bool]) -> set[BucketId]
 
 
 def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> CompactionResult:
-    """The result with the files whose rows were put into buckets before."""
+    """The result, including the files whose rows were assigned to buckets before."""
     if not isinstance(placed, Committed):
         return done
     entries = placed.change.entries
@@ -107,7 +107,7 @@ def _cluster(
     table: StoredTable, strategy: str, columns: Sequence[str], partitions: Sequence[Place], *,
     dry_run: bool, runner: TaskRunner | None,
 ) -> CompactionResult:  # fmt: skip
-    """What becomes of an append table whose rows are put in order."""
+    """Sort the rows of an append table."""
     transaction = begin_compaction(table)
     view = transaction.view
     if view.kind.has_key:
@@ -126,7 +126,7 @@ def _packed(
     transaction: Transaction, table: StoredTable, fits: Callable[[bytes], bool], *, full: bool,
     dry_run: bool, runner: TaskRunner,
 ) -> CompactionResult:  # fmt: skip
-    """What becomes of an append table whose small files are put together."""
+    """Combine the small files of an append table."""
     memory = memory_of(transaction.view, len(transaction.state.live.buckets))
     state = transaction.state
     if transaction.view.kind.has_key_index:
@@ -143,7 +143,7 @@ def _rewritten(
     tasks: Sequence[PackTask] | Sequence[ClusterTask] | Sequence[IndexedPackTask], *,
     dry_run: bool, runner: TaskRunner | None,
 ) -> CompactionResult:  # fmt: skip
-    """What becomes of an append table by tasks that each write a bucket's files again."""
+    """Run tasks that each rewrite files of a bucket of an append table."""
     if dry_run:
         return _dry([task.files for task in tasks])
 

@@ -1,11 +1,11 @@
-"""Conversion: a table that merges when it is read becomes one with an index of keys, or back.
+"""Conversion: turns a table that merges on read into one with a key index, or back.
 
-The row by which each key is judged is written anew, a row or a delete, and takes the place of all
-that is stored, in one commit. Two files say so: first the schema of the new kind, then the snapshot
-that names it. Until the snapshot is there the table is what it was, see `SchemasInForce`; and a
-commit of any other writer that comes first has the work done again on top of it. A conversion that
-is cut short between the two leaves a schema: the next one ends what it began, or takes it back by
-one more schema of the kind that the table has.
+The row by which each key is judged (a row or a delete) is rewritten, and replaces everything that
+is stored, in one commit. Two files record this: first the schema of the new kind, then the snapshot
+that names it. Until the snapshot exists, the table is unchanged, see `SchemasInForce`. If any other
+commit comes first, the work is done again on top of it. A conversion that is interrupted between
+the two leaves a schema. The next conversion finishes it, or takes it back with one more schema of
+the table's present kind.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ class ConversionResult(Record):
 
 
 def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> ConversionResult:
-    """Make an indexed table of one that merges when it is read, or back, in one atomic commit.
+    """Convert a table that merges on read to one with a key index, or back, in one atomic commit.
 
-    With `upsert_mode` 'full' a table of the merge engine 'deduplicate' gets an index of its
-    keys, with 'none' it merges again, see 'upsert.mode'. Rows are the same before and after, and
-    what comes late finds the same: deletes stay deleted. Every row is written anew, in the
-    bucket that the options say. Older snapshots and tags are read as they were written. Options
-    that mean the same stay; those that mean nothing any more are dropped, and named in the
-    result.
+    With `upsert_mode` 'full', a table with the merge engine 'deduplicate' gets a key index. With
+    'none' it merges again, see 'upsert.mode'. The rows are the same before and after, and late rows
+    find the same: deletes stay deleted. Every row is rewritten into the bucket that the options
+    determine. Older snapshots and tags are read as they were written. Options with the same meaning
+    stay. Those without a meaning are dropped, and named in the result.
 
-    Threads of this process do it, each within its part of 'read.memory' and about four times
-    'write-buffer-size'. Others may read and write meanwhile. A commit that comes first has the
-    work done again on top of it, as often as 'commit.max-retries' says; writers that began before
-    the conversion and come later get a `ConflictError`. After a stop the table is what it was, or
-    what it is to become; until the same call has gone on, or the present mode was asked for,
-    which takes the conversion back, it cannot be altered. `dry_run` tells what would be done.
+    Threads of this process do the work. Each uses its part of 'read.memory' and about four times
+    'write-buffer-size'. Other processes can read and write at the same time. If a commit comes
+    first, the work is done again on top of it, up to 'commit.max-retries' times. Writers that began
+    before the conversion and commit later get a `ConflictError`. After an interruption, the table
+    is in the old or in the new state. Until the same call has finished, or the present mode was
+    requested, which takes the conversion back, the table cannot be altered. `dry_run` reports what
+    would be done.
 
-    Raises `InvalidError` for another mode; `UnsupportedError`, before anything is written, for a
-    table that has no equivalent of the other kind, naming what stands in the way;
-    `ConflictError` when too many races were lost; `DataError` when the store fails.
+    Raises `InvalidError` for another mode. Raises `UnsupportedError`, before anything is written,
+    for a table without an equivalent of the other kind, with the reason. Raises `ConflictError` if
+    too many races were lost, and `DataError` if the store fails.
     """
     BEHIND.settle(table.uri)
     wanted, seen = _mode(table, upsert_mode), table.pinned()
@@ -116,7 +116,7 @@ def _mode(table: StoredTable, upsert_mode: str) -> str:
 
 
 def _refuse_others(table: StoredTable, schema: TableSchema, wanted: str) -> None:
-    """Raise `UnsupportedError` for what is neither kind of table."""
+    """Raise `UnsupportedError` for a table that is neither kind."""
     if not schema.primary_keys:
         raise UnsupportedError(
             f"table {table.name} cannot be converted: it has no primary key; write its rows into a "
@@ -135,9 +135,9 @@ def _refuse_others(table: StoredTable, schema: TableSchema, wanted: str) -> None
 def _taken_back(
     table: StoredTable, found: SchemasInForce, *, dry_run: bool
 ) -> ConversionResult | None:
-    """What is done where the table has the mode; None where another change came first.
+    """The result if the table already has the mode. None if another change came first.
 
-    The commit settles it: a conversion that is still under way finds it, and begins anew.
+    The commit decides: a conversion that is still running notices it, and starts again.
     """
     result = ConversionResult(None, found.schema.upsert_mode, 0, None if dry_run else 0, ())
     if dry_run or found.is_settled:
@@ -151,7 +151,7 @@ def _taken_back(
 
 
 def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
-    """A schema as the one after the newest; ids of columns are never used again."""
+    """A schema with the number after the latest. Ids of columns are never reused."""
     highest, now_ms = newest.highest_field_id, time.time_ns() // 1_000_000
     return replace(schema, id=newest.id + 1, highest_field_id=highest, time_millis=now_ms)
 
@@ -162,10 +162,10 @@ def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
 def _carried_out(
     pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
 ) -> ConversionResult | None:
-    """What is done where the table has another mode; None where another change came first."""
+    """The result if the table has another mode. None if another change came first."""
     target = _target(pinned, found, wanted)
     if not dry_run and show_rows(pinned) is not pinned:
-        return None  # rows were hidden, and are not any more
+        return None  # rows were hidden, and are no longer
     state = pinned.state_to_write(_view_before(pinned, target.schema))
     result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped)
     if dry_run:
@@ -186,7 +186,7 @@ def _carried_out(
 
 
 def _target(table: StoredTable, found: SchemasInForce, wanted: str) -> Definition:
-    """The definition that the table gets: the one that an earlier conversion left, or a new one."""
+    """The definition that the table gets: one left by an earlier conversion, or a new one."""
     if found.newest.upsert_mode == wanted:
         return Definition.of(found.schema, found.newest)
     try:
@@ -198,14 +198,15 @@ def _target(table: StoredTable, found: SchemasInForce, wanted: str) -> Definitio
 
 
 def _is_created(table: StoredTable, schema: TableSchema) -> bool:
-    """Whether a schema is there by now as this one, and not one that another change made."""
+    """Whether the stored schema is this one, and not one of another change."""
     return created(table.store, paths.schema_path(schema.id), schema.to_json())
 
 
 def _view_before(table: StoredTable, target: TableSchema) -> TableView:
-    """The table as it is, with the columns that it gets.
+    """The table as it is, with its future columns.
 
-    They are others where it was rolled back behind a conversion, after which columns were altered.
+    They differ if the table was rolled back to before a conversion, after which columns were
+    altered.
     """
     view = writable_view(table)
     if target.fields == view.schema.fields:

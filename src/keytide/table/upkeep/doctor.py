@@ -1,7 +1,7 @@
-"""The health of a table: what slows its readers down or wastes its room, and what to do about it.
+"""The health of a table: what slows down its readers or wastes space, and how to fix it.
 
-Judged by metadata and a listing of the table: no data is read. What is measured is the newest
-snapshot, and what older ones and writers that died keep beside it.
+The result comes from metadata and a listing of the table. No data is read. It describes the latest
+snapshot, and what older snapshots and dead writers keep in addition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keytide.table.upkeep.orphans import AGE_MIN_MS, orphan_files
 
 __all__ = ["Diagnosis", "Sign", "doctor"]
 
-# Beyond these something is worth doing; below, nothing is gained by it.
+# Above these limits, maintenance is worthwhile. Below, nothing is gained.
 _SURPLUS_FILES = 10
 _SKEW = 4
 _RETRACTS_PERCENT = 20
@@ -76,12 +76,12 @@ class Diagnosis:
 
 
 def doctor(table: StoredTable) -> Diagnosis:
-    """How well the table is: small files, sorted runs, skew, tombstones, snapshots, consumers,
+    """The health of the table: small files, sorted runs, skew, tombstones, snapshots, consumers,
     orphan files, branches, manifests, conversions, publishing.
 
-    Each sign says what was found, what is well, and what to do where it is not. Reads metadata
-    and lists the table, no data. Raises `DataError` where the metadata of the newest snapshot
-    is torn.
+    Each sign says what was found, what is healthy, and what to do otherwise. Reads metadata and
+    lists the table, but reads no data. Raises `DataError` if the metadata of the latest snapshot is
+    damaged.
     """
     table = table.uncached
     seen = table.pinned()
@@ -108,7 +108,7 @@ def doctor(table: StoredTable) -> Diagnosis:
 
 
 class _Files:
-    """What the live files of a table tell."""
+    """Signs from the live files of a table."""
 
     def __init__(self, view: TableView, entries: Sequence[ManifestEntry]) -> None:
         self._view, self._entries = view, entries
@@ -117,7 +117,7 @@ class _Files:
             self._buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
 
     def sizes(self) -> Sign:
-        """Files that are many for what they hold."""
+        """Too many files for the size of their content."""
         target = self._view.options.target_file_size_bytes
         surplus = sum(
             len(files) - max(1, -(-_bytes(files) // target)) for files in self._buckets.values()
@@ -133,11 +133,11 @@ class _Files:
         )
 
     def runs(self) -> Sign:
-        """Sorted runs, which a reader has to merge."""
+        """Sorted runs, which a reader must merge."""
         options = self._view.options
         if not self._view.kind.keeps_versions:
             return self._sign("sorted runs", "none: nothing is merged", "any number", None)
-        # Of versions that stay apart there are as many runs as a key has of them.
+        # If versions stay separate, there are as many runs as a key has versions.
         stay_apart = self._view.engine.why_kept_apart is not None
         by_bucket = {
             bucket: sum(run.level == 0 or not stay_apart for run in sorted_runs(files))
@@ -181,7 +181,7 @@ class _Files:
         )
 
     def tombstones(self) -> Sign:
-        """Retracting rows, which are stored and not shown."""
+        """Retracting rows, which are stored but not shown."""
         rows = sum(entry.file.row_count for entry in self._entries)
         held = sum(entry.file.delete_row_count or 0 for entry in self._entries)
         percent = 100 * held // max(1, rows)
@@ -230,7 +230,7 @@ def _snapshots(table: StoredTable, view: TableView) -> Sign:
 
 
 def _consumers(table: StoredTable, view: TableView) -> Sign:
-    """Readers who hold snapshots that would expire without them."""
+    """Consumers that keep snapshots that would expire without them."""
     limit = view.options.snapshots_expired_max
     late = [] if view.options.consumers_hold_changelogs_only else overdue(table)
     held = {each.name: sum(number >= each.next_snapshot for number in late)
@@ -251,7 +251,7 @@ def _consumers(table: StoredTable, view: TableView) -> Sign:
 
 
 def _orphans(table: StoredTable, view: TableView) -> Sign:
-    """Files that nothing names, old enough that nobody is about to commit them."""
+    """Files that nothing references, and that are too old to be about to be committed."""
     expected, action = "none older than a day", None
     try:
         found = orphan_files(table, wall_clock_ms() - AGE_MIN_MS)
@@ -296,7 +296,7 @@ def _manifests(view: TableView, count: int) -> Sign:
 
 
 def _other_engines(table: StoredTable) -> Sign:
-    """Snapshots, changelogs and tags that engines of the format refuse."""
+    """Snapshots, changelogs and tags that other engines of the format refuse."""
     subject, expected = "other engines", "all of them can be read by other engines"
     try:
         found = unread(table)
@@ -319,7 +319,7 @@ def _other_engines(table: StoredTable) -> Sign:
 
 
 def _conversion(table: StoredTable) -> Sign:
-    """A schema of another kind of table than the snapshot has."""
+    """A schema of another kind of table than that of the snapshot."""
     found = table.metadata.schemas_in_force()
     begun = f"one to schema {found.newest.id} has begun, and has not ended"
     return Sign(
@@ -332,7 +332,7 @@ def _conversion(table: StoredTable) -> Sign:
 
 
 def _publishing(table: StoredTable) -> Sign:
-    """Snapshots that readers of other formats are not shown yet."""
+    """Snapshots that readers of other formats do not see yet."""
     found = publications_of(table)
     late = [each for each in found if not each.is_current]
     return Sign(
@@ -345,7 +345,7 @@ def _publishing(table: StoredTable) -> Sign:
 
 
 def _published(found: Publication) -> str:
-    """One form: what is shown in it and, where that is behind, why."""
+    """One format: what it shows and, if it is behind, why."""
     shown = "nothing" if found.snapshot_id is None else f"snapshot {found.snapshot_id}"
     if found.is_current:
         return f"{found.form} shows {shown}, the newest"

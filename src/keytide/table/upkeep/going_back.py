@@ -1,7 +1,7 @@
-"""Rollback and fast-forward as somebody asks for them: the change, and what follows it.
+"""Rollback and fast-forward on request: the change, and what follows it.
 
-What somebody went back to is to stay as it is: no commit follows, and no older state goes. The next
-write keeps the table in shape again.
+The state that a user goes back to must stay unchanged: no commit follows, and no older state is
+deleted. The next write does the maintenance.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ def rollback_to(
     watermark: int | None = None,
     dry_run: bool = False,
 ) -> RollbackResult:
-    """Make the table what it was at a snapshot; what came later is gone.
+    """Return the table to its state at a snapshot, and delete what came later.
 
-    `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`; `watermark`
-    means the newest snapshot with that watermark of a stream, or an earlier one. Later
-    snapshots, changelogs and tags are deleted, what others commit meanwhile among them; the
-    columns and options stay those of today, and data files stay for orphan cleaning. A write
-    that began before and ends later counts as written after the rollback; one that goes by rows
-    that are gone is made anew, or is a `ConflictError`. Other engines should not write
-    meanwhile: they do not look. The upkeep that follows other changes (compactions, tags,
-    expiry) is left to the next write. `dry_run` tells what would be done.
+    `to` is the id of a snapshot or the name of a tag, and `as_of` a time as in `scan`. `watermark`
+    means the latest snapshot with that watermark of a stream, or an earlier one. Later snapshots,
+    changelogs and tags are deleted, including what others commit in the meantime. The columns and
+    options do not change, and data files are left for orphan removal. A write that began before and
+    ends later counts as written after the rollback. If it depends on rows that are gone, it is made
+    again, or raises a `ConflictError`. Other engines should not write in the meantime, because they
+    do not check this. The maintenance that follows other changes (compactions, tags, expiry) is
+    left to the next write. `dry_run` reports what would be done.
 
-    Readers see older and older snapshots until it is done. After a stop the table is one of
-    these, and the same call goes on. Raises `NotFoundError` for an unknown tag, and for a
-    snapshot that is not there, naming the oldest; `InvalidError` unless one place is given;
-    `ConflictError` while others go on committing; `DataError` when the store fails.
+    Until it is done, readers see older and older snapshots. After an interruption, the table is in
+    one of these states, and a repeated call continues. Raises `NotFoundError` for an unknown tag,
+    and for a snapshot that does not exist, with the oldest existing one. Raises `InvalidError`
+    unless exactly one target is given, `ConflictError` if others keep committing, and `DataError`
+    if the store fails.
     """
     BEHIND.settle(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
@@ -50,17 +51,18 @@ def rollback_to(
 
 
 def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> FastForwardResult:
-    """Make this table what a branch of it is: its schemas, snapshots and tags.
+    """Replace the state of this table with that of a branch: its schemas, snapshots and tags.
 
-    What the table has beyond the snapshot where the two part is gone then, see `rollback_to`;
-    where nothing was committed to it since, nothing is lost. The branch stays as it is. Of a
-    table that is itself a branch that one goes forward. `dry_run` tells what would be done.
+    Everything that the table has after the snapshot where the two part is deleted, see
+    `rollback_to`. If nothing was committed to it since then, nothing is lost. The branch does not
+    change. If the table is itself a branch, that branch is replaced. `dry_run` reports what would
+    be done.
 
-    After a stop the table is in a state that it or the branch had, and the same call goes on.
-    Raises `NotFoundError` for an unknown branch, `InvalidError` for one without snapshots or
-    the table itself, `UnsupportedError` where columns or options parted before rows did,
-    `ConflictError` when other writers come between or the branch begins later than the table
-    ends; `DataError` when the store fails.
+    After an interruption, the table is in a state that it or the branch had, and a repeated call
+    continues. Raises `NotFoundError` for an unknown branch, `InvalidError` for one without
+    snapshots or for the table itself, `UnsupportedError` if columns or options parted before rows
+    did, `ConflictError` if other writers interfere or the branch begins after the end of the table,
+    and `DataError` if the store fails.
     """
     BEHIND.settle(table.uri)
     done = branches.fast_forward(table, name, dry_run=dry_run)

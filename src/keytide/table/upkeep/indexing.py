@@ -1,7 +1,7 @@
-"""Bloom filters for stored files that lack them, as the table's options ask for them by now.
+"""Creates missing bloom filters for stored files, according to the table's present options.
 
-No data file is written again. What a manifest says of a file is replaced in one commit, which fits
-beside appends; it conflicts where a file was replaced meanwhile. Filters that a file has stay.
+No data file is rewritten. The manifest entry of a file is replaced in one commit, which fits next
+to appends. It conflicts if a file was replaced in the meantime. Existing filters stay.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class IndexingResult(Record):
 def index_files(
     table: StoredTable, partitions: Sequence[Place] = (), *, runner: TaskRunner | None = None
 ) -> IndexingResult:
-    """Give files the filters that they lack, as `Table.rewrite_file_index` says."""
+    """Create the missing filters of files, see `Table.rewrite_file_index`."""
     BEHIND.settle(table.uri)
     view = writable_view(table)
     filters = file_filters(view.options)
@@ -89,14 +89,14 @@ def _new_files(view: TableView, entries: Sequence[ManifestEntry]) -> list[str]:
 
 @dataclass(frozen=True)
 class IndexTask:
-    """Makes the filters of one file that it lacks. Pickles."""
+    """Creates the missing filters of one file. Picklable."""
 
     view: TableView
     entry: ManifestEntry
     filters: FileFilters
 
     def __call__(self) -> Written:
-        """Write the index; nothing where the file lacks none. Raises `DataError`."""
+        """Write the index. Does nothing if no filter is missing. Raises `DataError`."""
         path, stored = self.view.file_path(self.entry), stored_indexes(self.view, self.entry)
         wanted = self._wanted()
         lacking = {
@@ -119,14 +119,14 @@ class IndexTask:
         ))  # fmt: skip
 
     def _wanted(self) -> FileFilters:
-        """The filters that a file may have, by the names that its columns have there."""
+        """The filters that a file may have, by the names of its columns."""
         schema, old = self.view.schema, self.view.schemas[self.entry.file.schema_id]
         by_id = {field.id: field for field in old.fields}
         columns = {}
         for name, settings in self.filters.columns.items():
             field = schema.by_name.get(name)
             there = None if field is None else by_id.get(field.id)
-            # A value of another type has another hash, so readers ask for none.
+            # A value of another type has another hash, so readers do not use such a filter.
             if field is None or there is None or not has_hash(there.type):
                 continue
             if there.type.with_nullable(True) == field.type.with_nullable(True):

@@ -1,4 +1,4 @@
-"""Merging of manifests when somebody asks for it, and not only as part of other commits."""
+"""Merges manifests on request, not only as part of other commits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["MergedManifests", "commit_alike", "compact_manifest"]
 
 @dataclass(frozen=True)
 class MergedManifests(Record):
-    """How many manifests tell of the files of a table, before and after they were merged.
+    """The number of manifests of a table, before and after they were merged.
 
-    `snapshot_id` is None where there was nothing to merge, and no commit.
+    `snapshot_id` is None if there was nothing to merge, and no commit.
     """
 
     snapshot_id: int | None
@@ -32,9 +32,9 @@ class MergedManifests(Record):
 def compact_manifest(table: StoredTable) -> MergedManifests:
     """Merge the manifests that are small or delete files, in a commit that changes no file.
 
-    Other commits may be made meanwhile; older snapshots keep their manifests. Raises
-    `ConflictError` when too many races were lost, `DataError` when the store fails; then nothing
-    is changed.
+    Other commits can be made at the same time. Older snapshots keep their manifests. Raises
+    `ConflictError` if too many races were lost, and `DataError` if the store fails. Nothing is
+    changed then.
     """
     view = writable_view(table)
     transaction = Transaction.begin(table, view)
@@ -49,9 +49,9 @@ def compact_manifest(table: StoredTable) -> MergedManifests:
 
 
 def commit_alike(table: StoredTable, done: str) -> Snapshot:
-    """The same in any case: a new snapshot that shows what the newest one shows.
+    """The same in any case: a new snapshot that shows the same as the latest one.
 
-    `done` says what that did.
+    `done` says what this did.
     """
     view = writable_view(table)
     committed = _committed(Transaction.begin(table, view))

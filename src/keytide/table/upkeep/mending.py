@@ -1,10 +1,11 @@
-"""Snapshots that some engines cannot read, written again so that all can.
+"""Rewrites snapshots that some engines cannot read, so that all engines can.
 
-An operation that another engine does not know is no part of what a snapshot shows, yet that engine
-refuses the snapshot. The newest one gets a successor, by a commit that changes no file: what
-follows it may be on its way. Those before it, changelogs and tags are written again in their
-places. Meanwhile a tag keeps the files of each such snapshot: if it expires in between, the file
-that comes back names what is still there, and goes with the next expiry.
+An operation that another engine does not know does not affect the rows of a snapshot, but that
+engine refuses the snapshot. The latest snapshot gets a successor, by a commit that changes no file,
+because a following commit may be in progress. Earlier snapshots, changelogs and tags are rewritten
+in place. In the meantime, a tag protects the files of each such snapshot. If the snapshot expires
+in between, the rewritten file references files that still exist, and it is deleted by the next
+expiry.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from keytide.table.upkeep.manifests import commit_alike
 
 __all__ = ["MendResult", "mend_snapshots", "unread"]
 
-# If this dies, the tags that it leaves go by themselves.
+# If this process dies, its tags expire by themselves.
 _HELD = "1 d"
 
 
@@ -44,7 +45,7 @@ class MendResult(Record):
 
 @dataclass(frozen=True)
 class _Unread:
-    """What of one branch some engines cannot read: numbers and names, in their order."""
+    """What some engines cannot read in one branch: numbers and names, in order."""
 
     snapshots: list[int]
     changelogs: list[int]
@@ -52,7 +53,7 @@ class _Unread:
 
     @classmethod
     def of(cls, table: StoredTable) -> _Unread:
-        """Raises `DataError` for a document that is torn."""
+        """Raises `DataError` for a damaged document."""
         metadata = table.metadata
         changelogs = {number: metadata.changelog(number) for number in metadata.changelog_ids()}
         return cls(
@@ -63,7 +64,7 @@ class _Unread:
 
 
 def _as_stored(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The snapshots as others read them, not as this process remembers them from before."""
+    """The stored snapshots, not those in the cache of this process."""
     for number in metadata.snapshot_ids():
         with suppress(NotFoundError):
             yield metadata.snapshot(number)
@@ -72,7 +73,7 @@ def _as_stored(metadata: TableMetadata) -> Iterator[Snapshot]:
 def unread(table: StoredTable) -> MendResult:
     """How much of a table and its branches some engines cannot read.
 
-    Raises `DataError` for a document that is torn.
+    Raises `DataError` for a damaged document.
     """
     found = [_Unread.of(each) for each in _lines(table)]
     return MendResult(
@@ -83,17 +84,17 @@ def unread(table: StoredTable) -> MendResult:
 
 
 def mend_snapshots(table: StoredTable, *, dry_run: bool = False) -> MendResult:
-    """Write snapshots, changelogs and tags again that some engines cannot read.
+    """Rewrite snapshots, changelogs and tags that some engines cannot read.
 
-    Those say an operation that these engines do not know; without it they show what they
-    showed. All branches are mended with the table, of a branch that one alone. The newest
-    snapshot gets a successor that shows the same, the others are replaced one by one; after a
-    stop the same call goes on. Others may write, compact and expire meanwhile. Nobody may roll
-    the table back or fast-forward it: what is committed then under the number of a snapshot
-    that went could be replaced. `dry_run` counts.
+    They contain an operation that these engines do not know. Without it, they show the same rows.
+    For a table, all branches are included. For a branch, only that one. The latest snapshot gets a
+    successor that shows the same rows, and the others are replaced one by one. After an
+    interruption, a repeated call continues. Other processes can write, compact and expire at the
+    same time. Nobody must roll the table back or fast-forward it: a commit under the number of a
+    deleted snapshot could be replaced. `dry_run` only counts.
 
-    Raises `DataError` for a document that is torn and when the store fails, and
-    `UnsupportedError` and `ConflictError` as `write` does.
+    Raises `DataError` for a damaged document and if the store fails, and `UnsupportedError` and
+    `ConflictError` like `write`.
     """
     found = unread(table)
     for line in [] if dry_run else list(_lines(table)):
@@ -102,7 +103,7 @@ def mend_snapshots(table: StoredTable, *, dry_run: bool = False) -> MendResult:
 
 
 def _lines(table: StoredTable) -> Iterator[StoredTable]:
-    """A table with all of its branches; of a branch, that alone."""
+    """A table with all of its branches. For a branch, only that one."""
     yield table
     if branch_of(table.store) == paths.MAIN_BRANCH:
         yield from (open_branch(table, name) for name in branch_names(table.store))
@@ -135,7 +136,7 @@ def _mend_snapshot(table: StoredTable, number: int) -> None:
 def _write_again(
     table: StoredTable, path: str, parse: Callable[[bytes, str], Snapshot | Tag]
 ) -> None:
-    """Replace a file by one that says the same, unless it is gone."""
+    """Replace a file with one that has the same meaning, unless it is gone."""
     try:
         data = table.store.read(path)
     except DataError as error:

@@ -1,8 +1,8 @@
-"""The row by which each key is judged, of a table with an index of keys, on its way elsewhere.
+"""Moves the rows by which each key is judged, from a table with a key index.
 
-That is the current row of a key, or the one that deletes it, by which late rows are judged. All
+That is the current row of a key, or the row that deletes it. Late rows are compared with it. All
 other stored rows are dead, and stay behind. A rescaling moves such rows to other buckets, a
-conversion into the files of a table that merges.
+conversion to the files of a table that merges.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _BATCH_ROWS = 1 << 20
 def move_keys_tasks(
     state: TableState, anew: WriteTask, wanted: Callable[[bytes], bool]
 ) -> list[MoveKeysTask]:
-    """What moves the keys of some partitions to where `anew`, a task of stored rows, puts them."""
+    """Tasks that move the keys of some partitions to where `anew`, a task for stored rows, puts
+    them.
+    """
     there = UpsertTask.on(state)
     moved = sorted(bucket for bucket in there.entries if wanted(bucket[0]))
     return [MoveKeysTask(there, anew, bucket, number) for number, bucket in enumerate(moved)]
@@ -44,7 +46,7 @@ def move_keys_tasks(
 
 @dataclass(frozen=True)
 class MoveKeysTask:
-    """Moves the keys of one bucket. Pickles. `number` tells tasks of one change apart."""
+    """Moves the keys of one bucket. Picklable. `number` distinguishes the tasks of one change."""
 
     there: UpsertTask
     anew: WriteTask
@@ -57,9 +59,9 @@ class MoveKeysTask:
         return self.there.entries[self.bucket]
 
     def __call__(self) -> Written:
-        """Write the rows again; nothing is left behind after an error.
+        """Write the rows again. Nothing is left behind after an error.
 
-        Raises what `found_bucket` raises, and `DataError` when the store refuses.
+        Raises the errors of `found_bucket`, and `DataError` if the store fails.
         """
         rows = self._rows(self.there.bucket(self.bucket))
         size_bytes = self.anew.view.options.write_buffer_bytes

@@ -1,4 +1,4 @@
-"""Expiry of partitions as somebody asks for it, and what follows it."""
+"""Expiry of partitions on request, and what follows it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def expire_partitions(
 ) -> ExpiredPartitions:
     """Drop partitions that are older than a time such as '7 d', in one atomic commit.
 
-    The time is a text or a timedelta, not negative and of at most 292 years.
-    What is left out is as the options 'partition.expiration-time',
-    'partition.expiration-strategy', 'partition.timestamp-pattern',
-    'partition.timestamp-formatter' and 'partition.expiration-max-num' say, by which writes do
-    the same. By the strategy 'values-time' the values tell how old a partition is, and what
-    others write there meanwhile goes with it; one whose values tell no time stays. By
-    'update-time' it counts from the last write, and nothing is dropped where others write
-    meanwhile. Time goes by the wall clock of this machine. `dry_run` tells what would go.
+    The time is a string or a timedelta, not negative and at most 292 years. The defaults of the
+    arguments are the options 'partition.expiration-time', 'partition.expiration-strategy',
+    'partition.timestamp-pattern', 'partition.timestamp-formatter' and
+    'partition.expiration-max-num', with which writes do the same. With the strategy 'values-time',
+    the values determine the age of a partition, and what others write there in the meantime is
+    dropped too. A partition whose values are not a time stays. With 'update-time', the age counts
+    from the last write, and nothing is dropped if others write in the meantime. Times are compared
+    with the wall clock of this machine. `dry_run` reports what would be dropped.
 
-    Raises `InvalidError` for a table without partitions and for what is not to be understood,
-    and what `write` raises.
+    Raises `InvalidError` for a table without partitions and for invalid arguments, and the errors
+    of `write`.
     """
     age = PartitionAge(
         expiration_time, strategy, timestamp_pattern, timestamp_formatter, max_expires

@@ -1,12 +1,13 @@
-"""Orphan files: what lies in a table and is named by nothing in it.
+"""Orphan files: files in a table that nothing in it references.
 
-Writers that died leave them, and so do rollbacks and dropped tags. A file counts as one when it has
-its place in the table, is old enough, and is named by no snapshot, tag, branch or changelog, nor by
-a version of what is published.
+They are left by writers that died, by rollbacks and by dropped tags. A file is an orphan if it is
+in a place for such files in the table, if it is old enough, and if no snapshot, tag, branch,
+changelog or publication references it.
 
-Files are listed before snapshots are read, and tags and branches before the snapshots of the table:
-whatever is named by the time of the listing is found to be. What is named later is either young, or
-was written by somebody who had not committed for as long as the minimum age.
+Files are listed before snapshots are read, and tags and branches before the snapshots of the table.
+So everything that is referenced at the time of the listing is found. A file that is referenced
+later either is young, or was written by a process that had not committed for as long as the minimum
+age.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from keytide.table.upkeep.behind import BEHIND
 __all__ = ["AGE_MIN_MS", "OrphanFiles", "orphan_files", "remove_orphan_files"]
 
 AGE_MIN_MS = 24 * 60 * 60 * 1000
-"""How old an orphan is unless its finder says otherwise: no write should take longer."""
+"""The default minimum age of an orphan: no write should take longer."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,18 @@ class OrphanFiles(Record):
 def remove_orphan_files(
     table: StoredTable, older_than: Moment | None = None, *, dry_run: bool = True
 ) -> OrphanFiles:
-    """Delete files that nothing in the table names; with `dry_run`, the default, only tell.
+    """Delete files that nothing in the table references. `dry_run`, the default, only reports them.
 
-    Writers and publishers that died, rollbacks, and tags and branches that were dropped leave
-    them. What a snapshot, tag, branch, changelog or version of what is published names stays, and
-    so does whatever has no place in the table. Only files that were changed last before
-    `older_than` go, a day ago when it is left out: a file that a writer has not committed yet looks
-    the same, so give no time at which somebody was writing what is not committed yet. What this
-    process compacts behind its writers at the moment is waited for. Takes a listing of the whole
+    They are left by writers and publishers that died, by rollbacks, and by dropped tags and
+    branches. What a snapshot, tag, branch, changelog or publication references stays, and so does
+    any file in a place that is not part of the table. Only files last changed before `older_than`
+    are deleted, by default a day ago. A file that a writer has not committed yet looks like an
+    orphan. So do not use a time at which a writer was active whose files are not committed yet.
+    Running background compactions of this process are waited for. Needs a listing of the whole
     table.
 
-    Raises `InvalidError` for a time to come, and `DataError`, with nothing deleted, when the
-    store fails or something that names files is torn.
+    Raises `InvalidError` for a future time, and `DataError`, with nothing deleted, if the store
+    fails or a document that references files is damaged.
     """
     now_ms = wall_clock_ms()
     before_ms = now_ms - AGE_MIN_MS
@@ -97,9 +98,9 @@ def remove_orphan_files(
 
 
 def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
-    """The orphans that were changed last before a time.
+    """The orphans that were last changed before a time.
 
-    Raises `DataError` when the store fails or something that names files is torn.
+    Raises `DataError` if the store fails or a document that references files is damaged.
     """
     table = table.uncached
     view = table.view(table.schema)
@@ -114,11 +115,11 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where files of a table lie that are found by names in its metadata."""
+    """Where the files of a table are that are found by names in its metadata."""
 
     data_root: str
     partition_folders: tuple[str, ...]
-    """How the names of the folders begin that are between this and those of buckets."""
+    """The name prefixes of the folders between this one and those of buckets."""
 
     @classmethod
     def of(cls, view: TableView) -> _Places:
@@ -127,7 +128,7 @@ class _Places:
         return cls(paths.join(view.options.path_directory or ""), begins)
 
     def may_be_orphan(self, path: str) -> bool:
-        """Whether a file has its place in the table, and does not stay for its own sake."""
+        """Whether a file is in a place for referenced files, and is not kept for another reason."""
         parts = path.split("/")
         if parts[:1] == [paths.branches_dir()] and len(parts) > 2:
             parts = parts[2:]
@@ -139,7 +140,7 @@ class _Places:
         return self._is_in_bucket(path)
 
     def _is_left_over(self, folder: str, name: str) -> bool:
-        """Whether a file in a folder of documents was left behind by somebody who died."""
+        """Whether a file in a folder of documents was left behind by a process that died."""
         if folder not in _DOCUMENTS:
             return False
         is_note = folder == paths.snapshot_dir() and paths.parse_expiring_name(name) is not None

@@ -1,8 +1,8 @@
-"""Purging: a table without rows and without history, as if it had just been made.
+"""Purging: deletes all rows and the history of a table, as if it had just been created.
 
-The rows go first, in a commit as any other: from then on the table is empty, wherever this stops,
-and the same call goes on. Then goes what holds on to older snapshots (branches, tags and readers),
-and last these themselves, with the files that only they have.
+The rows are deleted first, in a normal commit. From then on the table is empty, wherever this
+stops, and a repeated call continues. Then everything that keeps older snapshots (branches, tags and
+consumers) is deleted, and last these snapshots themselves, with the files that only they have.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class PurgeResult(Record):
 
 
 def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
-    """Delete all rows and all history: what stays is the definition and one empty snapshot.
+    """Delete all rows and all history: only the definition and one empty snapshot stay.
 
-    The rows go first, in one atomic commit; from then on the table is empty, and after a stop
-    the same call goes on. Then go branches, tags, consumers, changelogs and snapshots, with
-    the files that they have. Others may write meanwhile: what they commit stays. What writers
-    that died have left, and files of restored snapshots, stay for orphan cleaning. `dry_run`
-    tells what would go.
+    The rows are deleted first, in one atomic commit. From then on the table is empty, and after an
+    interruption a repeated call continues. Then branches, tags, consumers, changelogs and snapshots
+    are deleted, with their files. Other processes can write at the same time, and what they commit
+    stays. The files of writers that died, and files of restored snapshots, are left for orphan
+    removal. `dry_run` reports what would be deleted.
 
-    Raises `InvalidError` for a branch, and where an option names one; `UnsupportedError`,
-    `ConflictError` and `DataError` as `truncate` and `expire_snapshots` do.
+    Raises `InvalidError` for a branch, and if an option names one. Raises `UnsupportedError`,
+    `ConflictError` and `DataError` like `truncate` and `expire_snapshots`.
     """
     BEHIND.settle_whole(table.uri)
     if isinstance(table.store, BranchStore):
@@ -92,12 +92,12 @@ def _purged(table: StoredTable, branches: list[str], found: PurgeResult) -> Purg
     for branch in branches:
         delete_branch(table, branch)
     clear_consumers(table)
-    # Those that guard what a restore brought back have to outlive the snapshots from before it.
+    # Tags that protect restored files must outlive the snapshots from before the restore.
     guards = [name for name in metadata.tag_names() if is_guard(name)]
     for tag in metadata.tag_names():
         if tag not in guards:
             delete_tag(table, tag)
-    # Each of them counts back from the newest snapshot, which is always there.
+    # Both count back from the latest snapshot, which always exists.
     gone = [expire_snapshots(table, 1, 1), expire_changelogs(table, 1, 1)]
     for tag in guards:
         if tag in metadata.tag_names():

@@ -1,15 +1,15 @@
-"""Rescaling: partitions laid out anew, once the table has another number of buckets.
+"""Rescaling: rewrites partitions after the number of buckets of the table has changed.
 
-The stored versions move, each with its number and kind, and none is merged: what they mean depends
-on nothing else, so deletes stay deleted and late rows find their place. They come to lie on level
-0, where the key ranges of files may overlap. All of it is one commit, which fails where another
-writer came to one of the partitions.
+The stored versions move, each with its number and kind, and none is merged. Their meaning depends
+on nothing else, so deletes stay deleted and late rows find their place. They go to level 0, where
+the key ranges of files may overlap. All of this is one commit, which fails if another writer has
+committed to one of the partitions.
 
-Where compactions make a changelog, a level says of rows that they were told. So these are put
-together again, in each new bucket, and lie on the highest level; what was not told yet lies above
-them, and the next compaction tells it.
+If compactions create a changelog, a level says that its rows were emitted. So these rows are merged
+again in each new bucket, and go to the highest level. Rows that were not emitted yet are above
+them, and the next compaction emits them.
 
-In a table with an index of keys the rows move that the index names, see `moved_keys`.
+In a table with a key index, the rows move that the index names, see `moved_keys`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from keytide.table.write.writable import writable_view
 
 __all__ = ["RescaleResult", "rescale"]
 
-# Read, sorted out by bucket and converted: about three times as much is held.
+# Read, split by bucket and converted: about three times as much is in memory.
 _BATCH_ROWS = 1 << 20
 
 
@@ -74,7 +74,7 @@ def rescale(
     table: StoredTable, partitions: Sequence[Place] = (), *, dry_run: bool = False,
     runner: TaskRunner | None = None,
 ) -> RescaleResult:  # fmt: skip
-    """Lay partitions out anew, as `Table.rescale` says."""
+    """Rescale partitions, see `Table.rescale`."""
     BEHIND.settle(table.uri)
     view = writable_view(table)
     _refuse_unmovable(view)
@@ -96,7 +96,7 @@ def rescale(
 
 
 def _refuse_unmovable(view: TableView) -> None:
-    """Raise `UnsupportedError` for a table whose versions cannot be moved as they are."""
+    """Raise `UnsupportedError` for a table whose versions cannot be moved unchanged."""
     options, kind = view.options, view.kind
     if not (kind.keeps_versions or kind.has_key_index) or options.bucket < 1:
         raise UnsupportedError(
@@ -137,7 +137,7 @@ def _tasks(
 def _move_tasks(
     state: TableState, partitions: frozenset[bytes]
 ) -> tuple[list[MoveTask], list[MoveTask]]:
-    """What moves the versions that a changelog has told, and what moves all others."""
+    """Tasks that move the versions that a changelog has emitted, and tasks that move all others."""
     places = vector_places(state.vector_files, state.view)
     files: dict[BucketId, list[ManifestEntry]] = {}
     for entry in state.live.entries:
@@ -155,7 +155,7 @@ def _move_tasks(
 def _told_and_others(
     view: TableView, entries: list[ManifestEntry]
 ) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
-    """The files of a bucket with rows that a changelog has told, and the others."""
+    """The files of a bucket with rows that a changelog has emitted, and the others."""
     if not view.options.compactions_tell or view.engine.why_kept_apart is not None:
         return [], entries
     lowest = lowest_told(view.options, max(entry.file.level for entry in entries))
@@ -166,9 +166,9 @@ def _told_and_others(
 def _move_told(
     view: TableView, tasks: Sequence[MoveTask], runner: TaskRunner, take: Callable[[Written], None]
 ) -> None:
-    """Move versions that were told onto the highest level; what is in between is deleted.
+    """Move emitted versions to the highest level. Intermediate files are deleted.
 
-    A changelog is not told anything by that.
+    The changelog does not emit anything for this.
     """
     moved: dict[BucketId, list[ManifestEntry]] = {}
     kept: set[str] = set()
@@ -193,7 +193,8 @@ def _move_told(
 
 
 def _raise_tasks(view: TableView, buckets: list[list[ManifestEntry]]) -> list[CompactTask]:
-    """What puts the files of buckets together on the highest level, as in a table of no changelog.
+    """Tasks that merge the files of buckets on the highest level, as in a table without a
+    changelog.
 
     Dead rows were left out when the files were written.
     """
@@ -210,7 +211,7 @@ def _raise_tasks(view: TableView, buckets: list[list[ManifestEntry]]) -> list[Co
 
 @dataclass(frozen=True)
 class MoveTask:
-    """Moves the stored versions of one bucket to the buckets where the table has them. Pickles."""
+    """Moves the stored versions of one bucket to their new buckets. Picklable."""
 
     view: TableView
     bucket: BucketId
@@ -222,9 +223,9 @@ class MoveTask:
         return sum(file.meta.file_size for file in self.files)
 
     def __call__(self) -> Written:
-        """Write the versions again; nothing is left behind after an error.
+        """Write the versions again. Nothing is left behind after an error.
 
-        Raises `DataError` when the store refuses.
+        Raises `DataError` if the store fails.
         """
         made: list[ManifestEntry] = []
         try:
@@ -237,7 +238,7 @@ class MoveTask:
         return Written(tuple(made))
 
     def _frames(self) -> Iterator[pl.DataFrame]:
-        """The versions in parts of one file each, in which no key comes twice."""
+        """The versions in parts of one file each, in which each key occurs once."""
         columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
         stored = StoredVersions(self.view, self.bucket[0], columns)
         for file in self.files:

@@ -1,8 +1,8 @@
-"""Restore: partitions, or a whole table, become what they were, in one more commit.
+"""Restore: returns partitions, or a whole table, to an earlier state, in one more commit.
 
-Nothing is rewritten and no history is lost: the files of an older snapshot are live again, a few of
-them as copies (see `restored_files`), and those of today are not. A tag guards the older files
-meanwhile and afterwards, see `guards`.
+Nothing is rewritten and no history is lost. The files of an older snapshot become live again, a few
+of them as copies (see `restored_files`), and the present ones are no longer live. A tag protects
+the older files during the restore and afterwards, see `guards`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def restore(
     as_of: Moment | None = None,
     dry_run: bool = False,
 ) -> RestoreResult:
-    """Restore partitions, all of them where none is named, as `Table.restore` says."""
+    """Restore partitions, by default all, see `Table.restore`."""
     BEHIND.settle(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     view = writable_view(table)
@@ -81,12 +81,12 @@ def restore(
             transaction.abort()
             return plan.result(None, source.snapshot)
         guard = _Guard(table.metadata, source, mark)
-        # Set in any case: what is there now may be dropped by another commit meanwhile.
+        # Always created: another commit may drop the present files in the meantime.
         guard.set()
         try:
             returning = Returning(view, before.files, before.indexes)
             done = transaction.restore(wanted, returning.onto)
-        except ConflictError:  # nothing is committed; after other errors something may be
+        except ConflictError:  # nothing is committed; after other errors, something may be
             guard.drop()
             raise
         if plan.needs_guard(done, transaction.state.snapshot):
@@ -96,7 +96,7 @@ def restore(
     return plan.result(done.snapshot.id, source.snapshot)
 
 
-# -- from where ------------------------------------------------------------------------------------
+# -- source ----------------------------------------------------------------------------------------
 
 
 def _source(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None) -> TagSource:
@@ -117,7 +117,9 @@ def _source(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None)
 
 
 def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snapshot) -> None:
-    """Raise `UnsupportedError` where options give other rows to files of that time."""
+    """Raise `UnsupportedError` if the present options would give other rows for files of that
+    time.
+    """
     schema = metadata.schema(snapshot.schema_id)
     if kind_of(schema) is not view.kind:
         raise UnsupportedError(
@@ -144,7 +146,7 @@ def _wanted(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], b
     return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
 
 
-# -- what changes ----------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class _Part:
     def of(
         cls, metadata: TableMetadata, snapshot: Snapshot | None, wanted: Callable[[bytes], bool]
     ) -> _Part:
-        """Raises `DataError` for torn metadata."""
+        """Raises `DataError` for damaged metadata."""
         if snapshot is None:
             return cls((), ())
         files = load_live_files(metadata, snapshot).files
@@ -172,11 +174,11 @@ class _Part:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing of it."""
+        """Whether it has no files."""
         return not (self.files or self.indexes)
 
     def without(self, other: _Part) -> _Part:
-        """What another one does not have."""
+        """The files that the other one does not have."""
         files = {entry.identity for entry in other.files}
         indexes = {index.file_name for index in other.indexes}
         return _Part(
@@ -187,25 +189,25 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What partitions were, and what they are."""
+    """The earlier and the present state of partitions."""
 
     before: _Part
     now: _Part
 
     @property
     def is_idle(self) -> bool:
-        """Whether the partitions are what they were."""
+        """Whether the partitions have not changed."""
         return self.now.without(self.before).is_empty and self.before.without(self.now).is_empty
 
     def needs_guard(self, done: Committed, seen: Snapshot | None) -> bool:
-        """Whether something came back that was dropped, or may have been by a commit between."""
+        """Whether dropped files came back, or a commit in between may have dropped them."""
         was_alone = done.snapshot.id == (0 if seen is None else seen.id) + 1
         restored = done.change.restored
         back = _Part(restored.files, restored.indexes).without(self.now)
         return not (was_alone and back.is_empty)
 
     def result(self, snapshot_id: int | None, source: Snapshot) -> RestoreResult:
-        """What is told of it."""
+        """The result for the caller."""
         back, gone = self.before.without(self.now), self.now.without(self.before)
         files, indexes = (*back.files, *gone.files), (*back.indexes, *gone.indexes)
         partitions = {entry.partition for entry in files} | {index.partition for index in indexes}
@@ -223,11 +225,14 @@ class _Guard:
     mark: str
 
     def set(self) -> None:
-        """Make it; from then on no expiry takes the files. Raises as `create_tag` does."""
+        """Create the tag. From then on, no expiry deletes the files. Raises like `create_tag`."""
         create_tag_of(self.metadata, self._name, self.source, "forever")
 
     def settle(self, restored_by: int) -> None:
-        """Give it the name that says until when it is needed. What fails here harms nobody."""
+        """Rename the tag so that its name says how long it is needed.
+
+        A failure here is harmless.
+        """
         snapshot = self.source.snapshot
         with suppress(KeytideError):
             source = TagSource(paths.tag_path(self._name), snapshot)
@@ -235,7 +240,7 @@ class _Guard:
             self.drop()
 
     def drop(self) -> None:
-        """Delete it under its first name."""
+        """Delete the tag under its first name."""
         with suppress(DataError):
             self.metadata.delete_tag(self._name)
 

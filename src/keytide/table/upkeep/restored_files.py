@@ -1,10 +1,10 @@
-"""Files of an older snapshot, as they come back to a table.
+"""Brings back files of an older snapshot.
 
-Whoever reads the manifests of a snapshot takes an identity that one of them deletes for gone, in
-whatever order it is named (spec 4.5), and a level is part of the identity. So a file that is still
-live, but on another level or with another index than it had, does not come back by its old
-identity: its way to the present one would be named a second time by the next compaction, by
-whichever engine, and the file be lost. It comes back as a copy with a name of its own.
+Readers of the manifests of a snapshot treat an identity that one of them deletes as gone, in
+whatever order it is named (spec 4.5), and the level is part of the identity. So a file that is
+still live, but on another level or with another index than before, does not come back under its old
+identity. Otherwise the next compaction of any engine would name its move to the present level a
+second time, and the file would be lost. It comes back as a copy with a new name.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from keytide.threads import side_by_side
 __all__ = ["Returning"]
 
 _Renamed: TypeAlias = "dict[BucketId, dict[str, str]]"
-"""The new names of files by their old ones, of each bucket."""
+"""The new names of files by their old ones, for each bucket."""
 
-# A copy in an object store is one request, which waits for the store alone.
+# A copy in an object store is one request, which only waits for the store.
 _COPIES_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class Returning:
-    """The files and index files that some partitions had, to be brought back."""
+    """The files and index files of some partitions, to be brought back."""
 
     view: TableView
     files: Sequence[ManifestEntry]
     indexes: Sequence[IndexFile]
 
     def onto(self, live: LiveFiles) -> tuple[Restored, tuple[ManifestEntry, ...]]:
-        """What comes back to a table with these live files: as it is, and as copies.
+        """What comes back to a table with these live files: unchanged files, and copies.
 
-        The copies are stored when this returns. Raises `DataError`, and `UnsupportedError` where a
-        file to copy lies outside of the table.
+        The copies are stored on return. Raises `DataError`, and `UnsupportedError` if a file to
+        copy is outside the table.
         """
         moved = moved_since(self.files, live)
         names = FileNames()
@@ -73,7 +73,7 @@ class Returning:
         side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
 
     def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> Restored:
-        """The index files with it: deletion vectors name the files that they are of."""
+        """The index files too: deletion vectors name the files that they belong to."""
         outdated = {
             bucket: files
             for bucket, files in vector_files_by_bucket(self.indexes).items()
@@ -95,10 +95,10 @@ class Returning:
 
 
 def _copy_of(entry: ManifestEntry, names: FileNames, view: TableView) -> ManifestEntry:
-    """A file under a new name, and so those that belong to it."""
+    """A file, and the files that belong to it, under a new name."""
     old = entry.file.file_name
     new = names.data_file(old.rpartition(".")[2], view.options.data_file_prefix)
-    # Files that belong to a data file are named after it; where one is not, its name stays part.
+    # Files that belong to a data file are named after it. If one is not, its name is appended.
     extra = tuple(
         f"{new}{name.removeprefix(old)}" if name.startswith(old) else f"{new}-{name}"
         for name in entry.file.extra_files

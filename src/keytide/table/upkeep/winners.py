@@ -1,7 +1,7 @@
-"""The version that wins of each key, of a table that merges, on its way into one with an index.
+"""Moves the winning version of each key, from a table that merges into one with a key index.
 
-It is a row or a delete, by which late rows are judged. All other versions say nothing any more, and
-stay behind.
+It is a row or a delete. Late rows are compared with it. All other versions have no meaning any
+more, and stay behind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ __all__ = ["MoveWinnersTask", "move_winners_tasks"]
 
 
 def move_winners_tasks(state: TableState, anew: WriteTask) -> list[MoveWinnersTask]:
-    """What moves the winners of all keys to where `anew`, a task of stored rows, puts them."""
+    """Tasks that move the winners of all keys to where `anew`, a task for stored rows, puts
+    them.
+    """
     places = vector_places(state.vector_files, state.view)
     files: dict[BucketId, list[ManifestEntry]] = {}
     for entry in state.live.entries:
@@ -46,9 +48,10 @@ def move_winners_tasks(state: TableState, anew: WriteTask) -> list[MoveWinnersTa
 
 @dataclass(frozen=True)
 class MoveWinnersTask:
-    """Moves the winners of one bucket. Pickles. `number` tells tasks of one conversion apart.
+    """Moves the winners of one bucket. Picklable.
 
-    Merging holds about `memory_bytes`, and writing what 'write-buffer-size' says.
+    `number` distinguishes the tasks of one conversion. Merging uses about `memory_bytes`, and
+    writing uses 'write-buffer-size'.
     """
 
     view: TableView
@@ -58,9 +61,9 @@ class MoveWinnersTask:
     memory_bytes: int
 
     def __call__(self) -> Written:
-        """Write the winners; nothing is left behind after an error.
+        """Write the winners. Nothing is left behind after an error.
 
-        Raises `DataError` when the store refuses, and `InvalidError` for versions that cannot be
+        Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
         merged.
         """
         size_bytes = self.anew.view.options.write_buffer_bytes
@@ -72,7 +75,7 @@ class MoveWinnersTask:
         versions = MergedVersions(self.view, columns)
         for window in versions.of(self.plan, self.memory_bytes):
             for frame in window:
-                # Where nothing comes late, a delete says nothing.
+                # If no row can be late, a delete has no effect.
                 kept = frame if self.view.needs_tombstones else frame.filter(IS_ADD)
                 if kept.height:
                     yield to_arrow(kept.select(columns), schema)

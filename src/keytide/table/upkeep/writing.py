@@ -1,6 +1,6 @@
-"""Writes, and what a table needs after each of them.
+"""Writes, and the maintenance that a table needs after each of them.
 
-The write is made by then, so nothing that goes wrong here makes it fail: it is a warning, and a
+At that point the write is committed, so errors do not make it fail: they become warnings, and a
 later write tries again.
 """
 
@@ -37,8 +37,9 @@ from keytide.table.write.writable import writable_view
 
 __all__ = ["followed", "show_rows", "writing"]
 
-# How often a write tries to get below the stop trigger, or to have its rows shown, beside other
-# compactions: each of them has one under way at most that does not know of the write.
+# How often a write tries to get below the stop trigger, or to make its rows visible, in competition
+# with other compactions. Each of these runs at most one compaction that does not know about the
+# write.
 _ROUNDS_MAX = 100
 _WRITTEN = "the rows are written"
 
@@ -48,19 +49,20 @@ def writing(
     table: StoredTable, view: TableView, author: Author | None = None,
     runner: TaskRunner | None = None,
 ) -> Iterator[Transaction]:  # fmt: skip
-    """A transaction that writes, as `Transaction.begin` gives it; whoever writes rows has one.
+    """A transaction that writes, as in `Transaction.begin`. All code that writes rows uses one.
 
-    After its commit the buckets that it touched are compacted where enough runs have come together,
-    or where its rows would not be shown otherwise, and in full where the table asks for that by
-    now; tags are made and snapshots expire that are due, unless the table says `write-only`. What
-    takes longer is compacted behind the writer, as the table's options say; see `Behind`.
-    Without a primary key there are no runs, and reads do not slow down with the number of files so
-    soon: their compaction is left to `Table.compact`.
+    After its commit, the touched buckets are compacted if they have enough runs, or if the rows
+    would not be visible otherwise. The table is fully compacted if its options require it by now.
+    Due tags are created, and due snapshots expire, unless the table is `write-only`. Longer work is
+    compacted in the background, as the table's options say, see `Behind`. Tables without a primary
+    key have no runs, and their reads do not slow down as quickly with the number of files, so their
+    compaction is left to `Table.compact`.
     """
     if view.postpones_buckets:
         table.confirm()
         if place_postponed(table, view, runner or local_runner()):
-            table = table.live  # what others left to be placed came before, so it lies below
+            # Rows that others left without a bucket came before, so they are below.
+            table = table.live
     with followed(table, Transaction.begin(table, view, author), runner) as transaction:
         look_for_oldest(table.live, view, transaction.state.snapshot)
         yield transaction
@@ -71,7 +73,10 @@ def followed(
     table: StoredTable, transaction: Transaction, runner: TaskRunner | None = None,
     done: str = _WRITTEN,
 ) -> Iterator[Transaction]:  # fmt: skip
-    """A transaction, and what it made due once it is committed; `done` says what that did."""
+    """A transaction, and the work that it made due once it is committed.
+
+    `done` says what it did.
+    """
     with transaction:
         yield transaction
     written = _written(table.live, transaction)
@@ -95,11 +100,11 @@ def _made(
 
 
 def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTable:
-    """A table of which readers see all rows, for who makes new ones of what they see.
+    """A table of which readers see all rows, for callers that derive new rows from them.
 
-    The table as it was seen or, where something has to be compacted first, as it is after that.
-    Raises `UnsupportedError` where the table leaves compactions to others, and what a compaction
-    raises.
+    Returns the table as it was read or, if something must be compacted first, as it is after that.
+    Raises `UnsupportedError` if the table leaves compactions to others, and the errors of a
+    compaction.
     """
     for _ in range(_ROUNDS_MAX):
         view = writable_view(table)
@@ -127,7 +132,9 @@ def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTab
 
 @dataclass(frozen=True)
 class _Write:
-    """A commit: its snapshot, the files that it changed, and those that were live then or later."""
+    """A commit: its snapshot, the files that it changed, and the files that were live then or
+    later.
+    """
 
     snapshot: Snapshot
     entries: Iterable[ManifestEntry]
@@ -135,7 +142,7 @@ class _Write:
 
 
 def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
-    """What a transaction has committed, now or, as far as that may still be hidden, before."""
+    """What a transaction has committed, now or, as far as it may still be hidden, before."""
     committed = transaction.committed
     if committed is not None and committed.is_new:
         change = committed.change
@@ -149,7 +156,7 @@ def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
 
 
 def _compact_due(table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner) -> int:
-    """Compact what is due after a write. Gives the id of the newest snapshot that was seen."""
+    """Compact what is due after a write. Returns the id of the latest known snapshot."""
     view = planner.view
     if not view.kind.keeps_versions or why_not_compacted(view) is not None:
         return write.snapshot.id
@@ -163,10 +170,10 @@ def _compact_due(table: StoredTable, planner: Planner, write: _Write, runner: Ta
 def _compact_touched(
     table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner
 ) -> LiveFiles:
-    """Compact what a write has touched, until no bucket has more runs than it may have.
+    """Compact the buckets that a write has touched, until none has too many runs.
 
-    Where another compaction comes first, it is left to do the work unless there are too many, or
-    rows of the write would stay hidden. Gives the files that were seen last.
+    If another compaction comes first, the work is left to it, unless there are too many runs or
+    rows of the write would stay hidden. Returns the latest known files.
     """
     touched = {(entry.partition, entry.bucket) for entry in write.entries}
     live = write.live
@@ -189,7 +196,7 @@ def _compact_touched(
 
 
 def _goes_behind(table: StoredTable, planner: Planner, bytes_due: int) -> bool:
-    """Whether a write does not wait for a compaction of so many bytes."""
+    """Whether a write does not wait for a compaction of this size."""
     options = planner.view.options
     if not options.background_compaction or planner.raises_new:
         return False
@@ -197,7 +204,7 @@ def _goes_behind(table: StoredTable, planner: Planner, bytes_due: int) -> bool:
 
 
 def _compact_behind(due: Due, live: LiveFiles) -> None:
-    """Begin, or leave for later, what is due; wait for it where there are too many runs."""
+    """Start or postpone what is due. Wait for it if there are too many runs."""
     if not due.planner.are_worth_a_beginning(live, due.buckets):
         BEHIND.put_off(due)
         return
@@ -207,7 +214,7 @@ def _compact_behind(due: Due, live: LiveFiles) -> None:
 
 
 def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) -> LiveFiles:
-    """Compact in full all that was written, beside other compactions too, as the other does."""
+    """Fully compact everything that was written, in competition with other compactions."""
     for _ in range(_ROUNDS_MAX):
         result = compact_in_full(table, runner)
         live = table.newest_files()
@@ -217,7 +224,9 @@ def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) ->
 
 
 def _is_full_compaction_due(metadata: TableMetadata, view: TableView, newest: Snapshot) -> bool:
-    """Whether so many commits came since the last full compaction as its table has between two."""
+    """Whether the number of commits since the last full compaction has reached the table's
+    limit.
+    """
     commits = view.options.full_compaction_commits
     if commits is None:
         return False
@@ -225,7 +234,7 @@ def _is_full_compaction_due(metadata: TableMetadata, view: TableView, newest: Sn
         try:
             snapshot = newest if snapshot_id == newest.id else metadata.remembered(snapshot_id)
         except NotFoundError:
-            return True  # nobody knows how many there were: rather once too often than too seldom
+            return True  # the number is unknown: too often is better than too rarely
         if snapshot.commit_user.startswith(FULL_COMPACTION):
             return False
         commits -= snapshot.commit_kind is not CommitKind.COMPACT

@@ -1,1 +1,1 @@
-"""Values as they come from users, in the exact types of columns."""
+"""Converts values from users to the exact types of columns."""

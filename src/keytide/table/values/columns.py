@@ -1,4 +1,4 @@
-"""Lossless conversion of a column to a table's exact type, or a clear refusal."""
+"""Converts a column to a table's exact type without loss, or refuses it with a clear error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["as_key", "cast_exactly", "convert_column", "key_column", "stored_col
 def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
     """A column as it is stored outside the primary key.
 
-    Raises `InvalidError` naming the column for values that would be lost or that do not fit.
+    Raises `InvalidError`, which names the column, for values that would be lost or that do not fit.
     """
     converted = convert_column(column, field, table)
     _check_text(converted, field, table)
@@ -31,18 +31,18 @@ def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chunk
 
 
 def key_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
-    """A column as it is stored in the primary key; raises as `stored_column`."""
+    """A column as it is stored in the primary key. Raises like `stored_column`."""
     return as_key(stored_column(column, field, table), field)
 
 
 def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """A stored column as it is stored in the primary key, where equal values have equal bytes.
 
-    SQL calls -0.0 and 0.0 equal, and CHARs that differ in trailing blanks (rules R27 and R28 of
-    docs/semantics.md), but buckets go by bytes.
+    In SQL, -0.0 and 0.0 are equal, and so are CHARs that differ in trailing blanks (rules R27 and
+    R28 of docs/semantics.md). But buckets depend on bytes.
     """
     if pa.types.is_floating(column.type):
-        # -0.0 + 0.0 is 0.0, and nothing else changes.
+        # -0.0 + 0.0 is 0.0, and no other value changes.
         return pc.add(column, pa.scalar(0.0, column.type))
     if field.type.root == "CHAR":
         return pc.utf8_rtrim(column, " ")
@@ -52,10 +52,10 @@ def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
 def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
     """The column in the exact Arrow type of `field`.
 
-    Whole numbers may change width and become decimals, decimals and fractions of a second may
-    change scale, as long as every value survives; float widens to double. Nothing else
-    becomes another type. Raises `InvalidError` naming the type found, the type expected, and the
-    first value that would be lost.
+    Integers may change width and become decimals, and decimals and fractions of a second may change
+    scale, as long as every value survives. Float becomes double. No other conversions are made.
+    Raises `InvalidError`, which names the type found, the type expected, and the first value that
+    would be lost.
     """
     target = field.type.to_arrow()
     if column.type.equals(target):
@@ -77,16 +77,16 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
 
 
 def cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Arrow's checked cast, which for decimals looks at the values, not at their type."""
+    """Arrow's checked cast. For decimals, it checks the values, not their type."""
     if pa.types.is_decimal(target) and pa.types.is_integer(array.type):
-        # By way of a decimal that holds every integer: Arrow itself asks for so many digits
+        # Uses a decimal that can represent every integer: Arrow itself requires this many digits,
         # whatever the values are.
         array = array.cast(pa.decimal128(20, 0))
     return array.cast(target)
 
 
 def _check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
-    """Refuse texts and binaries longer than their type, and times finer than their precision."""
+    """Refuse strings and binaries longer than their type, and times finer than their precision."""
     type_ = field.type
     if not isinstance(type_, AtomicType) or not len(column):
         return
@@ -104,7 +104,7 @@ def _check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
 
 
 def _check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
-    """Refuse NULL elements, entries and members where the nested type says NOT NULL."""
+    """Refuse NULL elements, entries and members if the nested type is NOT NULL."""
     if not _has_required_part(field.type.to_arrow()):
         return
     for chunk in column.chunks:
@@ -117,7 +117,7 @@ def _check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
 
 
 def _check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> None:
-    """Refuse times in nanoseconds so early that readers of the format would overflow."""
+    """Refuse nanosecond times so early that readers of the format would overflow."""
     if not has_nanoseconds(column.type):
         return
     for leaf in (leaf for chunk in column.chunks for leaf in _leaves(chunk)):
@@ -132,7 +132,7 @@ def _check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> Non
 
 
 def _check_text(column: pa.ChunkedArray, field: Field, table: str) -> None:
-    """Refuse text that is no UTF-8, which Arrow itself does not look at, wherever it is nested."""
+    """Refuse strings that are not UTF-8, which Arrow does not check, at any nesting level."""
     if _is_utf8(column):
         return
     row = _first_bad(column)
@@ -161,14 +161,14 @@ def _texts(values: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
 def _is_utf8(values: pa.Array | pa.ChunkedArray) -> bool:
     try:
         for text in _texts(values):
-            text.view(pa.binary()).cast(pa.string())  # looks at each value, copies none
+            text.view(pa.binary()).cast(pa.string())  # checks each value, copies none
     except pa.ArrowInvalid:
         return False
     return True
 
 
 def _first_bad(values: pa.Array | pa.ChunkedArray) -> int:
-    """The number of the first value with text that is no UTF-8, by halving; there is one."""
+    """The index of the first value that is not UTF-8, by bisection. There is one."""
     start, end = 0, len(values)
     while end - start > 1:
         middle = (start + end) // 2
@@ -195,7 +195,7 @@ def _has_required_part(data_type: pa.DataType) -> bool:
 
 
 def _is_map_key(data_type: pa.DataType, position: int) -> bool:
-    return bool(pa.types.is_map(data_type)) and position == 0  # Arrow knows no NULL there
+    return bool(pa.types.is_map(data_type)) and position == 0  # Arrow allows no NULL there
 
 
 def _parts(data_type: pa.DataType) -> list[pa.Field]:
@@ -247,7 +247,7 @@ def _check_fraction(column: pa.ChunkedArray, type_: AtomicType, field: Field, ta
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Encodings of Arrow that mean the same: dictionaries, views, large offsets."""
+    """Convert Arrow encodings with the same meaning: dictionaries, views, large offsets."""
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     if pa.types.is_run_end_encoded(column.type):
@@ -297,8 +297,8 @@ def _is_entry(entry: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
-# Families of Arrow types, and which of them a target takes. A conversion within them is checked
-# value by value.
+# Families of Arrow types, and which of them a target accepts. Conversions within a family are
+# checked value by value.
 _ACCEPTED = {
     "integer": ("integer",),
     "decimal": ("decimal", "integer"),
@@ -349,7 +349,10 @@ def _way_out(source: pa.DataType, target: pa.DataType, field: Field) -> str:
 
 
 def _way_to_widen(source: pa.DataType, field: Field) -> str:
-    """How a column comes to hold such values, where it may; one of a key never does."""
+    """How to widen a column so that it accepts such values, if possible.
+
+    Key columns cannot be widened.
+    """
     if not field.type.nullable:
         return ""
     if pa.types.is_nested(source) and pa.types.is_nested(field.type.to_arrow()):
@@ -384,12 +387,12 @@ def _convert(array: pa.Array, target: pa.DataType, field: Field, table: str) -> 
 
 
 def _as_list(array: pa.Array) -> pa.Array:
-    """Lists of any layout as those with offsets of 32 bits."""
+    """Lists of any layout as lists with 32-bit offsets."""
     if pa.types.is_list(array.type):
         return array
     if not _is_view(array.type):
         return array.cast(pa.list_(array.type.value_field))
-    # Arrow's own cast takes offsets of views for those of lists.
+    # Arrow's own cast uses the offsets of views as those of lists.
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     ends = pc.cumulative_sum_checked(lengths).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
@@ -418,8 +421,8 @@ def _convert_map(array: pa.Array, target: pa.DataType, field: Field, table: str)
 
 
 def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    # A slice has offsets into values of its whole array, and may begin in the middle of a byte of
-    # validity: both are made anew, the values stay.
+    # A slice has offsets into the values of its whole array, and its validity may begin in the
+    # middle of a byte. Both are recreated, and the values stay.
     validity = array.is_valid().buffers()[1] if array.null_count else None
     offsets = array.offsets
     return pa.Array.from_buffers(

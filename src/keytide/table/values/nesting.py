@@ -1,6 +1,6 @@
-"""How deep values may be nested: beyond some depth, Arrow and Polars end the process.
+"""Limits the nesting of values: beyond some depth, Arrow and Polars crash the process.
 
-They go down into lists and dicts by recursion, and one that holds itself has no end.
+They process lists and dicts recursively, and a container that contains itself never ends.
 """
 
 from __future__ import annotations
@@ -16,29 +16,33 @@ from keytide.errors import InvalidError
 __all__ = ["NESTING_MAX", "refuse_nested_types", "refuse_nested_values"]
 
 NESTING_MAX = 60
-"""So many lists, dicts and structs may lie in one another; Arrow hands on 64 to other libraries."""
+"""The maximum nesting of lists, dicts and structs.
+
+Arrow passes at most 64 levels to other libraries.
+"""
 
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, np.ndarray)
 
 
 def refuse_nested_values(values: Iterable[Any], column: object, table: str) -> None:
-    """Raise `InvalidError`, naming the column, for a Python value that is nested too deep.
+    """Raise `InvalidError`, which names the column, for a Python value with too many levels.
 
-    For values whose type is still to be found: with a type nothing goes deeper than the type does.
+    For values whose type is not known yet: with a type, nothing is deeper than the type.
     """
     level = list(values)
     for _ in range(NESTING_MAX + 1):
-        # Most columns hold no containers at all, which their classes alone tell.
+        # Most columns contain no containers, which the classes of their values show.
         if not any(issubclass(each, _CONTAINERS) for each in set(map(type, level))):
             return
-        # Each container once, or those that share their items would double at every level.
+        # Each container once. Otherwise, containers that share their items would double at every
+        # level.
         held = {id(value): value for value in level if isinstance(value, _CONTAINERS)}
         level = [item for value in held.values() for item in _items(value)]
     raise _too_deep(column, table)
 
 
 def refuse_nested_types(schema: pa.Schema, table: str) -> None:
-    """Raise `InvalidError` for a column whose type is nested too deep."""
+    """Raise `InvalidError` for a column whose type has too many levels."""
     for field in schema:
         level, depth = [field.type], 0
         while level := [part for each in level for part in _parts(each)]:
@@ -50,7 +54,7 @@ def refuse_nested_types(schema: pa.Schema, table: str) -> None:
 def _items(container: Any) -> Iterable[Any]:
     if isinstance(container, Mapping):
         return container.values()
-    # Of numbers and texts in an array there is nothing below.
+    # An array of numbers or strings has no lower levels.
     if isinstance(container, np.ndarray):
         return container.flat if container.dtype == object else ()
     return container  # type: ignore[no-any-return]  # a list, a tuple or a set

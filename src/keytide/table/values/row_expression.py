@@ -1,8 +1,8 @@
-"""Expressions of SQL over the columns of one row, computed by DuckDB for many rows at once.
+"""SQL expressions over the columns of one row, computed by DuckDB for many rows at once.
 
-Of a row's columns they give one value, the same whenever and wherever it is computed: what looks
-at other rows, at the clock or at the session is refused by name. DuckDB is loaded where a table has
-such an expression.
+An expression must give the same value for the same row, whenever and wherever it is computed. What
+depends on other rows, the clock or the session is refused by name. DuckDB is loaded only if a table
+has such an expression.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _NODES = frozenset(
     ("BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
      "OPERATOR", "TYPE")
 )  # fmt: skip
-# What DuckDB takes for constant, though it tells of the day, of its release or of an algorithm.
+# DuckDB considers these constant, but they depend on the day, its release or an algorithm.
 _CHANGING = frozenset(("age", "hash", "version"))
 
-# DuckDB writes it with others, and says nothing of what it follows from: its arguments alone.
+# DuckDB expands it to others and does not say what it depends on: only its arguments.
 _MACROS = frozenset(("nullif",))
 
 
 @dataclass(frozen=True)
 class RowExpression:
-    """An expression with the columns that it reads, by their names as it spells them."""
+    """An expression with the columns that it reads, as it spells their names."""
 
     text: str
     columns: tuple[str, ...]
 
     def read_of(self, fields: Mapping[str, Field]) -> tuple[Field, ...]:
-        """The columns that it reads, of a table with these.
+        """The columns that it reads, in a table with these columns.
 
-        Raises `InvalidError` for what is no column of it: words such as CURRENT_DATE stand for what
-        the clock or the session tells.
+        Raises `InvalidError` for names that are not columns: words such as CURRENT_DATE depend on
+        the clock or the session.
         """
         for name in self.columns:
             if name not in fields:
@@ -63,11 +63,11 @@ class RowExpression:
         return tuple(fields[name] for name in self.columns)
 
     def check(self, target: Field, fields: tuple[Field, ...]) -> None:
-        """Raise `InvalidError` where a column cannot have the values of the expression.
+        """Raise `InvalidError` if a column cannot store the values of the expression.
 
-        `fields` are the columns that it reads. Whole numbers go into any numbers, decimals into
-        those with as many digits behind the point, floating point into floating point, and
-        everything else into its own type; another type needs a CAST.
+        `fields` are the columns that it reads. Integers fit any numeric type, decimals fit those
+        with the same number of digits after the point, floating-point numbers fit floating-point
+        types, and everything else fits only its own type. Other types need a CAST.
         """
         found = self._computed(arrow_schema(fields).empty_table(), "*").schema.field(0).type
         if not _fits(found, target.type.to_arrow()):
@@ -79,8 +79,8 @@ class RowExpression:
     def values(self, rows: pa.Table, target: Field, table: str) -> pa.ChunkedArray:
         """The value of each row as the column stores it.
 
-        `rows` has the columns that are read, in the table's types. Raises `InvalidError` for what
-        cannot be computed, and for values that the column does not hold.
+        `rows` has the columns that are read, in the table's types. Raises `InvalidError` if a value
+        cannot be computed or does not fit the column.
         """
         taken = _cast("COLUMNS(*)", target)
         try:
@@ -93,7 +93,7 @@ class RowExpression:
         return stored_column(made, target, table)
 
     def check_condition(self, fields: tuple[Field, ...]) -> None:
-        """Raise `InvalidError` for one that is not BOOLEAN; `fields` are the columns it reads."""
+        """Raise `InvalidError` if it is not BOOLEAN. `fields` are the columns that it reads."""
         found = self._computed(arrow_schema(fields).empty_table(), "*").schema.field(0).type
         if not types.is_boolean(found):
             raise InvalidError(
@@ -101,10 +101,10 @@ class RowExpression:
             )
 
     def tried(self, rows: pa.Table, target: Field) -> tuple[pa.ChunkedArray, Flags]:
-        """The value of each row as a column takes it, and for which rows there can be none.
+        """The value of each row as the column accepts it, and for which rows there is no value.
 
-        `rows` has the columns that are read, in the table's types. Where there can be no value, as
-        for a text that is no date, it is NULL.
+        `rows` has the columns that are read, in the table's types. If there is no value, for
+        example for a string that is not a date, it is NULL.
         """
         tried = f"TRY({{'value': {_cast(f'({_NEWLINE}{self.text}{_NEWLINE})', target)}}})"
         query = f"SELECT tried.value, tried IS NULL FROM (SELECT {tried} AS tried FROM given)"
@@ -115,7 +115,7 @@ class RowExpression:
         return self._queried(rows, f"SELECT {taken} FROM (SELECT (\n{self.text}\n) FROM given)")
 
     def _queried(self, rows: pa.Table, query: str) -> pa.Table:
-        if not self.columns:  # a table of Arrow without columns has no rows
+        if not self.columns:  # an Arrow table without columns has no rows
             rows = pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
         with row_engine().cursor() as connection:
             connection.register("given", rows)
@@ -125,11 +125,11 @@ class RowExpression:
                 raise InvalidError(f"{self.text!r} cannot be computed: {error}") from error
 
 
-_NEWLINE = "\n"  # what stands behind a comment sign in the text ends there
+_NEWLINE = "\n"  # ends a comment at the end of the expression
 
 
 def _cast(value: str, target: Field) -> str:
-    """A value in the type of a column of numbers; of other columns as it is."""
+    """A value cast to the type of a numeric column. Unchanged for other columns."""
     if isinstance(target.type, AtomicType) and target.type.root in _NUMBERS:
         return f"CAST({value} AS {target.type.with_nullable(True).sql()})"
     return value
@@ -142,9 +142,10 @@ _NUMBERS = frozenset(
 
 @lru_cache(maxsize=256)
 def row_expression(text: str) -> RowExpression:
-    """The expression that a text spells.
+    """The expression for a string.
 
-    Raises `InvalidError` for what does not parse, and names what is no matter of one row alone.
+    Raises `InvalidError` if it does not parse, or if it depends on more than one row. The error
+    names the part.
     """
     with row_engine().cursor() as connection:
         written = f"SELECT (\n{text}\n)"
@@ -156,13 +157,13 @@ def row_expression(text: str) -> RowExpression:
         nodes = list(_nodes(expression))
         for node in nodes:
             _refuse(connection, node, text)
-    # What stands behind a column is a member of its value.
+    # Names after a column are members of its value.
     names = dict.fromkeys(n["column_names"][0] for n in nodes if n["class"] == "COLUMN_REF")
     return RowExpression(text, tuple(names))
 
 
 def _only(parsed: Any, bare: Any, text: str) -> list[Any]:
-    """The expression of a statement that selects one, and does nothing else."""
+    """The expression of a statement that only selects one expression."""
     selected = _selected(parsed)
     if len(selected) != 1 or _emptied(parsed) != bare:
         raise InvalidError(f"{text!r} is more than one expression of SQL")
@@ -179,7 +180,7 @@ def _selected(parsed: Any) -> list[Any]:
 
 
 def _emptied(parsed: Any) -> Any:
-    """What a statement is beside the expressions that it selects."""
+    """A statement without the expressions that it selects."""
     return [
         {**statement, "node": {**_placeless(statement["node"]), "select_list": []}}
         for statement in parsed["statements"]
@@ -187,7 +188,7 @@ def _emptied(parsed: Any) -> Any:
 
 
 def _placeless(node: Any) -> Any:
-    """A part of a statement without the places in its text."""
+    """A part of a statement without its positions in the string."""
     if isinstance(node, dict):
         return {k: _placeless(v) for k, v in node.items() if k != "query_location"}
     return [_placeless(each) for each in node] if isinstance(node, list) else node
@@ -208,7 +209,7 @@ _CONSTANT = ({"CONSISTENT"}, {"CONSISTENT", "CONSISTENT_WITHIN_QUERY"})
 
 
 def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str) -> None:
-    """Raise `InvalidError` for a part that does not follow from the columns of one row."""
+    """Raise `InvalidError` for a part that depends on more than the columns of one row."""
     kind = node["class"]
     if kind not in _NODES:
         raise InvalidError(
@@ -222,8 +223,8 @@ def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: s
     known = connection.execute(query, [name.lower()]).fetchall()
     if not known:
         raise InvalidError(f"{text!r} calls {name!r}, which DuckDB does not know")
-    # Of instants some are consistent within a query alone, for they go by the time zone of the
-    # session, which is UTC here.
+    # Some functions of instants are consistent only within a query, because they depend on the
+    # session's time zone, which is UTC here.
     stabilities = {stability for _, stability in known}
     is_scalar = all(made == "scalar" for made, _ in known)
     is_constant = is_scalar and stabilities in _CONSTANT and name.lower() not in _CHANGING
@@ -235,7 +236,7 @@ def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: s
 
 
 def _fits(found: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of one type go into a column of another, if they are not too great for it."""
+    """Whether values of one type fit a column of another, if they are not too large for it."""
     if found.equals(target) or types.is_null(found):
         return True
     if types.is_integer(found):

@@ -1,7 +1,7 @@
-"""Values that a user gives, as a write would store them.
+"""Converts values from a user to values as a write would store them.
 
-Rows of dicts, look-up keys, partitions and defaults all pass here, so that a value means the same
-in each of them: exactly what is stored, or an error.
+Rows of dicts, lookup keys, partitions and defaults all use this code, so a value means the same in
+each of them: exactly what is stored, or an error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["array_of", "array_of_texts", "key_value", "key_values", "scalar_of_t
 def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
     """Python values as an array of the column's Arrow type, each unchanged.
 
-    Raises `InvalidError` naming the column for a value that Arrow would refuse, or cut to fit, as
-    it does 1.5 to a whole number.
+    Raises `InvalidError`, which names the column, for a value that Arrow would refuse, or truncate
+    to fit, such as 1.5 to an integer.
     """
     try:
         return _unchanged(values, field.type.to_arrow())
-    except Exception as error:  # the methods of a caller's value may raise anything
+    except Exception as error:  # a caller's value may raise anything
         raise InvalidError(
             f"table {table}: column {field.name!r} is {field.type.sql()}, found a value that does "
             f"not fit: {error}"
@@ -40,13 +40,13 @@ def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
 def key_value(value: Any, field: Field, table: str) -> pa.Scalar:
     """One value of a primary key column as it is stored: a Python value, or an Arrow scalar.
 
-    Raises `InvalidError` as a write of the value would; NULL passes.
+    Raises `InvalidError` like a write of the value. NULL is accepted.
     """
     return key_values([value], field, table)[0]
 
 
 def key_values(values: Sequence[Any], field: Field, table: str) -> pa.ChunkedArray:
-    """Values of a primary key column, of one kind, each as `key_value` takes it and gives it."""
+    """Values of one kind of a primary key column, converted like `key_value`."""
     scalar = next((value for value in values if isinstance(value, pa.Scalar)), None)
     try:
         given = (
@@ -54,7 +54,7 @@ def key_values(values: Sequence[Any], field: Field, table: str) -> pa.ChunkedArr
             if scalar is None
             else pa.array(values, type=scalar.type)
         )
-    except Exception as error:  # the methods of a caller's value may raise anything
+    except Exception as error:  # a caller's value may raise anything
         found = values[0] if len(values) == 1 else values
         kind = "" if len(values) > 1 else f" of type {type(found).__name__}"
         raise InvalidError(
@@ -66,10 +66,10 @@ def key_values(values: Sequence[Any], field: Field, table: str) -> pa.ChunkedArr
 
 
 def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:
-    """A value that is written as text, of any type but the binary ones.
+    """A value written as a string, of any type except binary types.
 
-    Times without a zone are in UTC. Raises `InvalidError` for a text that spells no value of the
-    column, or one that does not fit it.
+    Times without a time zone are in UTC. Raises `InvalidError` for a string that is not a value of
+    the column, or that does not fit it.
     """
     try:
         column = pa.chunked_array([array_of_texts([text], field.type.to_arrow())])
@@ -82,14 +82,14 @@ def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:
 
 
 def array_of_texts(texts: Sequence[str], target: pa.DataType) -> pa.Array:
-    """Texts as the values that they spell. Times without a zone are in UTC.
+    """Convert strings to values. Times without a time zone are in UTC.
 
-    Raises an error of Arrow or a `ValueError` for a text that spells none.
+    Raises an Arrow error or a `ValueError` for a string that is not a value.
     """
     if pa.types.is_time(target):
         return _times(texts, target)
     if pa.types.is_timestamp(target):
-        # Arrow refuses digits beyond the unit even where they are zeros.
+        # Arrow refuses digits beyond the unit even if they are zeros.
         texts = [_without_spare_digits(text) for text in texts]
         if target.tz is not None:
             texts = [text if _ZONE.search(text) else _in_utc(text) for text in texts]
@@ -109,7 +109,7 @@ def _in_utc(text: str) -> str:
 
 
 def _times(texts: Sequence[str], target: pa.DataType) -> pa.Array:
-    # Arrow has no cast for these; they are read as times of the first day.
+    # Arrow has no cast for these. They are read as times of the first day.
     days = pa.array([f"1970-01-01 {_without_spare_digits(text)}" for text in texts], pa.string())
     return days.cast(pa.timestamp(target.unit)).cast(target)
 
@@ -118,10 +118,10 @@ _NO_VALUE = (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowE
 
 
 def _unchanged(given: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """An array of values. Raises one of `_NO_VALUE` for a value that is another one in it."""
+    """An array of the values. Raises one of `_NO_VALUE` for a value that would change."""
     made = pa.array(given, type=type_)
     kept = made.to_pylist()
-    # The common case, told by one comparison of lists.
+    # The common case, checked by one comparison of lists.
     if kept == given:
         return made
     for before, after in zip(given, kept, strict=True):

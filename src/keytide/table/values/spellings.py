@@ -1,4 +1,4 @@
-"""The forms in which equal values may be stored: some writers keep what others make alike."""
+"""The forms in which equal values may be stored: some writers do not normalize them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from keytide.types import AtomicType, DataType, Field
 __all__ = ["POINTS_MAX", "has_one_spelling", "spellings"]
 
 POINTS_MAX = 1 << 20
-"""Beyond this, hashing every combination takes longer than reading files that hold none."""
+"""With more values, hashing every combination takes longer than reading files without them."""
 
 
 _WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 
 
 def has_one_spelling(type_: DataType) -> bool:
-    """Whether values of a type are equal, to every engine, only if they are the same."""
+    """Whether values of a type are equal, for every engine, only if they are identical."""
     return isinstance(type_, AtomicType) and type_.root in (*_WHOLE_NUMBERS, "VARCHAR")
 
 
 def spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:
-    """All forms of some values; None where they are too many to tell.
+    """All forms of the values. None if there are too many.
 
-    Some writers keep -0.0, NaNs of all kinds, and blanks at the end of a CHAR.
+    Some writers keep -0.0, NaNs of all kinds, and trailing blanks of a CHAR.
     """
     if values is None:
         return None

@@ -1,1 +1,1 @@
-"""Whether what is stored of a table is true: every file, against what is said of it."""
+"""Verifies everything that is stored in a table: every file against its metadata."""

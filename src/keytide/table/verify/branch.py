@@ -1,4 +1,6 @@
-"""What a branch has of its own: schemas, snapshots, tags, consumers and hints, found by name."""
+"""Reads the documents of a branch that are found by name: schemas, snapshots, tags, consumers,
+hints.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Branch:
-    """One branch, as far as it can be read. `folder` is where its files lie, in the table."""
+    """One branch, as far as it can be read. `folder` is where its files are in the table."""
 
     store: Store
     table: str
@@ -37,20 +39,20 @@ class Branch:
     tags: dict[str, Tag]
     changelogs: dict[int, Snapshot]
     listed: tuple[str, ...]
-    """Where the snapshots and tags lie that there were, whether or not they could be read."""
+    """The paths of the listed snapshots and tags, whether or not they could be read."""
     _views: dict[int, TableView] = field(default_factory=dict)
 
     @property
     def newest(self) -> Snapshot | None:
-        """The newest snapshot, of those that can be read."""
+        """The latest snapshot that can be read."""
         return self.snapshots[max(self.snapshots)] if self.snapshots else None
 
     def path(self, path: str) -> str:
-        """Where a file of the branch lies in the table."""
+        """The path of a branch's file in the table."""
         return paths.join(self.folder, path)
 
     def view(self, schema_id: int) -> TableView | None:
-        """The table at the schema that a file was written with; None where that is damaged."""
+        """The table at the schema that a file was written with. None if the schema is damaged."""
         if schema_id not in self._views and schema_id in self.schemas:
             schema = self.schemas[schema_id]
             options = TableOptions.parse(schema.options)
@@ -62,9 +64,9 @@ class Branch:
 
 @dataclass(frozen=True)
 class Branches:
-    """The names of branches beside the main one, sorted.
+    """The names of the branches without the main one, sorted.
 
-    `torn` are those that somebody is making or deleting, or died at that.
+    `torn` are incomplete: a process is creating or deleting them, or died while doing so.
     """
 
     whole: tuple[str, ...]
@@ -72,8 +74,8 @@ class Branches:
 
     @classmethod
     def of(cls, store: Store) -> Branches:
-        """Those of the table that a store is rooted at."""
-        # The names first: what is made after that is no concern of a check.
+        """The branches of the table that a store is rooted at."""
+        # The names first: branches that are created later are not checked.
         names = [paths.parse_branch_name(n) for n in store.list_names(paths.branches_dir())]
         torn = tuple(torn_branches(store))
         return cls(tuple(sorted(n for n in names if n is not None and n not in torn)), torn)
@@ -82,7 +84,7 @@ class Branches:
 def read_branches(
     store: Store, table: str, branches: Branches, commits: Commits, findings: Findings
 ) -> list[Branch]:
-    """The main branch and all others of the table that a store is rooted at."""
+    """Read the main branch and all others of the table that a store is rooted at."""
     for name in branches.torn:
         findings.skip(paths.branch_dir(name), "it was not made or not deleted in whole")
     own = {"": store} | {paths.branch_dir(n): BranchStore(store, n) for n in branches.whole}
@@ -98,14 +100,15 @@ class _Documents:
     folder: str
     commits: Commits
     own: Store
-    """The branch as the place of its commits sees it."""
+    """The branch as its place of commits sees it."""
     findings: Findings
     _listed: dict[str, list[str]] = field(default_factory=dict)
 
     def branch(self, table: str) -> Branch:
-        # Others may be at work, and nothing may seem to name what is not there. So what names
-        # something is read before what it names: hints and tags before snapshots, and schemas,
-        # which everything names, last. Consumers only go on, so they come after snapshots.
+        # Others may be writing, and they must not make references look broken. So a document that
+        # references another is read before the other: hints and tags before snapshots, and schemas,
+        # which everything references, last. Consumers only move forward, so they are read after
+        # snapshots.
         hints = self._hints()
         tags = self._all(paths.tag_dir(), paths.parse_tag_name, Tag.from_json)
         snapshots = self._snapshots(paths.snapshot_dir(), paths.parse_snapshot_name)
@@ -200,8 +203,8 @@ class _Documents:
         return self._listed[directory]
 
     def _decided(self, names: list[str]) -> list[str]:
-        """Without those of snapshots that the place of commits did not take."""
-        # Asked after the listing: what is made or expires in between is beyond it, or behind it.
+        """The names without those of snapshots that the place of commits did not accept."""
+        # Requested after the listing: what is created or expires in between is out of its range.
         newest = max(self.commits.ids(self.own), default=0)
         numbers = ((name, paths.parse_snapshot_name(name)) for name in names)
         return [name for name, number in numbers if number is None or number <= newest]
@@ -233,7 +236,7 @@ class _Documents:
                     )
 
     def _is_there(self, snapshot_id: int, listed: Sequence[int]) -> bool:
-        """Whether the newest snapshot is as new as this one; a listing may lag behind."""
+        """Whether the latest snapshot is at least this one. A listing may lag behind."""
         path = paths.join(self.folder, paths.snapshot_path(snapshot_id))
         return snapshot_id <= max(listed, default=0) or self.store.exists(path)
 
@@ -242,7 +245,7 @@ class _Documents:
     def _check_tags(self, branch: Branch) -> None:
         for name, tag in branch.tags.items():
             of_same_id = branch.snapshots.get(tag.snapshot.id)
-            # After a rollback a number comes back with another commit.
+            # After a rollback, another commit may have the same number.
             if of_same_id is None or of_same_id.uuid != tag.snapshot.uuid:
                 continue
             if _as_known_of(of_same_id, tag.snapshot) != tag.snapshot:
@@ -258,7 +261,7 @@ class _Documents:
         there += self._numbers(paths.changelog_dir(), paths.parse_changelog_name)
         first = min(there, default=0)
         for name, consumer in consumers.items():
-            # One beyond the newest waits: a rollback leaves consumers where they are.
+            # A consumer beyond the latest snapshot waits: a rollback does not move consumers.
             if consumer.next_snapshot < first:
                 self.findings.add(
                     paths.join(self.folder, paths.consumer_dir(), f"consumer-{name}"),
@@ -269,7 +272,9 @@ class _Documents:
 
 
 def _as_known_of(snapshot: Snapshot, copy: Snapshot) -> Snapshot:
-    """The snapshot without what the engine that copied it did not know, and rows do not need."""
+    """The snapshot without members that the copying engine did not know, and that rows do not
+    need.
+    """
     lost: dict[str, Any] = {name: None for name in _DISPENSABLE if getattr(copy, name) is None}
     return replace(snapshot, **lost)
 
@@ -280,7 +285,7 @@ _HINT_WAY_OUT = "Delete the hint: readers then look which snapshots there are"
 
 
 def _check_schema(schema: TableSchema, number: int) -> None:
-    """Raise InvalidError for what no table can be."""
+    """Raise InvalidError for an impossible schema."""
     if schema.id != number:
         raise InvalidError(f"member 'id' is {schema.id}, and the name says {number}")
     validate_schema(schema)

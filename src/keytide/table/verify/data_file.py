@@ -1,4 +1,4 @@
-"""One data file against what its entry in a manifest says of it."""
+"""Verifies one data file against its entry in a manifest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from keytide.types import arrow_schema
 
 __all__ = ["FileCheck"]
 
-# What is read of a file at a time is held about so many times: decoded, sorted and compared.
+# About how many copies of the current part of a file are in memory: decoded, sorted and compared.
 _COPIES = 6
 _BATCH_ROWS_MIN = 8 << 10
 _RETRACTS = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
@@ -39,9 +39,10 @@ _RETRACTS = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 @dataclass(frozen=True)
 class FileCheck:
-    """Checks a data file; `view` is the table at the schema that the file was written with.
+    """Checks a data file. `view` is the table at the schema that the file was written with.
 
-    A changelog file holds rows as they came, so neither its order nor its keys are checked.
+    A changelog file contains rows in the order of arrival, so neither its order nor its keys are
+    checked.
     """
 
     view: TableView
@@ -50,16 +51,16 @@ class FileCheck:
 
     @property
     def path(self) -> str:
-        """Where the file lies: relative to the table, or a URI outside of it."""
+        """The path of the file: relative to the table, or a URI if it is outside."""
         return self.view.shown_path(self.entry)
 
     @cached_property
     def _place(self) -> tuple[Store, str]:
-        """The store that the file lies in, and its path there."""
+        """The store that contains the file, and its path there."""
         return self.view.data_file(self.entry)
 
     def presence(self, findings: Findings) -> bool:
-        """Look whether the file and those beside it are there, in full length."""
+        """Check whether the file and its extra files exist with their full length."""
         store, path = self._place
         for name in self.entry.file.extra_files:
             beside = paths.join(path.rpartition("/")[0], name)
@@ -74,7 +75,10 @@ class FileCheck:
         return False
 
     def contents(self, memory_bytes: int) -> tuple[Findings, int]:
-        """Read the file within about `memory_bytes`; gives what was found, and the rows read."""
+        """Read the file within about `memory_bytes`.
+
+        Returns the findings, and the number of rows read.
+        """
         findings = Findings(self.view.name)
         rows = 0
         if self.presence(findings):
@@ -87,9 +91,9 @@ class FileCheck:
     # -- bytes and columns ----------------------------------------------------------------------
 
     def _columns(self, findings: Findings) -> frozenset[str] | None:
-        """The names of the stored columns, for a file whose bytes are as they were written.
+        """The names of the stored columns, if the bytes of the file are intact.
 
-        None for a format of which only the rows can be looked at.
+        None for a format of which only the rows can be checked.
         """
         if not self.path.endswith(".parquet"):
             return None
@@ -111,7 +115,7 @@ class FileCheck:
         return frozenset(stored.names)
 
     def _check_pages(self) -> None:
-        """Decode all pages; where they have checksums, these are looked at."""
+        """Decode all pages. If they have checksums, these are verified."""
         store, path = self._place
         with (
             store.open_input(path) as source,
@@ -150,7 +154,7 @@ class FileCheck:
 
 
 class _Rows:
-    """Goes through the rows of a file and compares them with its entry."""
+    """Reads the rows of a file and compares them with its entry."""
 
     def __init__(
         self, check: FileCheck, columns: frozenset[str] | None, findings: Findings
@@ -172,7 +176,7 @@ class _Rows:
         self.count = self._retracts = 0
 
     def take(self, frame: pl.DataFrame) -> None:
-        """Look at the next rows."""
+        """Check the next rows."""
         if not frame.height:
             return
         self.count += frame.height
@@ -186,7 +190,7 @@ class _Rows:
             self._check_keys(frame)
 
     def finish(self) -> None:
-        """Compare what all rows came to."""
+        """Compare the totals of all rows."""
         meta = self._meta
         self._compare("rows", self.count, meta.row_count)
         self._check_nulls()
@@ -195,8 +199,8 @@ class _Rows:
         if not self._check.view.options.sequence_snapshot_ordering:
             self._compare("lowest sequence number", min(self._numbers), meta.min_sequence_number)
             self._compare("highest sequence number", max(self._numbers), meta.max_sequence_number)
-        # At level 0 some writers record no deletes although there are some, and readers know. Above
-        # it, deletes that a deletion vector marks as dead are not counted.
+        # On level 0, some writers do not record deletes, and readers know this. Above it, deletes
+        # that a deletion vector marks as dead are not counted.
         is_marked = meta.level > 0 and self._check.view.options.deletion_vectors_enabled
         is_exact = (meta.level > 0 and not is_marked) or meta.delete_row_count
         if is_exact and meta.delete_row_count is not None and not self._check.is_changelog:
@@ -234,7 +238,7 @@ class _Rows:
         bounds = self._bounds.row(0, named=True)
         for f in self._schema.fields:
             said = bounds[f"{f.name}.nulls"]
-            # Some writers count no NULLs where they looked at no values.
+            # Some writers count no NULLs if they did not look at the values.
             is_known = said is not None and (said or bounds[f"{f.name}.min"] is not None)
             if is_known and self._has(f.name):
                 self._compare(f"NULLs of column {f.name!r}", self._nulls[f.name], said)
@@ -306,7 +310,7 @@ class _Rows:
         self._first = keys.head(1) if self._first is None else self._first
         if self._in_order:
             held = keys if self._last is None else pl.concat([self._last, keys])
-            # Sorted rows are sorted quickly, and whatever the types the order is that of readers.
+            # Sorting sorted rows is fast, and gives the order of readers for all types.
             if not held.equals(held.sort(names, nulls_last=False), null_equal=True):
                 self._found("rows out of key order", "rows sorted by key")
             elif held.select(_repeats(names)).item():
@@ -314,7 +318,10 @@ class _Rows:
         self._last = keys.tail(1)
 
     def _check_ends(self) -> None:
-        """Compare the key range, which some writers record wider than it is after a compaction."""
+        """Compare the key range.
+
+        Some writers record a wider range than the real one after a compaction.
+        """
         fields = self._schema.trimmed_primary_key_fields()
         first, last = self._first, self._last
         if not self._in_order or first is None or last is None:
@@ -330,7 +337,7 @@ class _Rows:
 
 
 def _key_statistics(meta: DataFileMeta, schema: TableSchema) -> pl.DataFrame:
-    """Bounds of the key columns; without columns where a writer stored none."""
+    """Bounds of the key columns. Without columns if the writer stored none."""
     fields, stats = schema.trimmed_primary_key_fields(), meta.key_stats
     if not fields or arity(stats.min_values) != len(fields):
         return pl.DataFrame()
@@ -346,7 +353,7 @@ def _key_statistics(meta: DataFileMeta, schema: TableSchema) -> pl.DataFrame:
 
 
 def _repeats(names: Sequence[str]) -> pl.Expr:
-    """Whether a row of sorted rows has the key of the row before it."""
+    """Whether a row of sorted rows has the same key as the row before it."""
     same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in names]
     return (pl.all_horizontal(*same) & (pl.int_range(pl.len()) > 0)).any()
 
@@ -359,7 +366,7 @@ def _column_problem(found: pa.Field, expected: pa.Schema) -> str | None:
     """What is wrong with a stored column, for the readers of any engine."""
     place = expected.get_field_index(found.name)
     if place < 0 and found.name in SYSTEM_NAMES:
-        return None  # numbers of rows, which some append tables have
+        return None  # row numbers, which some append tables have
     if place < 0:
         return f"column {found.name!r}, which its schema does not have"
     other = expected.field(place)

@@ -1,4 +1,4 @@
-"""What a verification finds, and how it is collected."""
+"""The findings of a verification, and how they are collected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Finding:
 
 
 class Findings:
-    """What was found so far of one table, each thing once, and what could not be looked at."""
+    """The findings in one table until now, each once, and what could not be checked."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -49,7 +49,7 @@ class Findings:
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """What this release cannot look at, with the reason."""
+        """What this release cannot check, with the reason."""
         return tuple(self._unchecked)
 
     def add(self, path: str, what: str, expected: str, way_out: str = RESTORE) -> None:
@@ -57,17 +57,20 @@ class Findings:
         self._found[Finding(self.table, path, what, expected, way_out)] = None
 
     def skip(self, path: str, why: str) -> None:
-        """A file, or a part of what is said of it, cannot be looked at."""
+        """A file, or a part of its metadata, cannot be checked."""
         self._unchecked[f"{path}: {why}"] = None
 
     def take(self, others: Findings) -> None:
-        """What others found, too."""
+        """Add the findings of others."""
         self._found |= others._found
         self._unchecked |= others._unchecked
 
     @contextmanager
     def reading(self, path: str, expected: str = "the file as it was written") -> Iterator[None]:
-        """A block that reads a file; what cannot be read is a finding, and the block ends."""
+        """A block that reads a file.
+
+        If it cannot be read, that is a finding, and the block ends.
+        """
         try:
             yield
         except (UnsupportedError, SetupError) as error:
@@ -95,7 +98,7 @@ class Verification:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing was found."""
+        """Whether nothing is wrong."""
         return not self.findings
 
     def __str__(self) -> str:
@@ -125,5 +128,5 @@ class Verification:
 
 
 def _about(error: Exception, path: str) -> str:
-    """The message without the path that the finding has anyway."""
+    """The message without the path, which the finding already has."""
     return str(error).removeprefix(f"{path}: ")

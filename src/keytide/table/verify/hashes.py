@@ -1,4 +1,6 @@
-"""Hash indexes: with dynamic buckets a key is in the one bucket whose index has its hash."""
+"""Verifies hash indexes: with dynamic buckets, a key is in the one bucket whose index has its
+hash.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def check_hashes(
 def _check_apart(
     known: dict[BucketId, Hashes], indexes: dict[BucketId, IndexFile], findings: Findings
 ) -> None:
-    """No hash is in two buckets of a partition, or a key could be."""
+    """Check that no hash is in two buckets of a partition. Otherwise a key could be too."""
     seen: dict[bytes, Hashes] = {}
     for (partition, bucket), hashes in known.items():
         before = seen.get(partition, np.empty(0, np.int32))

@@ -1,4 +1,4 @@
-"""The snapshots of a branch one after the other: how each follows from the one before."""
+"""Verifies the snapshots of a branch in order: how each follows from the previous one."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Live = Mapping[Identity, ManifestEntry]
 
 @dataclass(frozen=True)
 class Seen:
-    """A snapshot with its live files; `added` are those that the one before did not have.
+    """A snapshot with its live files. `added` are those that the previous one did not have.
 
-    `path` is the file that holds the snapshot. It `follows` where the one that was seen before it
-    is the snapshot before.
+    `path` is the file of the snapshot. It `follows` if the snapshot that was processed before it is
+    its predecessor.
     """
 
     path: str
@@ -45,7 +45,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Lists:
-    """The live files after a snapshot, which manifests told of them, and what these delete."""
+    """The live files after a snapshot, the manifests that describe them, and the files that these
+    delete.
+    """
 
     snapshot: Snapshot
     live: Live
@@ -55,7 +57,7 @@ class _Lists:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a snapshot begins with: its live files, and what its base manifests delete."""
+    """The start of a snapshot: its live files, and what its base manifests delete."""
 
     live: Live
     deleted: frozenset[Identity]
@@ -89,7 +91,7 @@ class _Walk:
     findings: Findings
 
     def step(self, path: str, snapshot: Snapshot, before: _Lists | None) -> _Lists | None:
-        """The live files of a snapshot, checked against it and against the one before."""
+        """The live files of a snapshot, checked against it and against the previous one."""
         self._check_schema(path, snapshot)
         base = self.manifests.listed(snapshot.base_manifest_list, snapshot.base_manifest_list_size)
         delta = self.manifests.listed(
@@ -114,10 +116,10 @@ class _Walk:
     def _before(
         self, path: str, base: list[ManifestFileMeta] | None, before: _Lists | None
     ) -> _Start | None:
-        """What was live before a snapshot's own changes, as its base list says."""
+        """The live files before a snapshot's own changes, according to its base list."""
         names = frozenset(meta.file_name for meta in base or ())
         if base is not None and before is not None and names == before.manifests:
-            # The same manifests tell the same, but each list describes them anew.
+            # The same manifests have the same content, but each list describes them again.
             known = _Start(before.live, before.deleted)
             return known if self.manifests.entries(base) is not None else None
         entries = self.manifests.entries(base)
@@ -155,7 +157,7 @@ class _Walk:
             if entry.kind is FileKind.ADD and entry.identity in start.live:
                 self.findings.add(path, f"it adds {name}, which was live", "additions of new files")
             elif entry.kind is FileKind.ADD and entry.identity in start.deleted:
-                # Whoever comes from the snapshot before sees the file, all others do not.
+                # Readers that come from the previous snapshot see the file, all others do not.
                 self.findings.add(
                     path,
                     f"it adds {name}, which a manifest of its own deletes, so that readers do not "
@@ -208,7 +210,10 @@ class _Walk:
     # -- buckets --------------------------------------------------------------------------------
 
     def _check_layout(self, path: str, live: Live, changes: Iterable[ManifestEntry] | None) -> None:
-        """Levels and numbers of buckets; only where something was changed, if that is known."""
+        """Check levels and numbers of buckets.
+
+        If the changes are known, only where something changed.
+        """
         touched = None if changes is None else {(e.partition, e.bucket) for e in changes}
         buckets: dict[BucketId, list[ManifestEntry]] = {}
         for entry in live.values():
@@ -249,7 +254,7 @@ class _Walk:
             ends = [*(e.file.min_key for e in upper), *(e.file.max_key for e in upper)]
             ranks = key_ranks(decoded(ends, key))
             placed = zip(upper, ranks[: len(upper)], ranks[len(upper) :], strict=True)
-            # A writer that sorts NaN first has ends that do not bound the file.
+            # If a writer sorts NaN first, the ends do not bound the file.
             by_level = sorted(
                 (
                     (entry.file.level, low, high, entry)

@@ -1,4 +1,6 @@
-"""Index files: deletion vectors within the files whose rows they mark, and numbers of hashes."""
+"""Verifies index files: deletion vectors within the files whose rows they mark, and numbers of
+hashes.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,14 @@ def _place_of(entry: ManifestEntry) -> Place:
 
 @dataclass(frozen=True)
 class _Dead:
-    """How many rows of each data file are dead in a snapshot; None where that is not recorded."""
+    """How many rows of each data file are dead in a snapshot. None if that is not recorded."""
 
     snapshot_id: int
     rows: Mapping[Place, int | None]
 
     @classmethod
     def of(cls, seen: Seen, listed: Iterable[IndexFile]) -> _Dead:
-        """What the index manifest of a snapshot says."""
+        """According to the index manifest of a snapshot."""
         rows = {
             (index.partition, index.bucket, place.data_file_name): place.cardinality
             for index in listed
@@ -59,18 +61,20 @@ class _Dead:
 
 @dataclass
 class Indexes:
-    """Checks the index files of snapshots, each once as it is described."""
+    """Checks the index files of snapshots, each once for each description."""
 
     store: Store
     findings: Findings
     beside_data: bool = False
-    """Whether index files lie in the folders of buckets, where this release does not look."""
+    """Whether there are index files in the folders of buckets, which this release does not
+    check.
+    """
     _checked: set[IndexFile] = field(default_factory=set)
     _before: _Dead | None = None
     _manifests: dict[str, list[IndexFile]] = field(default_factory=dict)
 
     def check(self, seen: Seen) -> None:
-        """Check what a snapshot names; of a branch they are checked one after the other."""
+        """Check the index files of a snapshot. The snapshots of a branch are checked in order."""
         listed = self.listed(seen.snapshot.index_manifest)
         self._check_still_dead(seen, listed)
         for index in listed:
@@ -81,7 +85,7 @@ class Indexes:
                 self._check_file(index, seen)
 
     def listed(self, name: str | None) -> list[IndexFile]:
-        """The index files that an index manifest names, as far as it can be read."""
+        """The index files in an index manifest, as far as it can be read."""
         if name is None:
             return []
         if name not in self._manifests:
@@ -92,7 +96,7 @@ class Indexes:
         return self._manifests[name]
 
     def _check_still_dead(self, seen: Seen, listed: Iterable[IndexFile]) -> None:
-        """Whether rows that were dead still are, which only a replacement of rows may change."""
+        """Check that dead rows are still dead. Only a replacement of rows may change that."""
         before, now = self._before, _Dead.of(seen, listed)
         self._before = now
         kinds = (CommitKind.APPEND, CommitKind.COMPACT)
@@ -154,7 +158,7 @@ class Indexes:
             )
 
     def _check_keys(self, head: Head, index: IndexFile, seen: Seen) -> None:
-        """Every byte of the index, and whether it is about the files that are there."""
+        """Check every byte of the index, and whether it matches the existing files."""
         for run in head.runs:
             read_run(self.store, run.name, run.size).check()
         rows = {

@@ -1,4 +1,4 @@
-"""The laws, asked of all rows that a reader is shown: one row per key, and no deleted row."""
+"""Checks two laws for all visible rows: one row per key, and no deleted row."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from keytide.table.verify.finding import REWRITE, Findings
 __all__ = ["check_deletes_are_marked", "check_one_row_per_key"]
 
 _HASH, _COUNT = map(scratch, ("hash", "count"))
-# A hash is held about so many times while equal ones are looked for.
+# About how many copies of a hash are in memory while duplicates are searched.
 _COPIES = 6
 
 
 def check_one_row_per_key(scan: Scan, path: str, findings: Findings) -> None:
-    """Look for a key that two rows of a scan have; `path` is the file of its snapshot.
+    """Search for a key that two rows of a scan have. `path` is the file of its snapshot.
 
-    REQUIRES: the columns of the scan are the key. Keys are told by hashes of eight bytes. Where
-    more of them come than fit in the memory for reading, the rows are gone through several times,
-    and each time a part of the hashes is held.
+    REQUIRES: the columns of the scan are the key. Keys are compared by 8-byte hashes. If these do
+    not fit in the memory for reading, the rows are read several times, each time for a part of the
+    hashes.
     """
     rows = sum(entry.file.row_count for entry in scan.live.entries)
     passes = 1 + rows * 8 * _COPIES // scan.view.options.read_memory_bytes
@@ -48,9 +48,9 @@ def check_one_row_per_key(scan: Scan, path: str, findings: Findings) -> None:
 
 
 def check_deletes_are_marked(scan: Scan, path: str, findings: Findings) -> None:
-    """Look for deletes above level 0 that no deletion vector marks and no manifest tells of.
+    """Search for deletes above level 0 that no deletion vector marks and no manifest counts.
 
-    Other engines take such a file as it is, and show them as rows.
+    Other engines read such a file without a merge, and show the deletes as rows.
     """
     view = scan.view
     if not view.options.deletion_vectors_enabled:
@@ -61,7 +61,7 @@ def check_deletes_are_marked(scan: Scan, path: str, findings: Findings) -> None:
             for file in bucket.files:
                 if file.may_retract or not file.has_kinds:
                     continue
-                # Readers that merge are given marked deletes too; here the marks alone count.
+                # Readers that merge also receive marked deletes. Here, only the marks count.
                 shown = stored.of_file(replace(file, keeps_retracts=False))
                 count = int(shown[VALUE_KIND].is_in(list(RETRACTS)).sum())
                 if count:
@@ -74,7 +74,7 @@ def check_deletes_are_marked(scan: Scan, path: str, findings: Findings) -> None:
 
 
 def _tell(keys: pl.DataFrame, path: str, findings: Findings) -> None:
-    """Name a key that is there twice, if the keys are equal and not only their hashes."""
+    """Report a duplicate key, if the keys are equal and not only their hashes."""
     twice = keys.group_by(keys.columns).len(_COUNT).filter(pl.col(_COUNT) > 1)
     for row in twice.head(1).iter_rows(named=True):
         spelled = ", ".join(f"{name} = {value!r}" for name, value in row.items() if name != _COUNT)

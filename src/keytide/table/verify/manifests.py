@@ -1,4 +1,4 @@
-"""Manifest lists and manifests, each read once, and what they say of each other."""
+"""Verifies manifest lists and manifests against each other. Each is read once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from keytide.types import Field
 
 __all__ = ["Manifests"]
 
-# An entry takes about a kilobyte; what is dropped is read again where it is needed again.
+# An entry takes about a kilobyte. Evicted entries are read again when needed.
 _ENTRIES_MAX = 200_000
 
 
 class Manifests:
-    """Reads the manifests of a table, past all caches: what counts is what is stored now.
+    """Reads the manifests of a table without any cache: what counts is what is stored now.
 
-    `partition` are the partition columns, which no alteration of a table changes.
+    `partition` are the partition columns, which never change.
     """
 
     def __init__(self, store: Store, partition: Sequence[Field], findings: Findings) -> None:
@@ -43,14 +43,14 @@ class Manifests:
         self._described: dict[str, ManifestFileMeta] = {}
 
     def listed(self, name: str, size: int | None) -> list[ManifestFileMeta] | None:
-        """The manifests of a list; None where it cannot be read. `size` is the recorded one."""
+        """The manifests of a list. None if it cannot be read. `size` is the recorded size."""
         path = paths.manifest_path(name)
         with self._findings.reading(path):
             return decode_manifest_list(self._store.read(path), path, size)
         return None
 
     def entries(self, manifests: Iterable[ManifestFileMeta] | None) -> list[ManifestEntry] | None:
-        """The entries of manifests; None where one of these, or their list, cannot be read."""
+        """The entries of manifests. None if one of these, or their list, cannot be read."""
         found: list[ManifestEntry] = []
         is_whole = manifests is not None
         for meta in manifests or ():
@@ -79,7 +79,10 @@ class Manifests:
         return found
 
     def _check_size(self, meta: ManifestFileMeta) -> None:
-        """A manifest is read once; another list may say another length of it."""
+        """Check the size of a manifest.
+
+        It is read once, but another list may record another size.
+        """
         path = paths.manifest_path(meta.file_name)
         with self._findings.reading(path):
             size = self._store.size(path)
@@ -96,7 +99,9 @@ class Manifests:
             self._held -= len(dropped)
 
     def _check(self, meta: ManifestFileMeta, entries: Sequence[ManifestEntry]) -> None:
-        """What a list says of a manifest: counts are exact, and bounds hold for every entry."""
+        """Check what a list says about a manifest: counts are exact, and bounds are true for every
+        entry.
+        """
         path = paths.manifest_path(meta.file_name)
         true = summarize(entries, meta.file_name, meta.file_size, meta.schema_id, ())
         for what, said, counted in (

@@ -1,4 +1,4 @@
-"""Verifying a table: everything that its snapshots, tags and branches name."""
+"""Verifies a table: everything that its snapshots, tags and branches reference."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from keytide.table.verify.manifests import Manifests
 __all__ = ["Progress", "verify_table"]
 
 Progress = Callable[[int, int], None]
-"""Is told how many of how many files have been checked."""
+"""Called with the number of checked files and the total number of files."""
 
-# While snapshots expire and branches go, what is read of them goes away; then all is looked at once
-# more. Of a branch that is made anew under the name of one that went, what was read may belong to
-# both, and only another look at it tells.
+# Snapshots that expire and branches that are deleted disappear while they are read. Then everything
+# is read again. If a branch is deleted and recreated under the same name, documents of both may
+# have been read, and only another attempt shows that.
 _TRIES = 3
 
 
 def verify_table(
     table: StoredTable, *, quick: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """Check a table with all its branches, as `Table.verify`."""
+    """Check a table with all its branches, see `Table.verify`."""
     refuse_forked_child()
     store, commits = main_store(table.store).uncached(), table.metadata.commits
     for tries_left in reversed(range(_TRIES)):
@@ -60,7 +60,7 @@ def verify_table(
 
 
 def _read(look: Callable[[], _Work]) -> _Work:
-    """A look that read the metadata and found nothing wrong there, or what another look found."""
+    """An attempt that read the metadata without findings, or the result of another attempt."""
     work = look()
     work.read()
     for _ in range(_TRIES - 1):
@@ -76,7 +76,7 @@ def _read(look: Callable[[], _Work]) -> _Work:
 
 @dataclass
 class _Work:
-    """One look at a table."""
+    """One attempt to verify a table."""
 
     store: Store
     name: str
@@ -99,7 +99,7 @@ class _Work:
         self.newest += ((branch, self._read_history(branch)) for branch in branches)
 
     def run(self) -> Verification:
-        """Check the data that the metadata names, which have been read."""
+        """Check the data that the metadata, which were read before, reference."""
         rows = self._check_files()
         if not self.quick and not self.findings.found:
             for branch, seen in self.newest:
@@ -110,14 +110,14 @@ class _Work:
         return Verification(self.name, len(self.snapshots), files, rows, found, unchecked)
 
     def something_went_away(self) -> bool:
-        """Whether a branch, snapshot or tag that was there is not there any more."""
+        """Whether a branch, snapshot or tag has disappeared."""
         is_there = all(map(self.store.exists, self.listed))
         return not is_there or Branches.of(self.store) != self.branches
 
     # -- metadata -------------------------------------------------------------------------------
 
     def _read_history(self, branch: Branch) -> Seen | None:
-        """All metadata of a branch; gives its newest snapshot, where that can be read."""
+        """Read all metadata of a branch. Returns its latest snapshot, if that can be read."""
         if not branch.schemas:
             return None
         partition = next(iter(branch.schemas.values())).partition_fields()
@@ -145,7 +145,7 @@ class _Work:
     def _note(
         self, branch: Branch, entries: Iterable[ManifestEntry], *, is_changelog: bool = False
     ) -> None:
-        """Keep files in mind, to be checked once however many snapshots name them."""
+        """Remember files, to be checked once however many snapshots reference them."""
         for entry in entries:
             view = branch.view(entry.file.schema_id)
             if view is None:
@@ -157,11 +157,11 @@ class _Work:
                 continue
             check = FileCheck(view, entry, is_changelog)
             with self.findings.reading(entry.file.file_name):
-                # A file that moves to another level stays as it is.
+                # A file that moves to another level does not change.
                 self.files.setdefault((check.path, replace(entry.file, level=0)), check)
 
     def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
-        """The files that tell of a commit, of whose snapshot nothing else may be left."""
+        """The files that describe a commit, of which the snapshot may be gone."""
         options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
         told = told_list(snapshot, options.changelog_producer)
         if told is not None:
@@ -183,7 +183,7 @@ class _Work:
     # -- data -----------------------------------------------------------------------------------
 
     def _check_files(self) -> int:
-        """Check the files side by side; gives how many rows they have, as far as they were read."""
+        """Check the files in parallel. Returns the number of rows that were read."""
         checks, rows = list(self.files.values()), 0
         if not self.quick:
             threads = max(1, min(os.cpu_count() or 1, len(checks)))

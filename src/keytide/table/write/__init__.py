@@ -1,1 +1,1 @@
-"""From rows to files: check, cut, sort, store."""
+"""From rows to files: check, split, sort, store."""

@@ -1,4 +1,4 @@
-"""Rows that arrive in a bucket with an index of keys, and what is current there of their keys."""
+"""Rows that arrive in a bucket with a key index, and the current rows of their keys."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ def exact(rows: pl.DataFrame, fields: tuple[Field, ...]) -> pa.Table:
 
 @dataclass(frozen=True)
 class Current:
-    """The current row of each of some keys, the deleted ones too.
+    """The current row of each key, including deleted ones.
 
-    `at` says which of `rows` that of each arriving row is, -1 where its key is new; `rows` have
-    the columns that are needed, none where the index says enough. `lives` is of `rows`.
+    `at` says which of `rows` is the current row for each arriving row, -1 if its key is new. `rows`
+    have the needed columns, or none if the index contains enough. `lives` says which of `rows` are
+    live.
     """
 
     rows: pl.DataFrame
@@ -42,12 +43,12 @@ class Current:
 
     @property
     def is_known(self) -> Flags:
-        """Which arriving rows have one."""
+        """Which arriving rows have a current row."""
         known: Flags = self.at >= 0
         return known
 
     def take(self, places: Numbers) -> Current:
-        """That of arriving rows at some places."""
+        """The current rows for the arriving rows at some positions."""
         return replace(self, at=self.at[places])
 
 
@@ -55,9 +56,11 @@ class Current:
 class Arrivals:
     """Rows of one bucket in order of arrival.
 
-    `entries` are what the index says of those whose key it knows. `fresh` is what each row is
-    compared by, `stored` what its key is, a number for each column of the comparison; `says` tells
-    in which of them a row is compared. A row below its `floor` is late whatever its key.
+    - `entries` are the index entries of those keys that the index knows.
+    - `fresh` are the comparison values of each row, and `stored` those of its key: one number for
+      each compared column.
+    - `says` tells in which of these columns a row has a value to compare.
+    - A row below its `floor` is late, whatever its key.
     """
 
     rows: pl.DataFrame
@@ -71,7 +74,7 @@ class Arrivals:
 
     @cached_property
     def is_too_old(self) -> Flags:
-        """Which rows are late whatever their keys."""
+        """Which rows are late, whatever their keys."""
         old: Flags = self.fresh[0] < self.floor
         return old
 
@@ -79,7 +82,7 @@ class Arrivals:
         return len(self.hashes)
 
     def take(self, places: Numbers) -> Arrivals:
-        """Those at some places."""
+        """The rows at some positions."""
         return Arrivals(
             self.rows[pl.Series(places)],
             self.hashes.take(places),
@@ -93,7 +96,9 @@ class Arrivals:
 
     @cached_property
     def come_again(self) -> Numbers:
-        """The rows whose key's head another row has too, as those of one key do."""
+        """The rows whose key head occurs in another row too, as is the case for rows with the same
+        key.
+        """
         heads = self.hashes.ordered.heads
         is_same = np.concatenate([[False], heads[1:] == heads[:-1], [False]])
         again = np.flatnonzero(is_same[1:] | is_same[:-1])
@@ -102,11 +107,11 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Judged:
-    """Which rows come late, which are the current ones of their keys, and how fresh keys get.
+    """Which rows are late, which are the current rows of their keys, and the new comparison values.
 
-    A row is late where an earlier one of its key, in the table or of the write, is fresher, or
-    where it is too old; of those that are as fresh the later one counts. `freshest` is what a key
-    is compared by after a row that is not late, a number for each column.
+    A row is late if an earlier row of its key, stored or in the same write, has a larger comparison
+    value, or if it is too old. For equal values, the later row wins. `freshest` are the comparison
+    values of a key after a row that is not late, one number for each column.
     """
 
     is_late: Flags
@@ -115,7 +120,9 @@ class Judged:
 
 
 def floors(fresh: Numbers, mark: int, lateness_max: int | None) -> Numbers:
-    """Below what each of some rows is too old: so far behind the greatest before it, or `mark`."""
+    """The value below which each row is too old: a fixed distance behind the largest earlier value,
+    or `mark`.
+    """
     if lateness_max is None:
         return np.full(len(fresh), NOTHING)
     before = np.concatenate([[mark], fresh[:-1]])[: len(fresh)]
@@ -123,7 +130,7 @@ def floors(fresh: Numbers, mark: int, lateness_max: int | None) -> Numbers:
 
 
 def judge(arrivals: Arrivals) -> Judged:
-    """Judge rows in the order in which they come."""
+    """Judge rows in the order in which they arrive."""
     before = arrivals.stored
     again = arrivals.come_again
     if len(again):
@@ -139,10 +146,11 @@ def judge(arrivals: Arrivals) -> Judged:
 
 
 def _before_each(arrivals: Arrivals, rows: Numbers) -> Numbers:
-    """How fresh the key of each of some rows is when it comes."""
+    """The comparison value of each row's key when the row arrives."""
     names = [f"column_{n}" for n in range(len(arrivals.fresh))]
     hashes = arrivals.hashes.take(rows)
-    # A late row is no fresher than those before it, so it may be counted, unless it is too old.
+    # The value of a late row is not larger than earlier ones, so it may be counted, unless it is
+    # too old.
     fresh = np.where(arrivals.is_too_old, NOTHING, arrivals.fresh)[:, rows]
     columns = dict(zip(names, fresh, strict=True))
     frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, **columns})
@@ -161,7 +169,7 @@ def _last_of_each(hashes: KeyHashes, rows: Numbers) -> Numbers:
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows to store, the place of each among the arriving ones, and which are current."""
+    """The rows to store, the position of each among the arriving rows, and which are current."""
 
     rows: pl.DataFrame
     source: Numbers

@@ -1,9 +1,9 @@
-"""Writing rows: cut by partition and bucket, as a rule one sorted run per bucket.
+"""Writes rows, split by partition and bucket, usually as one sorted run per bucket.
 
-A `BucketWriter` is a picklable value: the same code writes on the driver and on executors. What it
-returns are the entries to commit, and where the table asks for it those of its changelog. Several
-versions of a key in one write are merged before they are stored (rule R24 of docs/semantics.md), in
-layers where one row cannot stand for them.
+A `BucketWriter` is a picklable value: the same code writes in the driver and on executors. It
+returns the entries to commit and, if the table requires it, those of its changelog. Several
+versions of a key in one write are merged before they are stored (rule R24 of docs/semantics.md). If
+one row cannot represent them, they are stored in layers.
 """
 
 from __future__ import annotations
@@ -54,38 +54,38 @@ __all__ = [
     "stored_schema",
 ]
 
-# Below this, threads cost more than they save.
+# With fewer rows, threads cost more than they save.
 _SMALL_ROWS = 200_000
 
 
 @dataclass(frozen=True)
 class SequenceBase:
-    """Where the sequence numbers of one write begin.
+    """The first sequence numbers of one write.
 
-    Every row of a write gets one number per bucket, one above all that the bucket has seen: the
-    order of commits is then the order of numbers. Where a write needs several layers, each has the
-    number above that of the layer below it. `offset` tells tasks of one write apart, in the order
-    of their rows.
+    All rows of a write get one number per bucket, which is one above all numbers in the bucket. So
+    the order of commits equals the order of numbers. If a write needs several layers, each layer
+    has the number above that of the layer below. `offset` separates the tasks of one write, in the
+    order of their rows.
     """
 
     highest: Mapping[BucketId, int]
     row_count: int = 0
-    """Rows written before, from which counters of auto-padding go on."""
+    """The number of rows written before, from which the counters of auto-padding continue."""
     offset: int = 0
 
     @classmethod
     def after(cls, live: LiveFiles) -> SequenceBase:
-        """Numbers that follow those of some live files."""
+        """Numbers that follow those of the live files."""
         highest = {bucket: state.max_sequence_number for bucket, state in live.buckets.items()}
         count = live.snapshot.total_record_count if live.snapshot is not None else 0
         return cls(highest, count)
 
     def first(self, bucket: BucketId) -> int:
-        """The number for a bucket's rows. Raises `DataError` where none can follow."""
+        """The number for a bucket's rows. Raises `DataError` if there are no numbers left."""
         return number_after(self.highest.get(bucket, -1), bucket) + self.offset
 
     def behind(self, entries: Iterable[ManifestEntry], row_count: int) -> SequenceBase:
-        """Where the numbers of the same task go on when `row_count` rows made `entries`."""
+        """The next numbers of the same task after `row_count` rows were written as `entries`."""
         counts = (
             entry.file.max_sequence_number - self.first((entry.partition, entry.bucket)) + 1
             for entry in entries
@@ -102,7 +102,7 @@ Seen: TypeAlias = "Callable[[TableView, ManifestEntry, pa.Table], None]"
 
 @dataclass(frozen=True)
 class Made:
-    """The files that a write made, as entries to commit: of data, and of its changelog."""
+    """The files that a write created, as entries to commit: data files and changelog files."""
 
     data: tuple[ManifestEntry, ...] = ()
     changelog: tuple[ManifestEntry, ...] = ()
@@ -112,8 +112,8 @@ class Made:
 class BucketWriter:
     """Writes rows of one table into sorted level-0 files.
 
-    `total_buckets` says how many buckets a partition has. With `has_changelog` the rows are stored
-    once more as they came, with all their kinds.
+    `total_buckets` returns the number of buckets of a partition. With `has_changelog`, the rows are
+    also stored as they arrived, with all their kinds.
     """
 
     view: TableView
@@ -127,9 +127,9 @@ class BucketWriter:
     ) -> Made:
         """Write rows and return the entries to commit.
 
-        Rows are merged per key first. Files are durable on return but belong to nobody until
-        they are committed; when writing fails or is stopped, they are deleted. Raises `DataError`
-        when the store refuses. REQUIRES: the table's engine can merge the rows.
+        The rows of a key are merged first. Files are durable on return, but do not belong to the
+        table until they are committed. If writing fails or is stopped, they are deleted. Raises
+        `DataError` if the store fails. REQUIRES: the table's engine can merge the rows.
         """
         files = NewFiles(self.view)
         try:
@@ -160,7 +160,7 @@ class BucketWriter:
     def _write_batch(
         self, batch: BucketBatch, base: SequenceBase, files: NewFiles, threads: int
     ) -> Made:
-        # Names of its own for each batch: batches are written in threads.
+        # Each batch needs its own names, because threads write batches.
         names = paths.FileNames()
         versions = self._versions(batch, base)
         writer = run_writer(self.view)
@@ -213,14 +213,17 @@ class BucketWriter:
         ]
 
     def _versions(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
-        """The rows of all buckets with their numbers, in merge order; without a key as given."""
+        """The rows of all buckets with their numbers, in merge order.
+
+        Without a key, in the given order.
+        """
         if not self.view.kind.keeps_versions:
             return _numbered_by_arrival(batch, base)
         numbered = self._with_sequence_numbers(batch, base).with_columns(
             pl.Series(BUCKET_NUMBER, _bucket_numbers(batch))
         )
         is_padded = bool(self._options.sequence_auto_padding)
-        # Padded numbers come from the rows, so the order of arrival is not theirs.
+        # Padded numbers come from the rows, so they do not follow the order of arrival.
         return self._order_in(batch).sort(numbered, arrival_decides=not is_padded)
 
     def _order_in(self, batch: BucketBatch) -> MergeOrder:
@@ -230,14 +233,17 @@ class BucketWriter:
         return replace(order, key=(BUCKET_NUMBER, *order.key))
 
     def _layers(self, batch: BucketBatch, versions: pl.DataFrame) -> list[pl.DataFrame]:
-        """The layers of all buckets, as a rule one, each with higher numbers than those below."""
+        """The layers of all buckets, usually one.
+
+        Each layer has higher numbers than those below.
+        """
         if not self.view.kind.keeps_versions:
             return [versions]
         order = self._order_in(batch)
         with self.view.naming_table():
             found = layers(versions, self.view.engine_in(order), order.key)
         if self._options.sequence_auto_padding:
-            return found  # the rows have numbers of their own
+            return found  # the rows have their own numbers
         return [
             layer.with_columns(pl.col(SEQUENCE_NUMBER) + place) if place else layer
             for place, layer in enumerate(found)
@@ -246,7 +252,7 @@ class BucketWriter:
     def _runs(
         self, batch: BucketBatch, layer: pl.DataFrame
     ) -> tuple[pa.Table, dict[BucketId, int]]:
-        """The runs of the buckets, one after the other, and how many rows each bucket has."""
+        """The runs of the buckets, one after the other, and the number of rows in each bucket."""
         places, lengths = np.unique(layer[BUCKET_NUMBER].to_numpy(), return_counts=True)
         left = zip(places.tolist(), lengths.tolist(), strict=True)
         return (
@@ -271,7 +277,7 @@ class BucketWriter:
 
 
 def _numbered_by_arrival(batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
-    """The rows as they came, each with a number of its own; the format counts rows like this."""
+    """The rows in order of arrival, each with its own number, as the format counts rows."""
     firsts = np.array([base.first(bucket) for bucket in batch.buckets])
     return batch.rows.with_columns(
         pl.Series(SEQUENCE_NUMBER, _counted_from(firsts, batch)),
@@ -280,21 +286,23 @@ def _numbered_by_arrival(batch: BucketBatch, base: SequenceBase) -> pl.DataFrame
 
 
 def _counted_from(firsts: Numbers | int, batch: BucketBatch) -> Numbers:
-    """Numbers that count the rows of each bucket, from its first number or from one for all."""
+    """Numbers that count the rows of each bucket, starting at its first number or at one number for
+    all.
+    """
     starts = np.cumsum(batch.lengths) - batch.lengths
     return np.repeat(firsts - starts, batch.lengths) + np.arange(batch.rows.height)
 
 
 def _bucket_numbers(batch: BucketBatch) -> Numbers:
-    """The place of each row's bucket in the batch's `buckets`."""
+    """The index of each row's bucket in `buckets` of the batch."""
     return np.repeat(np.arange(len(batch.buckets)), batch.lengths)
 
 
 def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> ManifestEntry:
-    """The entry's file again under a new name, with another sequence number in every row.
+    """Rewrite the file of an entry under a new name, with another sequence number in every row.
 
-    Needed when other writers committed to the bucket meanwhile: ties go to the later commit, and
-    for every engine that reads the files only the numbers say which one that was.
+    This is needed if other writers committed to the bucket in the meantime. On a tie the later
+    commit wins, and only the numbers tell all engines which commit is later.
     """
     fields = view.schema.fields
     reader = FileReader(
@@ -316,13 +324,13 @@ _TINYINT = AtomicType("TINYINT", nullable=False)
 
 
 def stored_schema(view: TableView) -> pa.Schema:
-    """The columns of rows to write: those of the table, their number and their kind."""
+    """The columns of rows to write: those of the table, their sequence number and their kind."""
     numbered = Field(-1, SEQUENCE_NUMBER, _BIGINT), Field(-1, VALUE_KIND, _TINYINT)
     return arrow_schema((*view.schema.fields, *numbered))
 
 
 def run_writer(view: TableView, level: int = 0) -> RunWriter:
-    """What writes sorted runs of a level as the table's options say."""
+    """The writer of sorted runs of a level, configured by the table's options."""
     options = view.options
     return RunWriter(
         store=view.store,
@@ -338,15 +346,15 @@ def run_writer(view: TableView, level: int = 0) -> RunWriter:
 
 
 def format_of_level(view: TableView, level: int) -> str:
-    """The format of new data files of a level."""
+    """The file format of new data files of a level."""
     options = view.options
     if not view.kind.keeps_versions:
-        return options.file_format  # without levels
+        return options.file_format  # an append table has no levels
     return dict(options.file_formats_by_level).get(level, options.file_format)
 
 
 def changelog_writer(view: TableView) -> RunWriter:
-    """What writes changelog files as the table's options say."""
+    """The writer of changelog files, configured by the table's options."""
     options = view.options
     return replace(
         run_writer(view),
@@ -359,7 +367,7 @@ def changelog_writer(view: TableView) -> RunWriter:
 
 
 def file_filters(options: TableOptions) -> FileFilters:
-    """The filters that new files get."""
+    """The bloom filters that new files get."""
     columns = {
         name: ColumnFilter(
             options.value(keys.key_of(keys.FILE_INDEX_BLOOM_FILTER_FPP, name)),
@@ -375,7 +383,7 @@ NamesOf: TypeAlias = "Callable[[BucketId], Iterator[str]]"
 
 @dataclass(frozen=True)
 class NewFiles:
-    """The files of one write: their names are given out here, so that none is forgotten."""
+    """The files of one write. All names are created here, so that none is forgotten."""
 
     view: TableView
     given: list[str] = field(default_factory=list)
@@ -394,7 +402,7 @@ class NewFiles:
 
     @cached_property
     def has_indexes(self) -> bool:
-        """Whether index files may lie beside them."""
+        """Whether there may be index files next to them."""
         return bool(self.view.options.bloom_filter_columns)
 
 

@@ -1,8 +1,8 @@
-"""CHECK constraints: conditions that no row may fail which is written.
+"""CHECK constraints: conditions that every written row must satisfy.
 
-As in SQL a row fails where a condition is false; where it is NULL, the row passes. Each row is
-looked at as it is written: of a partial row, whose other columns are NULL, only what it brings.
-Rows that delete have nothing to keep to.
+As in SQL, a row fails if a condition is false, and passes if the condition is NULL. Each row is
+checked as it is written. In a partial row, whose other columns are NULL, only the given values are
+checked. Rows that delete are not checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows cut by partition and bucket."""
+"""Splits rows by partition and bucket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "Numbers", "partitions_of"]
 Numbers = npt.NDArray[np.int64]
 
 BUCKET_NUMBER = scratch("bucket")
-"""The place of a row's bucket in a batch; no column of a table begins like this."""
+"""The index of a row's bucket in a batch. No column of a table has this prefix."""
 
 # The binary row without fields.
 _EMPTY_PARTITION = bytes(12)
@@ -29,9 +29,9 @@ _EMPTY_PARTITION = bytes(12)
 
 @dataclass(frozen=True)
 class BucketBatch:
-    """The rows of some buckets: those of the first one, then those of the next.
+    """The rows of some buckets: first those of the first bucket, then those of the next.
 
-    Within a bucket they are in order of arrival. `lengths` says how many rows each bucket has.
+    Within a bucket, they are in order of arrival. `lengths` are the numbers of rows in each bucket.
     """
 
     buckets: tuple[BucketId, ...]
@@ -41,24 +41,24 @@ class BucketBatch:
 
 @dataclass(frozen=True)
 class Cut:
-    """Which bucket each of some rows goes to: `numbers` are places in `buckets`."""
+    """The bucket of each row: `numbers` are indexes into `buckets`."""
 
     buckets: tuple[BucketId, ...]
     numbers: Numbers
 
     @classmethod
     def of(cls, partitions: Sequence[bytes], places: Numbers, ids: Numbers) -> Cut:
-        """Rows cut by partition and bucket.
+        """Split rows by partition and bucket.
 
-        `places` says which of `partitions` each row is in, `ids` the number of its bucket there.
-        Buckets come by partition, in the order of `partitions`, then by number.
+        `places` says which of `partitions` each row is in, and `ids` is the number of its bucket
+        there. Buckets are ordered by partition, in the order of `partitions`, then by number.
         """
         if not len(ids):
             return cls((), np.empty(0, np.int64))
         count = int(ids.max()) + 1
-        # Partition and bucket in one number, which sorts as the pair does.
+        # Partition and bucket in one number, which sorts like the pair.
         pairs = places * count + ids
-        if (pairs == pairs[0]).all():  # as where there is one bucket; a sort takes much longer
+        if (pairs == pairs[0]).all():  # for example with one bucket; a sort takes much longer
             found, numbers = pairs[:1], np.zeros_like(pairs)
         else:
             found, numbers = np.unique(pairs, return_inverse=True)
@@ -66,12 +66,14 @@ class Cut:
         return cls(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
 
     def parts(self, frame: pl.DataFrame) -> Iterator[tuple[BucketId, pl.DataFrame]]:
-        """The rows of `frame` bucket by bucket, in order of arrival within each."""
+        """The rows of `frame` by bucket, in order of arrival within each bucket."""
         for batch in self.batches(frame, rows_min=1):
             yield batch.buckets[0], batch.rows
 
     def batches(self, frame: pl.DataFrame, rows_min: int) -> Iterator[BucketBatch]:
-        """The same in batches of whole buckets, of at least `rows_min` rows but for the last."""
+        """The same in batches of whole buckets, with at least `rows_min` rows except for the last
+        batch.
+        """
         if not self.buckets:
             return
         rows = frame if len(self.buckets) == 1 else frame[pl.Series(self._positions)]
@@ -91,16 +93,16 @@ class Cut:
 def partitions_of(
     frame: pl.DataFrame, table: pa.Table, fields: Sequence[Field]
 ) -> tuple[list[bytes], Numbers]:
-    """The partitions of some rows as they come first, and each row's place among them.
+    """The partitions of the rows in order of first occurrence, and the index of each row's
+    partition.
 
-    `table` has the rows of `frame` with the partition columns, which are `fields`, in their exact
-    types.
+    `table` has the rows of `frame` with the partition columns `fields` in their exact types.
     """
     if not fields:
         return [_EMPTY_PARTITION], np.zeros(frame.height, np.int64)
     names = [f.name for f in fields]
     rows = frame.select(names).with_row_index(BUCKET_NUMBER)
-    # Only the first row of each partition is encoded; the others are told by it.
+    # Only the first row of each partition is encoded. The others are matched with it.
     first = rows.select(pl.col(BUCKET_NUMBER).first().over(names)).to_series()
     firsts, places = np.unique(first.to_numpy(), return_inverse=True)
     values = table.select(names).take(pa.array(firsts)).combine_chunks()

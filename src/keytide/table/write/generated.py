@@ -1,7 +1,7 @@
-"""The values of generated columns in rows on their way in.
+"""Computes the values of generated columns in incoming rows.
 
-Where a row brings none, or NULL, it is computed; what it brings has to be what would be. Rows of
-which it cannot be computed, or that bring something else, are refused.
+If a row has no value, or NULL, the value is computed. A given value must equal the computed one.
+Rows are refused if the value cannot be computed or differs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Columns = Mapping[str, pa.ChunkedArray]
 
 
 class Generated(NamedTuple):
-    """Columns with all values of generated ones, and which rows are refused."""
+    """Columns with all values of generated columns, and the refused rows."""
 
     columns: dict[str, pa.ChunkedArray]
     refusals: tuple[Refusal, ...]
@@ -39,9 +39,9 @@ class Generated(NamedTuple):
 def generated(
     given: Columns, retracts: Flags, schema: TableSchema, options: TableOptions, table: str
 ) -> Generated:
-    """Rows, which have all columns of the table, with the values of generated ones.
+    """The rows (with all columns of the table) with the values of generated columns.
 
-    A row that retracts need not tell more than its key: only there it is held to what it brings.
+    A row that retracts may contain only its key. In this case, only the given value is checked.
     """
     columns, refusals = dict(given), []
     for column in generated_columns(schema, options):
@@ -57,9 +57,9 @@ def generated(
 def computed_values(
     column: GeneratedColumn, given: Columns, schema: TableSchema, table: str
 ) -> tuple[pa.ChunkedArray, Flags]:
-    """What a generated column is in some rows, and of which rows it cannot be computed.
+    """The values of a generated column, and for which rows they cannot be computed.
 
-    Raises `InvalidError` for a value that the column does not hold.
+    Raises `InvalidError` for a value that does not fit the column.
     """
     count = len(given[column.field.name])
     read = pa.table({name: given[name] for name in column.columns} or {"": pa.nulls(count)})
@@ -72,9 +72,9 @@ def computed_values(
 def regenerated(
     rows: pa.RecordBatch, view: TableView, kept: Collection[str] = ()
 ) -> pa.RecordBatch:
-    """New images of rows with the generated columns that they have now, but for those in `kept`.
+    """After images of rows with recomputed generated columns, except for those in `kept`.
 
-    Raises `InvalidError` naming a row of which one cannot be computed.
+    Raises `InvalidError`, which names the row, if a value cannot be computed.
     """
     columns = generated_columns(view.schema, view.options)
     if not columns:
@@ -95,7 +95,10 @@ def regenerated(
 
 
 def filled(rows: pa.RecordBatch, view: TableView) -> pa.RecordBatch:
-    """Whole rows with generated columns where they have none. Raises as `regenerated`."""
+    """Complete rows, with generated columns filled where they are missing.
+
+    Raises like `regenerated`.
+    """
     made = generated_columns(view.schema, view.options)
     if not any(rows.column(column.field.name).null_count for column in made):
         return rows
@@ -112,7 +115,7 @@ def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _differ(given: pa.ChunkedArray, made: pa.ChunkedArray) -> Flags:
-    """Which rows bring a value that is another one than was computed."""
+    """Which rows contain a value that differs from the computed one."""
     if given.null_count == len(given):
         return np.zeros(len(given), np.bool_)
     brought, computed = pl.Series(given), pl.Series(made)

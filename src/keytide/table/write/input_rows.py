@@ -1,7 +1,7 @@
-"""Rows on their way in: any supported container to exact columns and row kinds.
+"""Incoming rows: converts any supported container to exact columns and row kinds.
 
-Everything is checked here, before a byte is written: columns, types, lengths, NULLs, kinds.
-Values are converted only where nothing can be lost.
+Everything is checked here, before anything is written: columns, types, lengths, NULLs, kinds.
+Values are converted only if nothing is lost.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _KINDS = [kind.short for kind in RowKind]
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows in a table's exact types, with their kinds (`RowKind` as int8), in arrival order.
+    """Rows in a table's exact types, with their kinds (`RowKind` as int8), in order of arrival.
 
-    `refusals` tell of rows that are refused, whatever else is found.
+    `refusals` describe rows that are refused, whatever else is found.
     """
 
     table: pa.Table
@@ -68,7 +68,7 @@ class Rows:
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The same as a Polars frame, with the kinds as `_VALUE_KIND`."""
+        """The same as a Polars DataFrame, with the kinds as `_VALUE_KIND`."""
         kinds = pl.Series(VALUE_KIND, self.kinds, dtype=pl.Int8)
         return from_arrow(self.table).with_columns(kinds)
 
@@ -76,28 +76,28 @@ class Rows:
 def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     """The rows of a supported container as an Arrow table.
 
-    Takes pyarrow tables, record batches, readers, datasets and scanners, Polars frames, pandas
-    frames, lists of dicts, whose values become the types of `schema`, and whatever else gives an
-    Arrow stream or array, as DuckDB's relations do. One without rows and columns is no rows of the
-    table. Raises `InvalidError` for anything else, and for a container that fails while it is
-    read.
+    Accepts pyarrow tables, record batches, readers, datasets and scanners, Polars DataFrames,
+    pandas DataFrames, lists of dicts (whose values are converted to the types of `schema`), and
+    everything that provides an Arrow stream or array, such as DuckDB relations. A container without
+    rows and columns means no rows. Raises `InvalidError` for anything else, and for a container
+    that fails while it is read.
     """
     return _arrow_table(data, schema, table, takes_others=False)
 
 
 def source_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
-    """The rows of a supported container that are no rows of the table, and are compared with them.
+    """The rows of a supported container that are not rows of the table, but are compared with them.
 
-    As `to_arrow_table`, with columns of any name.
+    Like `to_arrow_table`, with columns of any name.
     """
     return _arrow_table(data, schema, table, takes_others=True)
 
 
 def wider_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
-    """The rows of a supported container, for a table that grows to take them.
+    """The rows of a supported container, for a table that is extended to accept them.
 
-    As `source_table`; values of dicts that do not fit their column of `schema` have types of their
-    own, and columns that it lacks are left out where they have no type, as they are NULL.
+    Like `source_table`. Values of dicts that do not fit their column of `schema` keep their own
+    types. Unknown columns without a type, in which all values are NULL, are left out.
     """
     if _are_dicts(data):
         fits = (f for f in schema.fields if _takes(f, [row.get(f.name) for row in data], table))
@@ -130,7 +130,7 @@ def _arrow_table(data: Any, schema: TableSchema, table: str, *, takes_others: bo
         return given if has_any else schema.arrow_schema().empty_table()
     except KeytideError:
         raise
-    except Exception as error:  # the methods of a caller's container may raise anything
+    except Exception as error:  # a caller's container may raise anything
         raise InvalidError(
             f"table {table}: the rows of a {_class_of(data)} cannot be read: {error}"
         ) from error
@@ -174,7 +174,7 @@ def _from_pandas(data: Any, schema: TableSchema, table: str) -> pa.Table:
             refuse_nested_values(data.iloc[:, place], name, table)
     try:
         given = pa.Table.from_pandas(data, preserve_index=False)
-        # The types of columns without values are pandas' choice, not the caller's.
+        # pandas chose the types of columns without values, not the caller.
         return given if given.num_rows else _retyped(given, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidError(
@@ -215,19 +215,19 @@ def _from_dicts(
 def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
     """Check and convert rows for a table.
 
-    Kinds come from `rowkind.field`, or else from a `_row_kind` column, or else are +I; both are an
-    error. A row that meets the tombstone test is a -D whatever else it says (rules R6 to R8 of
-    docs/semantics.md). Rows that `ignore-delete` or `ignore-update-before` name are left out.
-    Raises `InvalidError` or `NotFoundError` naming table, column, what was found and what was
-    expected.
+    Kinds come from `rowkind.field`, or from a `_row_kind` column, or are +I by default. Having both
+    is an error. A row that matches the tombstone condition is a -D, whatever its kind column says
+    (rules R6 to R8 of docs/semantics.md). Rows that `ignore-delete` or `ignore-update-before`
+    exclude are left out. Raises `InvalidError` or `NotFoundError`, which names table, column, the
+    value found and what was expected.
     """
     return complete_rows(typed_rows(data, schema, options, table), schema, options, table)
 
 
 def complete_rows(given: Rows, schema: TableSchema, options: TableOptions, table: str) -> Rows:
-    """What `typed_rows` gave, as it is stored: NULLs only where the columns take them.
+    """The result of `typed_rows` in stored form: NULLs only in columns that allow them.
 
-    Raises as `incoming_rows`.
+    Raises the same errors as `incoming_rows`.
     """
     retracts = pc.invert(_is_add(given.kinds))
     refused = _refused(given)
@@ -245,7 +245,7 @@ def complete_rows(given: Rows, schema: TableSchema, options: TableOptions, table
 
 
 def _refused(rows: Rows) -> pa.ChunkedArray:
-    """Which rows are refused whatever else is found."""
+    """Which rows are refused, whatever else is found."""
     flags = np.zeros(len(rows.kinds), np.bool_)
     for refusal in rows.refusals:
         flags |= refusal.rows
@@ -253,9 +253,9 @@ def _refused(rows: Rows) -> pa.ChunkedArray:
 
 
 def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
-    """Every row in the table's types with its kind; NULLs are not looked at.
+    """Every row in the table's types with its kind. NULLs are not checked.
 
-    Raises as `incoming_rows`.
+    Raises the same errors as `incoming_rows`.
     """
     kinds = _row_kinds(data, options, table)
     columns = _pair_columns(data, schema, options, kinds, table)
@@ -271,7 +271,7 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
 
 
 def ignored_kinds(options: TableOptions) -> list[RowKind]:
-    """The kinds of the rows that the table leaves out."""
+    """The kinds of the rows that the table ignores."""
     if options.ignore_delete:
         return [RowKind.DELETE, RowKind.UPDATE_BEFORE]
     return [RowKind.UPDATE_BEFORE] if options.ignore_update_before else []
@@ -335,10 +335,11 @@ def with_tombstones(
     schema: TableSchema,
     options: TableOptions,
 ) -> pa.ChunkedArray:
-    """The kinds of rows (`RowKind` as int8), -D for each that meets the tombstone test.
+    """The kinds of rows (`RowKind` as int8), with -D for each row that matches the tombstone
+    condition.
 
-    It does so whatever kind it was given (rules R6 to R8 of docs/semantics.md). REQUIRES: the
-    column that marks rows is among `columns`, in the type that the schema says.
+    The given kind of these rows is ignored (rules R6 to R8 of docs/semantics.md). REQUIRES: the
+    tombstone column is among `columns`, in the type of the schema.
     """
     if options.tombstone_key:
         (name,) = options.tombstone_key
@@ -362,7 +363,10 @@ def _is_tombstone(column: pa.ChunkedArray, field: Field, marker: str | None) -> 
 
 
 def _is_delete_record(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What a column of `upsert.delete-record-column` says of each row; NULL deletes nothing."""
+    """Which rows a column of `upsert.delete-record-column` marks as deletes.
+
+    NULL deletes nothing.
+    """
     if pa.types.is_string(column.type):
         text = pc.ascii_lower(pc.utf8_rtrim(column, " "))  # CHAR is padded
         dead = pc.or_(pc.equal(text, "true"), pc.equal(text, "1"))
@@ -385,7 +389,7 @@ def _pair_columns(
 ) -> dict[str, pa.ChunkedArray]:
     places = {name: place for place, name in enumerate(data.column_names)}
     _refuse_unknown_columns(data.column_names, schema, table)
-    # Equal values have to be in one partition, too.
+    # Equal values must be in the same partition and bucket.
     placing = {*schema.primary_keys, *schema.partition_keys}
     columns = {}
     for field in schema.fields:
@@ -401,7 +405,7 @@ def _pair_columns(
 def _filled_with_defaults(
     columns: Mapping[str, pa.ChunkedArray], schema: TableSchema, table: str
 ) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """The columns with NULLs that have a DEFAULT, which takes their place."""
+    """The columns with NULLs that have a DEFAULT, which replaces the NULLs."""
     for field in schema.fields:
         column = columns[field.name]
         if field.default_value is None or not column.null_count:
@@ -413,7 +417,7 @@ def _filled_with_defaults(
 
 
 def _not_late_yet(count: int) -> pa.ChunkedArray:
-    """What `upsert.out-of-order-record-column` says until rows are compared."""
+    """The value of `upsert.out-of-order-record-column` before rows are compared."""
     none: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(False), count)])
     return none
 
@@ -482,13 +486,13 @@ def _without_forbidden_nulls(
             f"{field.name!r} is {field.type.sql()} and {count} of {len(column)} rows bring NULL, "
             f"row {first} first; filter them out or give them a value"
         )
-    # A delete may leave a NOT NULL column out, but its file cannot: any value does, as no reader
-    # ever shows it. Nor does one see what is refused.
+    # A delete may leave out a NOT NULL column, but its file must have a value. Any value works,
+    # because no reader ever shows it. This is also true for refused rows.
     return pc.fill_null(column, _filler(field.type.to_arrow()))
 
 
 def forbidden_nulls(rows: Rows, fields: Iterable[Field], schema: TableSchema) -> pa.ChunkedArray:
-    """Which rows have NULL in one of some columns that does not take it from them."""
+    """Which rows have NULL in a column that does not allow it for them."""
     retracts = pc.invert(_is_add(rows.kinds))
     found: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(False), len(rows.kinds))])
     for field in fields:
@@ -501,7 +505,7 @@ def forbidden_nulls(rows: Rows, fields: Iterable[Field], schema: TableSchema) ->
 def _are_forbidden(
     nulls_in: pa.ChunkedArray, field: Field, retracts: pa.ChunkedArray, schema: TableSchema
 ) -> pa.ChunkedArray:
-    """Which rows have a NULL there that a NOT NULL column does not take: a delete needs a key."""
+    """Which rows have a NULL that a NOT NULL column does not allow. A delete needs only a key."""
     nulls = pc.is_null(nulls_in)
     return nulls if field.name in schema.primary_keys else pc.and_not(nulls, retracts)
 

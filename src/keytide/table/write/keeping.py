@@ -1,4 +1,4 @@
-"""Which rows a write into a table with an index of keys stores, where rows are not merged."""
+"""Which rows a write stores in a table with a key index where rows are not merged."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["as_they_came", "first_key", "is_dropped", "refuse_too_old", "with_al
 
 
 def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
-    """The rows, in their order; those that come late are marked or left out as the table says.
+    """The rows in their order. Late rows are marked or left out, as the table's options say.
 
-    Rows that are too old are not kept in any case. Nobody may know their keys any more, and of a
-    key that nobody knows a dead row would say that it was deleted.
+    Rows that are too old are never stored. Their keys may be forgotten, and a dead row of an
+    unknown key would mean that the key was deleted.
     """
     rows = with_marks(arrivals, judged, view)
     source = np.flatnonzero(~is_dropped(arrivals, judged, view))
@@ -28,12 +28,12 @@ def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
 
 
 def is_dropped(arrivals: Arrivals, judged: Judged, view: TableView) -> Flags:
-    """Which rows are not stored: too old, or late in a table that drops late rows."""
+    """Which rows are not stored: too old ones, and late ones in a table that drops late rows."""
     return judged.is_late if view.options.drops_out_of_order else arrivals.is_too_old
 
 
 def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
-    """Raise `InvalidError` for rows that are late whatever their keys."""
+    """Raise `InvalidError` for rows that are late, whatever their keys."""
     wrong = arrivals.is_too_old
     if not wrong.any():
         return
@@ -53,9 +53,10 @@ def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
 
 
 def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:
-    """The rows with what a write says in them: see `with_all_producers`, and whether they are late.
+    """The rows with the columns that a write sets: see `with_all_producers`, and whether they are
+    late.
 
-    Raises as `with_all_producers`.
+    Raises like `with_all_producers`.
     """
     rows = with_all_producers(arrivals, judged, view)
     marker = view.options.out_of_order_column
@@ -63,9 +64,10 @@ def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFr
 
 
 def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:
-    """The rows; those that are not late have what their keys are compared by in every column.
+    """The rows. Those that are not late get the comparison values of their keys in every column.
 
-    Raises `InvalidError` for a late row that has values of several producers, as statements have.
+    Raises `InvalidError` for a late row that has values of several producers, as rows of statements
+    do.
     """
     comparison = view.comparison
     if not comparison.has_producers:
@@ -94,6 +96,6 @@ def _refuse_late_statements(arrivals: Arrivals, judged: Judged, view: TableView)
 
 
 def first_key(rows: pl.DataFrame, marks: Flags, view: TableView) -> str:
-    """The key of the first of some rows that are marked, for people."""
+    """The key of the first marked row, for messages."""
     row = rows.select(view.schema.primary_keys).row(int(np.argmax(marks)), named=True)
     return ", ".join(f"{name} = {value!r}" for name, value in row.items())

@@ -1,4 +1,4 @@
-"""A bucket with an index of keys as a write finds it."""
+"""The state of a bucket with a key index, as a write finds it."""
 
 from __future__ import annotations
 
@@ -44,17 +44,19 @@ _POSITION_BITS = 40
 
 @dataclass(frozen=True)
 class Bucket:
-    """What a write goes by in a bucket: the index of its keys, its dead rows, and its files."""
+    """The state that a write in a bucket is based on: its key index, its dead rows, and its
+    files.
+    """
 
     index: KeyIndex
     dead: DeadRows
     stored: tuple[IndexFile, ...] = ()
-    """The head of the index that a snapshot has."""
+    """The head of the index in the snapshot."""
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
-    """The data files by their names."""
+    """The data files by name."""
 
     def anew(self, view: TableView, bucket: BucketId, reason: str) -> Bucket:
-        """The same with an index that is made of its rows. Warns, with the reason."""
+        """The same with an index that is rebuilt from the bucket's rows. Warns with the reason."""
         warn_caller(
             f"table {view.name}: the index of the keys of bucket {bucket[1]} is built anew from "
             f"its rows: {reason}"
@@ -64,7 +66,10 @@ class Bucket:
     def current(
         self, view: TableView, partition: bytes, known: tuple[Flags, Entries], names: Iterable[str]
     ) -> Current:
-        """The current rows of some keys, with some columns; `known` is what the index says."""
+        """The current rows of some keys, with some columns.
+
+        `known` are the results of the index.
+        """
         is_known, entries = known
         columns = tuple(names)
         if not columns:
@@ -75,13 +80,13 @@ class Bucket:
         at = np.full(len(entries), -1)
         at[is_known] = at_known
         files, positions = different >> _POSITION_BITS, different & ((1 << _POSITION_BITS) - 1)
-        wanted = by_name(files, positions, self.index.names())  # which keeps their order
+        wanted = by_name(files, positions, self.index.names())  # this keeps their order
         rows = self._rows(view, StoredVersions(view, partition, columns), wanted)
         lives = [~np.isin(places, self.dead.of(name)) for name, places in wanted.items()]
         return Current(rows, at, np.concatenate([np.empty(0, np.bool_), *lives]))
 
     def lives(self, known: tuple[Flags, Entries]) -> Flags:
-        """Which of some keys have a row; `known` is what the index says of them."""
+        """Which keys have a row. `known` are the results of the index."""
         is_known, entries = known
         lives: Flags = is_known.copy()
         for number, name in self.index.names().items():
@@ -104,9 +109,9 @@ class Bucket:
 def arrived(
     view: TableView, bucket: BucketId, rows: pl.DataFrame, on: Bucket, wanted: Iterable[str] = ()
 ) -> Arrivals:
-    """Rows that come to a bucket, with the `wanted` columns of the current rows of their keys.
+    """Rows that arrive in a bucket, with the `wanted` columns of the current rows of their keys.
 
-    What rows are compared by is among these where the index does not say it.
+    If the index does not contain the comparison values, they are also read from these rows.
     """
     comparison = view.comparison
     hashes = hashes_of(rows, view)
@@ -127,14 +132,17 @@ def arrived(
 
 
 def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> Numbers:
-    """Below what rows are too old. A delete never is, for it brings nothing back."""
+    """The value below which each row is too old.
+
+    A delete is never too old, because it brings nothing back.
+    """
     found = floors(fresh, on.index.head.mark, view.lateness_max)
     adds = rows.select(IS_ADD.alias("add"))["add"].to_numpy()
     return np.where(adds, found, NOTHING)
 
 
 def certain() -> None:
-    """What there is to confirm of a snapshot that is the newest: nothing."""
+    """Confirm a snapshot that is known to be the latest: does nothing."""
 
 
 def found_bucket(
@@ -145,12 +153,11 @@ def found_bucket(
     vectors: tuple[IndexFile, ...],
     confirm: Callable[[], None] = certain,
 ) -> Bucket:
-    """A bucket as a snapshot has it: with these data files, head of the index, and vectors.
+    """The bucket in a snapshot, from its data files, the head of its index, and its vectors.
 
-    Where the index is not that of its rows it is built anew, and a warning says why; before that
-    `confirm` is called, which raises where this is not the newest snapshot any more. Raises
-    `DataError` for vectors that cannot be read, and `UnsupportedError` for an index of a newer
-    release.
+    If the index does not match the rows, it is rebuilt, with a warning. Before that, `confirm` is
+    called, which raises an error if this is no longer the latest snapshot. Raises `DataError` for
+    vectors that cannot be read, and `UnsupportedError` for an index of a newer release.
     """
     reading = view.store.begin(partial(load_dead_rows, view.store, vectors, view.name))
     index, reason = None, "there is none"
@@ -176,7 +183,7 @@ def found_bucket(
 def _why_not_its(
     head: Head, files: Mapping[str, ManifestEntry], dead: DeadRows, view: TableView
 ) -> str | None:
-    """Why an index is not that of a bucket with these files; None where it is."""
+    """Why an index does not match a bucket with these files. None if it does."""
     rows = {name: entry.file.row_count for name, entry in files.items()}
     why = why_not_covered(head, rows, {n: len(vector) for n, vector in dead.vectors.items()})
     counted = view.comparison.counted_in
@@ -201,7 +208,7 @@ def places_of(
 
 
 def by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
-    """The positions in each of some files, ascending; files come in the order of their numbers."""
+    """The positions in each file, ascending. Files are in the order of their numbers."""
     places = np.sort(files << _POSITION_BITS | positions)
     files, positions = places >> _POSITION_BITS, places & ((1 << _POSITION_BITS) - 1)
     starts = np.flatnonzero(np.diff(files, prepend=-1))

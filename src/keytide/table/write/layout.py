@@ -1,9 +1,9 @@
-"""Which bucket each row of a write goes to.
+"""Assigns a bucket to each row of a write.
 
-A layout is a picklable value that every task of a write gets; `begin` makes of it what places the
-rows of one task. With a fixed number of buckets the hash of the key says it all. With dynamic
-buckets an index does, and keys that it does not know are placed where there is room: then the task
-tells where it put them, and the commit makes it part of the index.
+A layout is a picklable value that every task of a write gets. Its method `begin` returns the object
+that assigns the rows of one task. With a fixed number of buckets, the hash of the key determines
+the bucket. With dynamic buckets, an index does, and keys that it does not know are assigned to a
+bucket with room. The task then reports these assignments, and the commit adds them to the index.
 """
 
 from __future__ import annotations
@@ -30,52 +30,51 @@ from keytide.types import Field
 __all__ = ["DynamicLayout", "FixedLayout", "Layout", "Placing", "PostponedLayout", "rooms"]
 
 BUCKETS_MAX = 1 << 15
-"""The format keeps numbers of dynamic buckets in 15 bits."""
+"""The format stores numbers of dynamic buckets in 15 bits."""
 
 
 class Placing(ABC):
-    """Places the rows of one task."""
+    """Assigns buckets to the rows of one task."""
 
     @abstractmethod
     def total_buckets(self, partition: bytes) -> int:
-        """How many buckets a partition has, as its files say: -1 where an index knows."""
+        """The number of buckets of a partition, as in its files: -1 if an index decides."""
 
     @property
     @abstractmethod
     def placed(self) -> Mapping[BucketId, Hashes]:
-        """Hashes that were in no bucket before, by the bucket in which they are now."""
+        """The hashes that had no bucket before, by the bucket that they are now in."""
 
     @abstractmethod
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, Cut]:
-        """The rows as they have to be written, cut by partition and bucket.
+        """The rows as they must be written, split by partition and bucket.
 
-        They are those of `frame`, unless keys move between partitions. `table` has the same rows
-        with the key and partition columns in their exact types. Partitions come in the order in
-        which the rows bring them. Raises `ConflictError` when a partition is laid out in another
-        way.
+        These are the rows of `frame`, unless keys move between partitions. `table` has the same
+        rows with the key and partition columns in their exact types. Partitions are in order of
+        first occurrence. Raises `ConflictError` if a partition has a different number of buckets.
         """
 
 
 class Layout(ABC):
-    """How the rows of a table are spread over buckets, as of the state that a write begins with."""
+    """How the rows of a table are assigned to buckets, as of the state at the start of a write."""
 
     @property
     @abstractmethod
     def spread(self) -> int:
-        """Into how many parts, by `bucket_ids` of their keys, rows of a partition may be cut.
+        """Into how many parts, by `bucket_ids` of their keys, the rows of a partition may be split.
 
-        Tasks that each place whole parts put no key in two buckets.
+        If each task gets whole parts, tasks never put the same key in two buckets.
         """
 
     @abstractmethod
     def begin(self) -> Placing:
-        """What places the rows of one task."""
+        """The object that assigns the rows of one task."""
 
     @abstractmethod
     def for_tasks(self, count: int) -> Layout:
-        """The layout for a write by so many tasks side by side."""
+        """The layout for a write with this number of parallel tasks."""
 
 
 def _refuse_other_layout(
@@ -97,9 +96,9 @@ def _refuse_other_layout(
 
 @dataclass(frozen=True)
 class FixedLayout(Layout):
-    """Buckets by the hash of the bucket key; one where there are none.
+    """Buckets by the hash of the bucket key. One bucket if there are no keys.
 
-    `partition_buckets` has the number of buckets that existing partitions have.
+    `partition_buckets` are the numbers of buckets of existing partitions.
     """
 
     options: TableOptions
@@ -115,7 +114,7 @@ class FixedLayout(Layout):
         return _ByHash(self)
 
     def for_tasks(self, count: int) -> Layout:
-        """See `Layout`: any number of tasks agree."""
+        """See `Layout`: works for any number of tasks."""
         return self
 
 
@@ -128,7 +127,7 @@ class _ByHash(Placing):
 
     @property
     def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the hash says it, so nothing has to be remembered
+        return {}  # the hash determines it, so nothing must be stored
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
@@ -156,9 +155,9 @@ def _columns(table: pa.Table, fields: Sequence[Field]) -> list[pa.Array]:
 
 @dataclass(frozen=True)
 class PostponedLayout(Layout):
-    """Buckets by the hash of the bucket key, of a number that each partition has for itself.
+    """Buckets by the hash of the bucket key. Each partition has its own number of buckets.
 
-    `partition_buckets` has the numbers of those with files; the others get
+    `partition_buckets` has the numbers of partitions with files. Others get
     'postpone.default-bucket-num'.
     """
 
@@ -167,7 +166,7 @@ class PostponedLayout(Layout):
 
     @property
     def spread(self) -> int:
-        """See `Layout`: the parts are the same in partitions of different numbers."""
+        """See `Layout`: the parts are the same in partitions with different numbers of buckets."""
         numbers = self.partition_buckets.values()
         return math.gcd(self.options.postpone_default_bucket_num, *numbers)
 
@@ -176,7 +175,7 @@ class PostponedLayout(Layout):
         return _ByPartition(self)
 
     def for_tasks(self, count: int) -> Layout:
-        """See `Layout`: any number of tasks agree."""
+        """See `Layout`: works for any number of tasks."""
         return self
 
 
@@ -190,7 +189,7 @@ class _ByPartition(Placing):
 
     @property
     def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the hash says it, so nothing has to be remembered
+        return {}  # the hash determines it, so nothing must be stored
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
@@ -211,11 +210,12 @@ class _ByPartition(Placing):
 
 @dataclass(frozen=True)
 class DynamicLayout(Layout):
-    """Buckets by an index of keys, which grow in number as they fill.
+    """Buckets by a key index. New buckets are added as the existing ones fill.
 
-    Known keys go where they are. Of the others, those of part `n` of `spread` go into the buckets
-    `n`, `n + spread`, `n + 2 * spread` and so on: the first with fewer than
-    'dynamic-bucket.target-row-num' keys. So tasks that get whole parts never meet.
+    Known keys stay in their bucket. Unknown keys of part `n` of `spread` go to the buckets `n`,
+    `n + spread`, `n + 2 * spread` and so on: to the first one with fewer than
+    'dynamic-bucket.target-row-num' keys. So tasks that get whole parts never use the same bucket
+    for new keys.
     """
 
     options: TableOptions
@@ -230,7 +230,7 @@ class DynamicLayout(Layout):
 
     @property
     def limit(self) -> int:
-        """How many buckets a partition may have."""
+        """The maximum number of buckets of a partition."""
         given = self.options.dynamic_bucket_max_buckets
         return BUCKETS_MAX if given < 1 else min(given, BUCKETS_MAX)
 
@@ -269,7 +269,7 @@ class _ByIndex(Placing):
         return frame, Cut.of(partitions, places, found)
 
     def _place_in(self, partition: bytes, hashes: Hashes, view: TableView) -> Numbers:
-        """The bucket of each key of one partition; the new ones are remembered."""
+        """The bucket of each key of one partition. New keys are recorded."""
         known = self._places(partition, view)
         found = known.buckets_of(hashes)
         new = hashes[found == UNKNOWN]
@@ -292,19 +292,19 @@ def _rows_by(places: Numbers, count: int) -> Iterator[Numbers]:
     """The rows of each place, from 0 to `count`."""
     order = np.argsort(places, kind="stable")
     ends = np.cumsum(np.bincount(places, minlength=count))
-    return iter(np.split(order, ends)[:count])  # behind the last end there is nothing
+    return iter(np.split(order, ends)[:count])  # there is nothing after the last end
 
 
 def _in_order(hashes: Hashes) -> Hashes:
-    """Each hash once, as they come first."""
+    """Each hash once, in order of first occurrence."""
     _, first = np.unique(hashes, return_index=True)
     return hashes[np.sort(first)]
 
 
 def _placed(new: Hashes, known: KeyPlaces, layout: DynamicLayout) -> dict[int, Hashes]:
-    """New hashes by the bucket that each goes to."""
+    """New hashes by the bucket that they are assigned to."""
     spread, target = layout.spread, layout.options.dynamic_bucket_target_row_num
-    # The remainder that `bucket_ids` takes, by which the rows were shared out among tasks.
+    # The same remainder as in `bucket_ids`, by which rows were distributed among tasks.
     parts = np.abs(new.astype(np.int64)) % spread
     placed: dict[int, Hashes] = {}
     for part in np.unique(parts).tolist():
@@ -318,9 +318,9 @@ def _placed(new: Hashes, known: KeyPlaces, layout: DynamicLayout) -> dict[int, H
 
 
 def rooms(buckets: Iterable[int], wanted: int, free: Callable[[int], int]) -> dict[int, int]:
-    """How many of the keys each bucket takes, those first in which keys are `free` to go.
+    """How many keys each bucket receives. Buckets in which keys are `free` to go come first.
 
-    Where the number of buckets has come to its limit, they share the rest.
+    If the maximum number of buckets is reached, the buckets share the remaining keys.
     """
     taken: dict[int, int] = {}
     for bucket in buckets:

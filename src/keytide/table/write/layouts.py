@@ -1,4 +1,4 @@
-"""The layout of a table."""
+"""Chooses the layout of a table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["layout_of"]
 
 
 def layout_of(state: TableState) -> Layout:
-    """The layout by which rows are written on top of a state.
+    """The layout for writing rows on top of a state.
 
-    Raises `UnsupportedError` for a table with dynamic buckets whose index is not complete.
+    Raises `UnsupportedError` for a table with dynamic buckets whose index is incomplete.
     """
     view, partition_buckets = state.view, state.live.partition_buckets
     if view.postpones_buckets:

@@ -1,10 +1,10 @@
 """Keys that move between partitions, in tables whose primary key has no partition column.
 
-Such a table has dynamic buckets. Where a key is, its stored versions say: no index is kept, so none
-can be wrong, and keys are looked up by each write. What becomes of a key that comes in another
-partition than the one it is in depends on the merge engine, see `Elsewhere`. A key goes into one
-bucket of its partition; two writers that bring keys at once are told apart by the commit, which
-fails for the second one, and the write is made again.
+Such a table has dynamic buckets. The stored versions of a key say where it is. No index is stored,
+so none can be wrong, and each write looks up its keys. If a key arrives in another partition than
+its current one, the merge engine decides what happens, see `Elsewhere`. A key goes into one bucket
+of its partition. If two writers write the same keys at the same time, the second commit fails, and
+the write is made again.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ _NO_BUCKETS = pl.lit(None, pl.Int64).alias(_BUCKET)
 
 @dataclass(frozen=True)
 class MovingLayout(Layout):
-    """Buckets of keys that may come in any partition; `entries` are looked through for them.
+    """Buckets of keys that may arrive in any partition.
 
-    Some of their rows are dead, as `vector_files` say.
+    Keys are looked up in the files of `entries`. Some of their rows are dead, according to
+    `vector_files`.
     """
 
     view: TableView
@@ -61,7 +62,7 @@ class MovingLayout(Layout):
 
     @property
     def spread(self) -> int:
-        """See `Layout`; the keys of all partitions together are cut."""
+        """See `Layout`. The keys of all partitions are split together."""
         return self.shares.spread
 
     def begin(self) -> Placing:
@@ -74,7 +75,7 @@ class MovingLayout(Layout):
 
 
 class _Moving(Placing):
-    """Places the rows of one task. `_homes` has a row for each place of the keys seen so far."""
+    """Assigns the rows of one task. `_homes` has a row for each place of the keys seen so far."""
 
     def __init__(self, layout: MovingLayout) -> None:
         self._layout, self._view = layout, layout.view
@@ -90,12 +91,12 @@ class _Moving(Placing):
 
     @property
     def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # where keys are is not written down
+        return {}  # the places of keys are not stored
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, Cut]:
-        """See `Placing`; each key ends in one partition, whichever its rows name."""
+        """See `Placing`. Each key ends in one partition, whichever its rows name."""
         routed = self._routed(frame) if frame.height else frame.with_columns(_NO_BUCKETS)
         fields = view.schema.partition_fields()
         exact = to_arrow(routed.select(self._partition), arrow_schema(fields))
@@ -104,7 +105,7 @@ class _Moving(Placing):
         return routed.select(frame.columns), cut
 
     def _routed(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows as they have to be written, each with the number of its bucket."""
+        """The rows as they must be written, each with the number of its bucket."""
         self._look_up(frame.select(self._key).unique())
         elsewhere = engine_class(self._view.options).elsewhere
         routes = {
@@ -116,7 +117,7 @@ class _Moving(Placing):
     # -- where keys are -------------------------------------------------------------------------
 
     def _look_up(self, keys: pl.DataFrame) -> None:
-        """Take in where the keys are that were not seen before."""
+        """Look up the places of keys that were not seen before."""
         unseen = keys.join(self._seen, on=self._key, how="anti")
         if not unseen.height:
             return
@@ -131,15 +132,15 @@ class _Moving(Placing):
         for bucket in plan.buckets:
             task = ReadTask(self._view, bucket, columns)
             for found in newest_versions(task, keys, columns):
-                # A delete that a key left behind in a partition is no place where it is.
+                # A delete that a key left in a partition does not count as its place.
                 kept = found.filter(IS_ADD) if only_rows else found
                 number = pl.lit(bucket.bucket, pl.Int64).alias(_BUCKET)
                 yield kept.select(*columns, number)
 
-    # -- what becomes of a key that is elsewhere ------------------------------------------------
+    # -- keys that are in another partition -----------------------------------------------------
 
     def _moved(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The last row of each key, and a delete wherever else the key is."""
+        """The last row of each key, and a delete in every other partition of the key."""
         last = frame.unique(self._key, keep="last", maintain_order=True)
         adds = last.filter(IS_ADD)
         # NULL is a partition too.
@@ -161,19 +162,19 @@ class _Moving(Placing):
         return pl.concat([deletes.select(placed.columns), placed])
 
     def _kept(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows, each in the partition that its key is in already."""
+        """The rows, each in the current partition of its key."""
         self._settle_unknown(frame)
         home = self._homes.unique(self._key, keep="first", maintain_order=True)
         return joined(frame.drop(self._partition), home, self._key, keeps_order=True)
 
     def _first(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The first row of each key that is nowhere yet."""
+        """The first row of each key that does not exist yet."""
         first = frame.unique(self._key, keep="first", maintain_order=True)
         new = first.join(self._homes, on=self._key, how="anti")
         self._settle_unknown(new)
         return joined(new, self._homes, [*self._key, *self._partition], keeps_order=True)
 
-    # -- where keys go that are new in a partition ----------------------------------------------
+    # -- buckets of keys that are new in a partition --------------------------------------------
 
     def _settle_unknown(self, frame: pl.DataFrame) -> None:
         first = frame.select(*self._key, *self._partition)
@@ -210,7 +211,7 @@ class _Moving(Placing):
 def _row_counts(
     entries: Sequence[ManifestEntry], view: TableView
 ) -> dict[tuple[Any, ...], dict[int, int]]:
-    """How many versions each bucket holds, which is at least as many as it has keys."""
+    """The number of versions in each bucket, which is at least the number of its keys."""
     partitions = list(dict.fromkeys(entry.partition for entry in entries))
     values = decoded(partitions, view.schema.partition_fields()).rows()
     counts: dict[tuple[Any, ...], dict[int, int]] = {each: {} for each in values}

@@ -1,8 +1,8 @@
-"""Counting rows that arrive out of order.
+"""Counts rows that arrive out of order.
 
-Merging puts them right without anybody's help; whoever watches a feed wants to know how many
-there are (Apache Pinot's upsert tables count them as well). It costs a lookup of the keys written,
-so tables ask for it with 'write.count-out-of-order'.
+Merging handles them without help, but users who monitor a feed want to know the number (Apache
+Pinot's upsert tables count them as well). The count requires a lookup of the written keys, so it is
+enabled by the option 'write.count-out-of-order'.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["count_out_of_order"]
 def count_out_of_order(
     rows: Rows, stored: TableState, written: Iterable[ManifestEntry], placing: Placing
 ) -> int:
-    """How many rows are older than a version of their key that arrived before them.
+    """The number of rows that are older than a version of their key that arrived before them.
 
-    That is one that is stored, in files of `written` too, or a row before. Rows of kind -U announce
-    nothing and are not counted, and without sequence fields no row is. Reads the stored versions of
-    the keys. Runs on the driver or an executor.
+    This can be a stored version, including files of `written`, or an earlier row. Rows of kind -U
+    are not counted, because they announce nothing. Without sequence fields, no row is counted.
+    Reads the stored versions of the keys. Runs in the driver or on an executor.
     """
     view = stored.view
     if not view.order.sequence:
@@ -61,10 +61,10 @@ def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[Manifest
 def _versions(
     stored: TableState, files: Sequence[ManifestEntry], rows: pl.DataFrame
 ) -> pl.DataFrame:
-    """What the files of one bucket hold for the keys of `rows`."""
+    """The versions of the keys of `rows` in the files of one bucket."""
     view, columns = stored.view, stored.view.order.columns
     keys = rows.select(view.order.key).unique()
-    # With no file at all, a frame of the right types is left.
+    # Without any file, the result is an empty frame with the right types.
     found = [rows.select(columns).clear()]
     for bucket in plan_files(view, files, key_range(keys), stored.vector_files).buckets:
         task = ReadTask(view, bucket, columns)

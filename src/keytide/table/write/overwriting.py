@@ -1,4 +1,4 @@
-"""Which partitions an overwrite is meant for, before any row is looked at."""
+"""Determines which partitions an overwrite replaces, before any row is read."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["partition_to_replace"]
 def partition_to_replace(
     view: TableView, partition: Mapping[str, Any] | None
 ) -> PartitionSpec | None:
-    """The partition that is named, or None where the rows or the whole table say it.
+    """The named partition, or None if the rows or the whole table determine what is replaced.
 
-    Raises `InvalidError` for what names no partition, and `UnsupportedError` where keys of other
+    Raises `InvalidError` for an invalid partition, and `UnsupportedError` if keys of other
     partitions would have to leave them.
     """
     spec = None if partition is None else PartitionSpec.parse(partition, view.schema, view.name)

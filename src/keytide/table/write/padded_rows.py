@@ -1,6 +1,6 @@
-"""Rows that lack some of a table's columns, padded to what the table takes.
+"""Adds missing columns to rows, so that they fit the table.
 
-For writers that say that the columns of their rows vary: elsewhere a row is a full image.
+For writers that declare that the columns of their rows vary. Otherwise, a row is a complete row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ __all__ = ["padded", "padded_schema"]
 
 
 def padded(rows: pa.Table, schema: TableSchema, options: TableOptions) -> pa.Table:
-    """The rows with NULL in the columns, and in members of a ROW, that they lack.
+    """The rows with NULL in missing columns and in missing members of a ROW.
 
-    Whole numbers become the floating numbers of a column that holds them all. What the table
-    lacks must be NULL in all rows and is left out; other rows are as they were.
+    Integers are converted to the floating-point type of a column that can represent all of them.
+    Columns that the table lacks must be NULL in all rows and are left out. Other rows are not
+    changed.
     """
     target = padded_schema(rows.schema, schema, options)
     if target.equals(rows.schema):
@@ -39,7 +40,7 @@ def padded(rows: pa.Table, schema: TableSchema, options: TableOptions) -> pa.Tab
 
 
 def padded_schema(found: pa.Schema, schema: TableSchema, options: TableOptions) -> pa.Schema:
-    """The columns that rows with some columns have once they are padded."""
+    """The schema of rows after they are padded."""
     own = [
         _as_wide(column, schema.field(column.name).type)
         if column.name in schema.by_name
@@ -53,7 +54,7 @@ def padded_schema(found: pa.Schema, schema: TableSchema, options: TableOptions) 
 
 
 def _may_lack(schema: TableSchema, options: TableOptions) -> Iterable[Field]:
-    # What orders rows, or says what they are, is never left out for want of a column.
+    # Columns that order rows, or that determine their kind, are never left out.
     named = {*options.sequence_field, options.rowkind_field, options.out_of_order_column}
     return (f for f in schema.fields if f.type.nullable and f.name not in named)
 

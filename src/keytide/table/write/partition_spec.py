@@ -1,7 +1,7 @@
-"""What an overwrite replaces: the whole table, the partitions that rows touch, or those of a spec.
+"""What an overwrite replaces: the whole table, the partitions of its rows, or those of a spec.
 
-The answer is a predicate over partitions and not a list of files: a commit asks it anew on every
-try, so that files which came meanwhile are replaced too.
+The result is a predicate over partitions, not a list of files. A commit evaluates it again at every
+attempt, so files that were added in the meantime are replaced too.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ __all__ = [
 ]
 
 Place: TypeAlias = "Mapping[str, Any] | str | Predicate"
-"""Values for some or all partition columns, by column or as a text: `dt=2026-01-31,hour=7`; or a
-predicate over them."""
+"""Values for some or all partition columns, by column or as a string: `dt=2026-01-31,hour=7`; or a
+predicate over them.
+"""
 
 
 def partition_condition(where: Condition, schema: TableSchema, table: str) -> Predicate:
     """A condition on partition columns, such as `dt > '2026-01-31' and hour < 7`.
 
-    Raises `InvalidError` for a table without partitions, and as `predicate_of`.
+    Raises `InvalidError` for a table without partitions, and the errors of `predicate_of`.
     """
     fields = schema.partition_fields()
     if not fields:
@@ -52,13 +53,13 @@ def partition_condition(where: Condition, schema: TableSchema, table: str) -> Pr
 
 
 def every_partition(partition: bytes) -> bool:
-    """Fits every partition."""
+    """Matches every partition."""
     return True
 
 
 @dataclass(frozen=True)
 class TouchedPartitions:
-    """Fits the partitions of some rows."""
+    """Matches the partitions of some rows."""
 
     partitions: frozenset[bytes]
 
@@ -69,7 +70,7 @@ class TouchedPartitions:
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """Values of some or all partition columns; fits every partition that has them.
+    """Values of some or all partition columns. Matches every partition that has them.
 
     A picklable predicate over partition rows.
     """
@@ -82,12 +83,12 @@ class PartitionSpec:
     row: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Encode the values, for a partition is identified by its binary row."""
+        """Encode the values, because a partition is identified by its binary row."""
         object.__setattr__(self, "row", self._encoded(self.values))
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], schema: TableSchema, table: str) -> PartitionSpec:
-        """The spec of values by column. Raises `InvalidError` for what names no partition."""
+        """The spec for values by column. Raises `InvalidError` for an invalid partition."""
         wrong = [name for name in given if name not in schema.partition_keys]
         if wrong or not given:
             found = ", ".join(map(repr, wrong)) or "no column"
@@ -101,9 +102,9 @@ class PartitionSpec:
 
     @classmethod
     def of_text(cls, text: str, schema: TableSchema, table: str, null_name: str) -> PartitionSpec:
-        """The spec of a text such as `dt=2026-01-31,hour=7`. Raises `InvalidError` likewise.
+        """The spec for a string such as `dt=2026-01-31,hour=7`. Raises `InvalidError` like `parse`.
 
-        `null_name` is how NULL is written.
+        `null_name` is the spelling of NULL.
         """
         given: dict[str, Any] = {}
         for part in text.split(","):
@@ -138,7 +139,7 @@ class PartitionSpec:
         """Raise `InvalidError` for rows, in the table's exact types, outside the partition."""
         for f, value in zip(self.fields, self.values, strict=True):
             column = rows.column(f.name)
-            # By their bytes, as partitions are told apart: NaN equals itself there.
+            # Compared by their bytes, like partitions: NaN equals itself there.
             found = pc.value_counts(column)
             (wanted,) = encode_rows([value], [f.type])
             rows_found = encode_rows([found.field("values")], [f.type])
@@ -160,9 +161,9 @@ class PartitionSpec:
 def fitting(
     places: Sequence[Place], schema: TableSchema, table: str, null_name: str
 ) -> Callable[[bytes], bool]:
-    """Fits the partitions of some places, or every one where there are none.
+    """Matches the partitions of the given places, or every partition if there are none.
 
-    Raises `InvalidError` for what names no partition. `null_name` is how NULL is written in texts.
+    Raises `InvalidError` for an invalid partition. `null_name` is the spelling of NULL in strings.
     """
     if not places:
         return every_partition

@@ -1,8 +1,8 @@
-"""The index of keys of a bucket that its rows alone give.
+"""Rebuilds the key index of a bucket from its rows.
 
-Keys are gone through in the order of their hashes, a part of them at a time, as many as
-'read.memory' has room for: the files are read once for each part. What is made goes into a file of
-the process.
+Keys are processed in the order of their hashes, a part of them at a time, as many as 'read.memory'
+has room for. The files are read once for each part. The result goes into a temporary file of the
+process.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from keytide.table.write.row_keys import hashes_of
 
 __all__ = ["bare_head", "rebuilt"]
 
-# What a row takes until it is known which one is the current one of its key, as measured.
+# Measured: the memory for a row until it is known which row of its key is current.
 _ROW_BYTES = 256
-# Fewer take hardly less memory, and more time.
+# Fewer rows save hardly any memory and take more time.
 _ROWS_MIN = 8 << 10
 
 
 def bare_head(view: TableView) -> Head:
-    """The head of an index of no rows."""
+    """The head of an index without rows."""
     return Head(view.options.upsert_hash_function, compared=view.comparison.counted_in)
 
 
 def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -> KeyIndex:
-    """The index of a bucket, made of its rows alone. Its run is stored by the next commit.
+    """The index of a bucket, built from its rows alone. The next commit stores its run.
 
-    A key's row that lives is its current one. Of a key without, the freshest of its dead rows is,
-    and of those that are as fresh the last one. Where producers have columns of their own, a row
-    that was current is nowhere behind what came to its key before, so of all of them the last one
-    is the greatest in each column, and late rows are less in that of theirs.
+    The current row of a key is its live row. If there is none, it is the dead row with the largest
+    comparison value, and the last one on a tie. If several producers have their own columns, a row
+    that was current is in no column behind earlier rows of its key. So the last of these rows has
+    the largest value in each column, and late rows have smaller values in their columns.
     """
     oldest_first = sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
     rows = _Rows(view, tuple(oldest_first), dead)
@@ -69,7 +69,7 @@ def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -
 
 
 def _run_of(pieces: Iterable[Entries]) -> Run:
-    """A run in a file that is gone once nobody holds the run any more."""
+    """A run in a file that is deleted when the run is no longer used."""
     with (
         disk_errors("write", tempfile.gettempdir()),
         tempfile.TemporaryFile(prefix="keytide-index-") as file,
@@ -81,7 +81,7 @@ def _run_of(pieces: Iterable[Entries]) -> Run:
 
 
 def _pieces(rows: _Rows) -> Iterator[tuple[Entries, int]]:
-    """The current row of each key, in the order of the hashes, and the greatest comparison."""
+    """The current row of each key, in the order of the hashes, and the largest comparison value."""
     rows_max = max(_ROWS_MIN, rows.view.options.read_memory_bytes // _ROW_BYTES)
     parts = -(-rows.count // rows_max)
     for part in range(parts):
@@ -93,7 +93,7 @@ def _pieces(rows: _Rows) -> Iterator[tuple[Entries, int]]:
 
 @dataclass(frozen=True)
 class _Some:
-    """Some rows: their entries, which of them live, and what they are compared by."""
+    """Some rows: their entries, which of them are live, and their comparison values."""
 
     entries: Entries
     lives: Flags
@@ -109,7 +109,7 @@ def _current(view: TableView, every: Entries, found: Sequence[_Some]) -> Entries
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of the files of a bucket, which come oldest first."""
+    """The rows of the files of a bucket, oldest file first."""
 
     view: TableView
     files: tuple[ManifestEntry, ...]
@@ -117,19 +117,21 @@ class _Rows:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return sum(entry.file.row_count for entry in self.files)
 
     @property
     def covered(self) -> tuple[IndexedFile, ...]:
-        """What an index says of the files before their current rows are counted."""
+        """The index information about the files before their current rows are counted."""
         return tuple(
             IndexedFile(n, file.file_name, file.row_count, self.dead.count(file.file_name), 0)
             for n, file in enumerate(entry.file for entry in self.files)
         )
 
     def of_keys(self, part: int, parts: int) -> Iterator[_Some]:
-        """Those of the keys whose hashes lie in a part of all, as they were written."""
+        """The rows of the keys whose hashes are in one part of all hashes, in the order of
+        writing.
+        """
         fields = self.view.comparison.fields
         for number, entry in enumerate(self.files):
             lives = np.ones(entry.file.row_count, np.bool_)
@@ -145,7 +147,7 @@ class _Rows:
                 start += rows.height
 
     def _batches(self, entry: ManifestEntry) -> Iterator[pl.DataFrame]:
-        """The rows of a file with what they are known and compared by."""
+        """The rows of a file with their key and comparison columns."""
         names = (*self.view.schema.primary_keys, *self.view.comparison.names)
         stored = StoredVersions(self.view, entry.partition, tuple(dict.fromkeys(names)))
         file = PlannedFile(entry, has_kinds=False)
@@ -155,7 +157,10 @@ class _Rows:
 
 
 def _parts_of(hashes: KeyHashes, parts: int) -> Numbers:
-    """Which of so many equal parts of all hashes each one is in, the lowest hashes in the first."""
+    """The part of each hash if all hashes are split into equal parts.
+
+    The lowest hashes are in the first.
+    """
     high = hashes.heads >> np.uint64(32)
     found: Numbers = (high * np.uint64(parts) >> np.uint64(32)).astype(np.int64)
     return found

@@ -1,7 +1,7 @@
-"""Rows that a table's engine could not merge: refused where they come in.
+"""Refuses rows that a table's engine cannot merge, when they enter.
 
-What is stored can then be read: a scan never meets a retract that cannot be taken back, or bytes
-that are no bitmap.
+So everything that is stored can be read: a scan never finds a retraction that cannot be applied, or
+bytes that are not a valid bitmap.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["refuse_unmergeable", "why_refused", "without_errors"]
 def refuse_unmergeable(
     rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = (), *, states_rows: bool = False
 ) -> None:
-    """Raise `InvalidError` with the reason for the first row that the engine could not merge.
+    """Raise `InvalidError`, with the reason, for the first row that the engine cannot merge.
 
-    `rows` have the table's columns and `_VALUE_KIND`; those that the table ignores are left out,
-    and `known` is what is refused already. With `states_rows` they are those of a statement, which
-    takes rows that are there.
+    `rows` have the table's columns and `_VALUE_KIND`. Those that the table ignores are skipped.
+    `known` are refusals found before. With `states_rows`, the rows are those of a statement, which
+    read existing rows.
     """
     refusals = _refusals(rows, view, known, states_rows=states_rows)
     if not refusals:
@@ -52,7 +52,9 @@ def refuse_unmergeable(
 
 
 def _others(refusal: Refusal, rows: pl.DataFrame, key: Sequence[str]) -> str:
-    """How many rows are refused for a reason, and the values that are the reason in some."""
+    """The number of rows that are refused for a reason, and the values that are the reason in
+    some.
+    """
     if not refusal.columns:
         return ""
     alike = rows.filter(pl.Series(refusal.rows))
@@ -62,18 +64,18 @@ def _others(refusal: Refusal, rows: pl.DataFrame, key: Sequence[str]) -> str:
 
 
 def why_refused(rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = ()) -> pl.Series:
-    """Why the engine could not merge each of some rows; NULL where it can, or ignores the row.
+    """Why the engine cannot merge each row. NULL if it can, or if the table ignores the row.
 
-    `rows` have the table's columns and `_VALUE_KIND`; `known` is what is refused already.
+    `rows` have the table's columns and `_VALUE_KIND`. `known` are refusals found before.
     """
     why = reasons(_refusals(rows, view, known), rows.height)
     return why.set(rows[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
 
 
 def without_errors(rows: Rows, view: TableView) -> tuple[Rows, dict[str, int]]:
-    """The rows that the table can take, and how many others there are by what they are counted as.
+    """The rows that the table accepts, and the number of the others by kind of error.
 
-    A row counts once, under what is found first. Rows that the table ignores are not looked at.
+    A row is counted once, for the first error found. Rows that the table ignores are not checked.
     """
     frame = rows.frame
     refusals = [*_of_nulls(rows, view), *_refusals(frame, view, rows.refusals)]
@@ -115,7 +117,7 @@ def _refusals(
 
 
 def _of_no_producer(rows: pl.DataFrame, view: TableView, *, states_rows: bool) -> Iterator[Refusal]:
-    """Rows that have no value to be compared by, or several, as those alone have that were read."""
+    """Rows without a comparison value, or with several, which only rows that were read may have."""
     names = view.comparison.names
     count = rows.select(pl.sum_horizontal(pl.col(names).is_not_null()).alias("n"))["n"].to_numpy()
     columns = ", ".join(map(repr, names))

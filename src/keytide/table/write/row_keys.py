@@ -1,4 +1,4 @@
-"""What an index of keys has of rows: hashes that stand for their keys, and their comparison."""
+"""Computes what a key index stores about rows: the hashes of their keys, and comparison values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["hashes_of", "keys_of"]
 
 
 def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:
-    """What stands for the keys of some rows, and what entries have of their comparison."""
+    """The key hashes of rows, and the comparison values for their entries."""
     comparison = view.comparison
     return hashes_of(rows, view), comparison.in_index(exact(rows, comparison.fields))
 
 
 def hashes_of(rows: pl.DataFrame, view: TableView) -> KeyHashes:
-    """What stands for the keys of some rows."""
+    """The key hashes of rows."""
     fields = view.schema.select(view.schema.primary_keys)
     return hash_keys(exact(rows, fields), fields, view.options.upsert_hash_function)

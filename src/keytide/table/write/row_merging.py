@@ -1,13 +1,13 @@
-"""Rows that are merged with the current ones of their keys before they are stored.
+"""Merges rows with the current rows of their keys before they are stored.
 
-One row of a key is stored: that which its current row and the arriving ones give, column by
-column, and then the columns that are computed of it. A delete takes away what came before it, so
-that what comes next begins anew. Rows of one write come in the order of the column that they are
-compared by, those of each producer in the places that they have among the others.
+One row per key is stored: the current row merged with the arriving rows, column by column, and then
+the columns that are computed from it. A delete removes everything before it, so the next row starts
+a new row. The rows of one write are ordered by their comparison column, and the rows of each
+producer keep their positions among the others.
 
-A row that comes late cannot be put where it belongs: which of the columns a later row has set, and
-whether one has deleted the key, is in the merged row no more. It is refused, unless the table says
-that late rows are left out, or a delete is what it comes after.
+A late row cannot be put in its place: the merged row no longer shows which of the columns a later
+row has set, or whether a later row has deleted the key. So it is refused, unless the table's
+options say that late rows are dropped, or it comes after a delete.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _KEY, _PLACE = map(scratch, ("key", "place"))
 
 
 def row_merger(view: TableView) -> MergeEngine:
-    """What merges rows of the table, which come in the order of `_KEY`."""
+    """The merge engine for rows of the table, in the order of `_KEY`."""
     order = MergeOrder(key=(_KEY, *view.schema.primary_keys))
     fields = merged_fields(view.schema, view.options)
     return column_merger(order, fields, view.options, view.functions)
 
 
 def as_deletes(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows, of which all that add nothing delete."""
+    """The rows, in which all rows that do not add become deletes."""
     kind = pl.when(IS_ADD).then(pl.col(VALUE_KIND)).otherwise(pl.lit(int(RowKind.DELETE), pl.Int8))
     return rows.with_columns(kind.alias(VALUE_KIND))
 
 
 def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
-    """One row of each key, and the late ones as they came, unless they are dropped.
+    """One row per key, and the late rows as they arrived, unless they are dropped.
 
-    Raises `InvalidError` for a row that comes late and is to be left out by nobody, and for rows
-    that cannot be merged.
+    Raises `InvalidError` for a late row that the options do not drop, and for rows that cannot be
+    merged.
     """
     sorted_by = np.arange(len(arrivals))
     if not view.options.leaves_out_late_rows:
@@ -77,7 +77,7 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
 def _versions(
     rows: pl.DataFrame, arrivals: Arrivals, taken: Numbers, view: TableView
 ) -> pl.DataFrame:
-    """The living row of each key that is written, then its arriving rows in their order."""
+    """The live row of each written key, then its arriving rows in their order."""
     numbers = _key_numbers(arrivals.hashes.take(taken))
     arriving = as_deletes(rows[pl.Series(taken)]).with_columns(pl.Series(_KEY, numbers))
     _, first = np.unique(numbers, return_index=True)
@@ -90,15 +90,15 @@ def _versions(
         pl.lit(int(RowKind.INSERT), pl.Int8).alias(VALUE_KIND),
     )
     versions = pl.concat([stored.select(arriving.columns), arriving])
-    # The key is spelt as the newest row has it, which some hash functions let differ.
+    # The key is spelled as in the latest row. Some hash functions allow different spellings.
     spelt = [pl.col(name).last().over(_KEY) for name in view.schema.primary_keys]
     return versions.sort(_KEY, maintain_order=True).with_columns(spelt)
 
 
 def _with_computed(merged: pl.DataFrame, versions: pl.DataFrame, view: TableView) -> pl.DataFrame:
-    """The rows, of which those that two or more versions have made have their computed columns.
+    """The rows. Those merged from two or more versions get their computed columns.
 
-    A row that is the first one of its key, or the first after a delete, stays as it came.
+    A row that is the first one of its key, or the first after a delete, is not changed.
     """
     columns = computed_columns(view.schema, view.options)
     if not columns:
@@ -113,7 +113,7 @@ def _with_computed(merged: pl.DataFrame, versions: pl.DataFrame, view: TableView
 
 
 def _keys_of_several(versions: pl.DataFrame) -> Numbers:
-    """The keys that have two or more versions behind their last delete, in their order."""
+    """The keys that have two or more versions after their last delete, in their order."""
     numbers, kinds = versions[_KEY].to_numpy(), versions[VALUE_KIND].to_numpy()
     ends = np.flatnonzero(np.diff(numbers, append=-1))
     starts = np.concatenate([[0], ends[:-1] + 1])

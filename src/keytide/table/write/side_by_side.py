@@ -1,6 +1,6 @@
-"""What tasks side by side made of one state of a table with an index of keys.
+"""Combines the results of parallel tasks on one state of a table with a key index.
 
-Each looked keys up by itself and knew of none other, as the tasks of a MERGE do.
+Each task looked up keys independently, as the tasks of a MERGE do.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["joined_upserts"]
 
 
 def joined_upserts(view: TableView, parts: Sequence[Written]) -> Written:
-    """What tasks side by side made of one state of a table, as `Written.together`.
+    """The combined results of parallel tasks on one state of a table, as `Written.together`.
 
-    Where several have rows of one key, the freshest is the current one, and of those that are as
-    fresh that of the later task. Raises `UnsupportedError` for such rows where the index does not
-    say which is the fresher one, and where rows are merged.
+    If several tasks have rows of one key, the row with the largest comparison value is current, on
+    a tie that of the later task. Raises `UnsupportedError` for such rows if the index cannot
+    compare them, and if rows are merged.
     """
     joined = Written.together([replace(part, indexes={}) for part in parts])
     indexes: dict[IndexKey, list[BucketIndex]] = {}
@@ -46,7 +46,7 @@ def joined_upserts(view: TableView, parts: Sequence[Written]) -> Written:
 
 
 def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRows]:
-    """The index of a bucket, and its dead rows, after several tasks that knew of none other."""
+    """The index of a bucket, and its dead rows, after several independent tasks."""
     first, heads = parts[0], [part.index.head for part in parts]
     common = {*first.names}.intersection(*(part.names for part in parts[1:]))
     known = [file for file in heads[0].files if file.name in common]
@@ -72,7 +72,7 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
 
 
 def _refuse_undecided(view: TableView, new: Entries) -> None:
-    """Raise `UnsupportedError` for rows of one key by several tasks that cannot settle it."""
+    """Raise `UnsupportedError` for rows of one key in several tasks that cannot be compared."""
     comparison = view.comparison
     if comparison.is_in_index and not view.options.merges_rows:
         return
@@ -97,7 +97,7 @@ def _below(part: NewKeys, number: int) -> Numbers:
 def _without_replaced(
     parts: Sequence[NewKeys], every: Entries, left: Entries, names: Mapping[int, str]
 ) -> DeadRows:
-    """The dead rows of all parts, and the rows of which one has a fresher one in another."""
+    """The dead rows of all parts, plus the rows that are superseded by a row of another part."""
     places = every.files << 40 | every.positions
     is_left = np.isin(places, left.files << 40 | left.positions)
     dead = parts[0].dead

@@ -1,9 +1,9 @@
-"""Rows on their way to sorted files that have no key in common, in whatever order they come.
+"""Sorts rows that arrive in any order, for sorted files that have no key in common.
 
-As long as memory has room for them, rows are held, cut by bucket. Then they are sorted, and are a
-piece; several pieces lie on local disk, and those of a bucket are brought together by stretches of
-keys. Pieces that do not overlap, as those of files that are sorted, follow each other without a
-merge. Rows that come in the order of the key need none of that, see `InOrder`.
+As long as they fit in memory, rows are held, split by bucket. Then they are sorted and become a
+piece. If there are several pieces, they are on local disk, and the pieces of a bucket are merged by
+key ranges. Pieces that do not overlap, such as those of sorted files, are concatenated without a
+merge. Rows that arrive in key order need none of this, see `InOrder`.
 """
 
 from __future__ import annotations
@@ -33,28 +33,32 @@ from keytide.table.write.layout import Placing
 __all__ = ["COPIES", "InOrder", "OutOfOrderError", "SortedRows"]
 
 COPIES = 4
-"""As what a row is held: as it came, cut by bucket, sorted, and as it is stored."""
+"""How many copies of a row are in memory: as it arrived, split by bucket, sorted, and as stored."""
 
-# A piece is stored in so many parts: of each piece of a bucket one is held while they are merged.
+# A piece is stored in this many parts. During a merge, one part of each piece of a bucket is in
+# memory.
 _PARTS = 256
 _BATCH_ROWS_MIN = 4 << 10
 _NAMED_KEYS_MAX = 3
 
 
 class OutOfOrderError(Exception):
-    """A row does not come behind the one before it."""
+    """A row does not come after the previous row."""
 
 
 @dataclass
 class InOrder:
-    """Rows that come in the order of the key, each key once, cut by bucket."""
+    """Rows that arrive in key order, each key once, split by bucket."""
 
     view: TableView
     placing: Placing
     _last: pl.DataFrame | None = None
 
     def of(self, rows: Rows) -> Iterator[tuple[BucketId, pl.DataFrame]]:
-        """Those of each bucket, sorted. Raises `OutOfOrderError` where others had to come first."""
+        """The sorted rows of each bucket.
+
+        Raises `OutOfOrderError` if a row should have come earlier.
+        """
         frame, cut = self.placing.cut(rows.frame, rows.table, self.view)
         keys = frame.select(self.view.schema.primary_keys)
         known = keys if self._last is None else pl.concat([self._last, keys])
@@ -66,10 +70,10 @@ class InOrder:
 
 @dataclass
 class SortedRows:
-    """Rows of a new table, of which each key has one: first `add`ed, then taken in order.
+    """The rows of a new table, one per key: first `add` all rows, then take them in order.
 
-    Memory and disk are free again with the object. About `memory_bytes` are held, and what is more
-    lies in a temporary file without a name. `origin` says to people where the rows come from.
+    Memory and disk space are freed with the object. About `memory_bytes` are in memory, and the
+    rest is in an unnamed temporary file. `origin` says in messages where the rows come from.
     """
 
     view: TableView
@@ -82,7 +86,7 @@ class SortedRows:
     _spill: _Spill | None = None
 
     def add(self, rows: Rows) -> None:
-        """Take some rows. Raises `InvalidError` naming keys of which several came."""
+        """Add rows. Raises `InvalidError`, which names keys that occur several times."""
         frame, cut = self.placing.cut(rows.frame, rows.table, self.view)
         for bucket, part in cut.parts(frame):
             self._waiting.setdefault(bucket, []).append(part)
@@ -91,9 +95,9 @@ class SortedRows:
             self._store()
 
     def in_order(self) -> Iterator[tuple[BucketId, pl.DataFrame]]:
-        """The rows bucket by bucket, in the order of the key; nothing is added then.
+        """The rows bucket by bucket, in key order. Nothing can be added after this call.
 
-        Raises as `add`.
+        Raises like `add`.
         """
         for bucket, frame in self._sorted():
             self._pieces.setdefault(bucket, []).append(_Held(frame, self._key))
@@ -115,7 +119,7 @@ class SortedRows:
             yield together
 
     def _sorted(self) -> Iterator[tuple[BucketId, pl.DataFrame]]:
-        """What waits, bucket by bucket, sorted by the key; nothing waits then."""
+        """The rows in memory, bucket by bucket, sorted by key. The memory is empty afterwards."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         for bucket in sorted(waiting):
             frame = pl.concat(waiting.pop(bucket)).sort(self._key, nulls_last=False)
@@ -123,7 +127,7 @@ class SortedRows:
             yield bucket, frame
 
     def _store(self) -> None:
-        """Put what waits on local disk."""
+        """Write the rows in memory to local disk."""
         if self._spill is None:
             schema = stored_schema(self.view)
             schema = schema.remove(schema.get_field_index(SEQUENCE_NUMBER))
@@ -133,7 +137,7 @@ class SortedRows:
             self._pieces.setdefault(bucket, []).append(self._spill.add(frame, rows_max))
 
     def _refuse_repeated(self, rows: pl.DataFrame) -> None:
-        """Refuse rows of one key. REQUIRES: they are sorted by the key."""
+        """Refuse several rows of one key. REQUIRES: the rows are sorted by key."""
         again = _equals_next(rows.select(self._key))
         if not again.any():
             return
@@ -166,13 +170,13 @@ class _Held:
         return pl.concat([keys.head(1), keys.tail(1)])
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """The rows in their order."""
+        """The rows in order."""
         return iter([self.rows])
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """The same on local disk: the batches of a file from one to another."""
+    """The same on local disk: a range of batches in a file."""
 
     spill: _Spill
     first: int
@@ -180,7 +184,7 @@ class _Stored:
     ends: pl.DataFrame
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """The rows in their order, some at a time."""
+        """The rows in order, some at a time."""
         return (self.spill.batch(number) for number in range(self.first, self.stop))
 
 
@@ -188,7 +192,7 @@ _Piece = _Held | _Stored
 
 
 class _Spill:
-    """A temporary file of batches; written first, then read, by several threads perhaps."""
+    """A temporary file of batches. First written, then read, possibly by several threads."""
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._schema = schema
@@ -202,18 +206,18 @@ class _Spill:
         self._reader: Any = None
 
     def add(self, rows: pl.DataFrame, rows_max: int) -> _Stored:
-        """Store rows in batches of so many."""
+        """Store rows in batches of at most `rows_max`."""
         first, stored = self._written, to_arrow(rows, self._schema).combine_chunks()
         with disk_errors("write", tempfile.gettempdir()):
             for batch in stored.to_batches(rows_max):
                 self._writer.write_batch(batch)
                 self._written += 1
-        # Rows that are taken are copied; a slice would hold on to all of them.
+        # `take` copies rows. A slice would keep all of them in memory.
         ends = from_arrow(stored.select(self._key).take([0, rows.height - 1]))
         return _Stored(self, first, self._written, ends)
 
     def batch(self, number: int) -> pl.DataFrame:
-        """A batch; nothing is added then."""
+        """A batch. Nothing can be added after this call."""
         with disk_errors("read", tempfile.gettempdir()), self._reading:
             if self._reader is None:
                 self._writer.close()
@@ -223,7 +227,7 @@ class _Spill:
 
 
 def _without_overlap(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """The pieces in as few runs as can be, each of pieces that have no key in common."""
+    """The pieces in as few runs as possible. The pieces of a run have no key in common."""
     ranks = key_ranks(pl.concat([piece.ends for piece in pieces]))
     runs: list[tuple[int, list[_Piece]]] = []
     for place in sorted(range(len(pieces)), key=lambda place: ranks[2 * place]):
@@ -244,14 +248,14 @@ def _batches(run: Sequence[_Piece]) -> Iterator[Batch]:
 
 
 def _equals_next(keys: pl.DataFrame) -> pl.Series:
-    """Which keys the next one is equal to."""
+    """Which keys are equal to the next one."""
     same = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in keys.columns]
     is_last = pl.int_range(pl.len()) == pl.len() - 1
     return keys.select((pl.all_horizontal(same) & ~is_last).alias("equals")).to_series()
 
 
 def _is_strictly_sorted(keys: pl.DataFrame) -> bool:
-    """Whether each key is above the one before it."""
+    """Whether each key is larger than the previous one."""
     above = pl.lit(value=False)
     for name in reversed(keys.columns):
         column, before = pl.col(name), pl.col(name).shift(1)

@@ -1,6 +1,6 @@
-"""Writing rows that were stored before: as they are, each with its `_VALUE_KIND`.
+"""Writes rows that were stored before, unchanged, each with its `_VALUE_KIND`.
 
-Nothing is filled in, counted or asked, and no two of the rows are of one key.
+Nothing is filled in, counted or checked, and no two rows have the same key.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["task_of_stored"]
 
 
 def task_of_stored(state: TableState) -> WriteTask:
-    """A task whose rows replace what is stored, and are laid out as the table says now.
+    """A task whose rows replace stored rows, and are assigned to buckets as the table says now.
 
-    Each table that it is fed has a column `_VALUE_KIND`. Raises what `layout_of` raises.
+    Each table of rows has a column `_VALUE_KIND`. Raises the same errors as `layout_of`.
     """
     if state.view.kind.has_key_index:
         return _StoredRowsIndexed.anew(state).of_statement()
@@ -33,7 +33,7 @@ def task_of_stored(state: TableState) -> WriteTask:
 
 @dataclass(frozen=True)
 class _StoredRows(WriteTask):
-    """Takes rows as they are stored."""
+    """Accepts rows in stored form."""
 
     def _write(
         self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
@@ -44,4 +44,4 @@ class _StoredRows(WriteTask):
 
 @dataclass(frozen=True)
 class _StoredRowsIndexed(_StoredRows, UpsertTask):
-    """The same where an index of keys is kept."""
+    """The same for tables with a key index."""

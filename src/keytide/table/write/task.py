@@ -1,4 +1,4 @@
-"""Writing as a task: what each part of a write has to know, and what it made."""
+"""Write tasks: the input that each part of a write needs, and its result."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ from keytide.table.write.refusals import refuse_unmergeable
 __all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
 
 RUNS_PER_PART = 1 << 16
-"""How far the sequence numbers of neighbouring parts lie apart.
+"""The distance between the sequence numbers of neighboring parts.
 
-Parts are written at the same time and do not know how many runs the others need. A part of more
-runs would reach into the numbers of the next one; at the size of a write buffer it would hold
-terabytes.
+Parts are written in parallel and do not know how many runs the others need. A part with more runs
+would use numbers of the next part. At the size of a write buffer, it would contain terabytes.
 """
 
 # Small buckets are sorted and merged together until they have this many rows.
@@ -42,11 +41,11 @@ _BATCH_ROWS = 64 << 10
 
 @dataclass(frozen=True)
 class Written:
-    """Files that a task wrote, as entries to commit, and how many rows it was given.
+    """The files that a task wrote, as entries to commit, and the number of rows that it received.
 
-    `changelog` has the files in which the rows are stored once more, as they came. `indexes` has
-    what becomes of indexes of buckets. `errors` counts the rows that were left out, by what is
-    wrong with them.
+    - `changelog` are the files that contain the rows again, as they arrived.
+    - `indexes` are the changes to indexes of buckets.
+    - `errors` are the numbers of rows that were left out, by kind of error.
     """
 
     entries: tuple[ManifestEntry, ...]
@@ -58,13 +57,13 @@ class Written:
 
     @property
     def placed(self) -> dict[BucketId, Hashes]:
-        """The hashes of keys that the task put into buckets as the first to do so."""
+        """The hashes of keys that the task was the first to put into buckets."""
         found = self.indexes.items()
         return {key[1:]: index.hashes for key, index in found if isinstance(index, PlacedKeys)}
 
     @property
     def dead(self) -> dict[BucketId, DeadRows]:
-        """The dead rows of buckets whose deletion vectors the task went by."""
+        """The dead rows of buckets whose deletion vectors the task is based on."""
         found = self.indexes.items()
         return {key[1:]: index for key, index in found if isinstance(index, DeadRows)}
 
@@ -75,7 +74,10 @@ class Written:
 
     @classmethod
     def together(cls, parts: Iterable[Written]) -> Written:
-        """What several tasks wrote, in their order; a count that one of them lacks is unknown."""
+        """The combined results of several tasks, in order.
+
+        A count that one of them lacks is unknown.
+        """
         made = list(parts)
         late = [part.out_of_order for part in made]
         indexes: dict[IndexKey, list[BucketIndex]] = {}
@@ -98,9 +100,9 @@ class Written:
 class WriteTask:
     """Writes rows as sorted runs, on top of the files that were live when the write began.
 
-    `layout` says which buckets the rows go to; `stored` has what a count of rows out of order looks
-    at, None where nobody wants it. With `has_changelog` the rows are stored once more
-    as they came. Rows outside of `partition` are refused. Pickles.
+    `layout` assigns buckets to rows. `stored` is the state to compare rows with when out-of-order
+    rows are counted, or None. With `has_changelog`, the rows are stored again as they arrived. Rows
+    outside `partition` are refused. Picklable.
     """
 
     view: TableView
@@ -111,13 +113,16 @@ class WriteTask:
     has_changelog: bool = False
     threads: int = 1
     confirm: Callable[[], None] = certain
-    """Called before work that takes long or warns; raises where all of it would be in vain."""
+    """Called before work that takes long or that warns.
+
+    Raises an error if the work would be in vain.
+    """
     seen: Seen | None = None
     """Called with each run that is stored as one file."""
 
     @classmethod
     def on(cls, state: TableState) -> WriteTask:
-        """A task that writes on top of a snapshot. Raises what `layout_of` raises."""
+        """A task that writes on top of a snapshot. Raises the same errors as `layout_of`."""
         view, live = state.view, state.live
         stored = state.merging if view.options.counts_out_of_order else None
         has_changelog = view.options.changelog_producer == "input"
@@ -126,25 +131,25 @@ class WriteTask:
 
     @classmethod
     def anew(cls, state: TableState, partition: PartitionSpec | None = None) -> WriteTask:
-        """A task whose rows replace others, and are laid out as the table says now.
+        """A task whose rows replace others, and are assigned to buckets as the table says now.
 
-        An overwrite has no changelog, as in other engines: it could not say what it replaced.
+        An overwrite has no changelog, as in other engines: it could not describe what it replaced.
         """
         emptied = replace(state, live=NO_FILES, hash_files={})
         base = SequenceBase.after(state.live)
         return cls(state.view, layout_of(emptied), base, partition=partition)
 
     def of_statement(self) -> WriteTask:
-        """The same for rows of a statement, each of which is what becomes of the row of its key."""
+        """The same for rows of a statement, each of which is the new state of its key's row."""
         return replace(self, stored=None)
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
-        """Write each table of rows as a run of its own per bucket.
+        """Write each table of rows as one run per bucket.
 
-        Within one write the later row of a key is the newer one: rows of a later part, and in a
-        part those of a later run. Nothing is left behind after an error. Raises `InvalidError`,
-        `NotFoundError` or `UnsupportedError` for rows that do not fit, `ConflictError` when a
-        partition has another number of buckets, `DataError` when the store refuses.
+        Within one write, the later row of a key is newer: rows of a later part, and within a part
+        rows of a later run. Nothing is left behind after an error. Raises `InvalidError`,
+        `NotFoundError` or `UnsupportedError` for rows that do not fit, `ConflictError` if a
+        partition has another number of buckets, and `DataError` if the store fails.
         """
         # Later parts have higher numbers, whichever of them is written first.
         base = replace(self.base, offset=number * RUNS_PER_PART)
@@ -170,7 +175,7 @@ class WriteTask:
     def _write(
         self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
     ) -> Written:
-        """Write rows as one run per bucket; `before` tells what was written of the part so far."""
+        """Write rows as one run per bucket. `before` is what was already written of the part."""
         view, late = self.view, None
         rows = incoming_rows(run, view.schema, view.options, view.name)
         if self.partition is not None:
@@ -185,10 +190,10 @@ class WriteTask:
     def _placed(
         self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
     ) -> Written:
-        """Write rows in the table's types into the buckets that they belong to."""
+        """Write rows in the table's types into their buckets."""
         frame, cut = placing.cut(rows.frame, rows.table, self.view)
         batches = list(cut.batches(frame, _BATCH_ROWS))
-        del cut  # It is as long as the rows, and writing has no use for it.
+        del cut  # it is as long as the rows, and no longer needed
         writer = BucketWriter(self.view, placing.total_buckets, self.has_changelog, self.seen)
         made = writer.write(batches, base, threads=self.threads)
         return Written(made.data, frame.height, changelog=made.changelog)

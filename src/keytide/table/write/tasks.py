@@ -1,4 +1,4 @@
-"""The work of a write as its table asks for it."""
+"""Chooses the write task for a table."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["task_anew", "task_on", "written_by"]
 
 
 def task_on(state: TableState) -> WriteTask:
-    """A task that writes on top of a snapshot. Raises what `layout_of` raises."""
+    """A task that writes on top of a snapshot. Raises the same errors as `layout_of`."""
     return _class_of(state).on(state)
 
 
 def task_anew(state: TableState, partition: PartitionSpec | None = None) -> WriteTask:
-    """A task whose rows replace others; see `WriteTask.anew`."""
+    """A task whose rows replace others, see `WriteTask.anew`."""
     return _class_of(state).anew(state, partition)
 
 
 def written_by(view: TableView, parts: Sequence[Written]) -> Written:
-    """What the tasks of a write made, in their order."""
+    """The combined results of the tasks of a write, in their order."""
     return joined_upserts(view, parts) if view.kind.has_key_index else Written.together(parts)
 
 

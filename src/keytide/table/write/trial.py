@@ -1,4 +1,4 @@
-"""Definitions on trial: what every writer would refuse is refused before it is stored."""
+"""Checks definitions before they are stored: refuses what every writer would refuse."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["try_definition"]
 
 
 def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:
-    """Write no rows into a table of that definition, as if it were new; the store is not touched.
+    """Write no rows into a table with that definition, as if it were new. The store is not used.
 
-    Raises what a writer of rows would raise.
+    Raises the same errors as a write of rows.
     """
     first = replace(definition, id=0)
     view = StoredTable.of(unmade(metadata, first)).view(first)

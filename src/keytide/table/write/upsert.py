@@ -1,9 +1,9 @@
-"""Writes into a table with an index of keys: rows are appended, and what they replace dies.
+"""Writes into a table with a key index: rows are appended, and the rows that they replace are
+marked dead.
 
-All rows of a write are stored as they came, or one of each key where rows are merged. The index
-says where the current row of each key lies, so that each key's row before is marked as dead, and so
-is a row that comes late or deletes. Whoever reads the files without the dead rows reads one row of
-a key.
+All rows of a write are stored as they arrived, or one per key if rows are merged. The index says
+where the current row of each key is. So the previous row of each key is marked as dead, and so are
+rows that arrive late or delete. The files without their dead rows contain one row per key.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ __all__ = ["UpsertTask"]
 
 @dataclass(frozen=True)
 class UpsertTask(WriteTask):
-    """A `WriteTask` that keeps the index of keys.
+    """A `WriteTask` that maintains the key index.
 
     `entries` are the data files of each bucket, `key_files` the heads of the indexes, and
-    `vector_files` what marks rows as dead. No two tasks of a write may have rows of one bucket.
+    `vector_files` mark rows as dead. Two tasks of a write must not have rows of the same bucket.
     """
 
     entries: Mapping[BucketId, tuple[ManifestEntry, ...]] = field(default_factory=dict)
     key_files: Mapping[BucketId, IndexFile] = field(default_factory=dict)
     vector_files: Mapping[BucketId, tuple[IndexFile, ...]] = field(default_factory=dict)
     states_rows: bool = False
-    """Whether rows say what becomes of rows that are there, as those of an UPDATE do."""
+    """Whether the rows are the new state of existing rows, like those of an UPDATE."""
     replaces_rows: bool = False
-    """Whether all rows that are there go."""
+    """Whether all existing rows are removed."""
 
     @classmethod
     def on(cls, state: TableState) -> UpsertTask:
-        """A task that writes on top of a snapshot. Raises what `layout_of` raises."""
+        """A task that writes on top of a snapshot. Raises the same errors as `layout_of`."""
         by_bucket: dict[BucketId, list[ManifestEntry]] = {}
         for entry in state.live.entries:
             by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
@@ -87,12 +87,12 @@ class UpsertTask(WriteTask):
 
     @property
     def _counts_late(self) -> bool:
-        return True  # the index tells anyway
+        return True  # the index finds them without extra work
 
     def _write(
         self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
     ) -> Written:
-        """Write rows bucket by bucket; `before` tells what was written of the part so far."""
+        """Write rows bucket by bucket. `before` is what was already written of the part."""
         view = self.view
         given = typed_rows(run, view.schema, view.options, view.name)
         errors: Mapping[str, int] = {}
@@ -108,7 +108,7 @@ class UpsertTask(WriteTask):
     def _placed(
         self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
     ) -> Written:
-        """Write rows in the table's types into the buckets that they belong to."""
+        """Write rows in the table's types into their buckets."""
         frame, cut = placing.cut(rows.frame, rows.table, self.view)
         made = Written.together(before)
         parts = [
@@ -144,8 +144,8 @@ class UpsertTask(WriteTask):
         return Written(written, rows.height, late, indexes=indexes)
 
     def _unbound(self, arrivals: Arrivals, on: Bucket) -> Arrivals:
-        """Rows of which some are never too old: those that replace all, and those of a statement
-        that say what becomes of a row that is there.
+        """The rows, of which some are never too old: rows that replace everything, and rows of a
+        statement that are the new state of an existing row.
 
         Raises `InvalidError` for rows of a statement that would be new and are too old.
         """
@@ -159,13 +159,13 @@ class UpsertTask(WriteTask):
         return arrivals
 
     def bucket(self, bucket: BucketId) -> Bucket:
-        """A bucket as it was found. Raises what `found_bucket` raises."""
+        """A bucket as it was found. Raises the same errors as `found_bucket`."""
         head, vectors = self.key_files.get(bucket), self.vector_files.get(bucket, ())
         entries = self.entries.get(bucket, ())
         return found_bucket(self.view, bucket, entries, head, vectors, self.confirm)
 
     def _bucket(self, bucket: BucketId, made: Written) -> Bucket:
-        """A bucket as this task has left it, if it has written there."""
+        """A bucket as this task has left it, if it has written to it."""
         keys, dead = made.indexes.get((KEY_INDEX, *bucket)), made.dead.get(bucket)
         if not isinstance(keys, NewKeys) or dead is None:
             return self.bucket(bucket)
@@ -177,7 +177,7 @@ class UpsertTask(WriteTask):
 def _indexed(
     view: TableView, on: Bucket, arrivals: Arrivals, kept: Kept, written: tuple[ManifestEntry, ...]
 ) -> tuple[NewKeys, DeadRows]:
-    """What becomes of the index of a bucket, and of its dead rows, with files that were written."""
+    """The new index of a bucket and its dead rows, after files were written."""
     head = on.index.head
     files, positions, covered = places_of(written, head)
     comparisons = view.comparison.in_index(exact(kept.rows, view.comparison.fields))

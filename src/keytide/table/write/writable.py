@@ -1,4 +1,4 @@
-"""Which tables this release writes to."""
+"""Which tables this release can write to."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["check_writable", "writable_view"]
 
 
 def writable_view(table: StoredTable) -> TableView:
-    """The newest schema of a table, to write through.
+    """The view of a table's latest schema, for writing.
 
-    Raises `UnsupportedError` for a table that this release must not append to, with the reason:
-    writing into it would lose the uniqueness of keys or a reader's changes.
+    Raises `UnsupportedError`, with the reason, for a table that this release must not append to: a
+    write would make keys no longer unique, or would lose changes for a reader.
     """
     view = table.view(table.schema)
     check_writable(view)
@@ -23,7 +23,7 @@ def writable_view(table: StoredTable) -> TableView:
 
 
 def check_writable(view: TableView) -> None:
-    """Raise `UnsupportedError` as `writable_view` does."""
+    """Raise `UnsupportedError` like `writable_view`."""
     reason = (
         view.files.why_not_writable
         or view.kind.why_not_writable(view.options)
@@ -35,7 +35,7 @@ def check_writable(view: TableView) -> None:
 
 
 def _why_hidden(view: TableView) -> str | None:
-    """Why rows would stay where readers of deletion vectors do not look; None where they do not."""
+    """Why rows would stay where readers of deletion vectors do not look. None if they would not."""
     if not view.options.deletion_vectors_enabled or not view.kind.keeps_versions:
         return None
     hides = f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
