@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keytide as kt
-from pages import PAGES, run_page
+from pages import PAGES, pages_run_by, run_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ON_SPARK = "coming-from-delta.md"
 
-@pytest.mark.parametrize("tool", ["hudi", "iceberg", "paimon", "pinot"])
+
+@pytest.mark.parametrize(
+    "page", [page for page in pages_run_by("tests/test_coming_from.py") if page != ON_SPARK]
+)
 def test_page_does_what_it_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    tool: str,
+    page: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = PAGES / f"coming-from-{tool}.md"
-    assert run_page(page, {}, lambda: capsys.readouterr().out) >= 5
+    assert run_page(PAGES / page, {}, lambda: capsys.readouterr().out) >= 5
 
 
 @pytest.mark.takes_turns
@@ -36,4 +39,4 @@ def test_page_of_delta_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kt.spark, "session", lambda: spark)
-    assert run_page(PAGES / "coming-from-delta.md", {}, lambda: capsys.readouterr().out) >= 5
+    assert run_page(PAGES / ON_SPARK, {}, lambda: capsys.readouterr().out) >= 5

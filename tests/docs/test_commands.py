@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
 import typer
 
+from consoles import commands
 from keytide.cli.main import app
-from pages import PAGES
+from pages import PAGES, README, blocks_of
 
 GROUP: Any = typer.main.get_command(app)
 INLINE = re.compile(r"(?<!`)`(keytide [^`\n]+)`(?!`)")
-CONSOLE = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 def shown() -> Iterator[tuple[str, list[str]]]:
-    """The commands of keytide in the blocks of a page, with where they stand."""
-    for page in (PAGES.parent / "README.md", *sorted(PAGES.rglob("*.md"))):
-        text = page.read_text()
-        for block in (*CONSOLE.findall(text), *INLINE.findall(text)):
-            for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
-                words = words[next((at for at, word in enumerate(words) if "=" not in word), 0) :]
-                if words[:1] == ["keytide"] and "[OPTIONS]" not in words:
-                    yield page.relative_to(PAGES.parent).as_posix(), words[1:]
+    """The commands of keytide in the blocks and lines of a page, with where they stand."""
+    for page in (README, *sorted(PAGES.rglob("*.md"))):
+        blocks = [block.code for block in blocks_of(page, ["console"])]
+        for words in chain.from_iterable(map(commands, blocks + INLINE.findall(page.read_text()))):
+            words = words[next((at for at, word in enumerate(words) if "=" not in word), 0) :]
+            if words[:1] == ["keytide"] and "[OPTIONS]" not in words:
+                yield page.relative_to(PAGES.parent).as_posix(), words[1:]
 
 
 def unknown(words: list[str]) -> Iterator[str]:

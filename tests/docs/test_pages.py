@@ -2,68 +2,62 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-import pyarrow as pa
 import pytest
 import tomllib
+import uvicorn
+from beginnings import ORDERS, begin
 
 import keytide as kt
 from keytide import errors
-from pages import PAGES, RUN, run_page
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from keytide.merge.functions import register
+from pages import PAGES, blocks_of, pages_run_by, run_page
 
 ROOT = PAGES.parent
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
-ORDERS = pa.schema({"id": pa.int64(), "status": pa.string(), "amount": pa.float64()})
 
 
-@pytest.mark.parametrize("page", RUN)
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What pages change of the process is as before when they end."""
+    level = logging.getLogger("keytide").level
+    monkeypatch.setattr(register, "_registered", {})
+    monkeypatch.setattr(uvicorn.Server, "run", _is_interrupted)
+    yield
+    kt.telemetry.disable()
+    logging.getLogger("keytide").setLevel(level)
+
+
+def _is_interrupted(*given: Any, **options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("page", pages_run_by("tests/docs/test_pages.py"))
 def test_page_does_what_it_says(
-    page: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: str, here: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    if page.startswith("how-to/"):  # which begin with a table
-        kt.connect("lake").create_table("shop.orders", ORDERS, ["id"])
-    run_page(PAGES / page, {}, lambda: capsys.readouterr().out)
+    if "s3://" in (PAGES / page).read_text():
+        request.getfixturevalue("stores")
+    names, changed = begin(page, here)
+    run_page(PAGES / page, names, lambda: capsys.readouterr().out, changed=changed)
 
 
-@pytest.mark.takes_turns
-@pytest.mark.spark
-def test_tutorial_ends_on_spark(
-    tmp_path: Path,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kt.spark, "session", lambda: spark)
-    names: dict[str, object] = {}
-    run_page(PAGES / "tutorial.md", names, lambda: capsys.readouterr().out, with_spark=True)
-    assert kt.connect("lake").table("shop.orders").get(5)["status"] == "paid"
-
-
-def test_how_to_of_scheduled_jobs_writes_once_and_copies_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_how_to_of_scheduled_jobs_writes_once_and_copies_once(here: Path) -> None:
     lake = kt.connect("lake")
     for name in ("shop.orders", "shop.copy"):
         lake.create_table(name, ORDERS, ["id"])
-    names: dict[str, object] = {}
-    run_page(PAGES / "how-to/scheduled-jobs.md", names, lambda: "")
+    names: dict[str, Any] = {}
+    for block in blocks_of(PAGES / "how-to/scheduled-jobs.md", ["python"]):
+        exec(block.code, names)
     load_day, copy_changes = names["load_day"], names["copy_changes"]
-    assert callable(load_day)
-    assert callable(copy_changes)
 
     rows = [{"id": 1, "status": "new", "amount": 2.0}]
     assert load_day(lake, "2026-01-31", rows) == load_day(lake, "2026-01-31", rows)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from broker import Broker
+from spark_with_kafka import JARS, begin, skip_where_missing
 
 import keytide as kt
 
 pytestmark = pytest.mark.kafka
 
-HOME = Path(__file__).parents[2] / ".venv-spark-kafka"
 MESSAGES, PER_BATCH = 600, 60
 
 STREAMS = """
@@ -60,12 +60,7 @@ for query in queries:
 
 
 def streams(lake: kt.Lake, broker: Broker, trigger: str) -> subprocess.Popen[str]:
-    given = [lake.uri, broker.address, str(HOME / "jars"), trigger]
-    return subprocess.Popen(
-        [str(HOME / "bin" / "python"), "-c", STREAMS, *given], start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYSPARK_PYTHON": str(HOME / "bin" / "python")},
-    )  # fmt: skip
+    return begin(STREAMS, lake.uri, broker.address, str(JARS), trigger)
 
 
 def events() -> list[dict[str, Any]]:
@@ -84,9 +79,7 @@ def events() -> list[dict[str, Any]]:
 
 
 def test_streams_apply_every_message_once_through_a_kill(broker: Broker, tmp_path: Path) -> None:
-    if not (HOME / ".ready").exists():
-        why = HOME / "why-not"
-        pytest.skip(why.read_text().strip() if why.exists() else "make kafka fetches the connector")
+    skip_where_missing()
     lake = kt.connect(str(tmp_path / "lake"))
     columns = "partition INT, offset BIGINT, k BIGINT, v STRING, op STRING, s BIGINT"
     lake.sql(f"CREATE TABLE shop.log ({columns})")

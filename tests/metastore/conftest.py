@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,19 +12,14 @@ from glue_settings import SETTINGS
 from hive_stand_in import Hive, hive_serving
 from real_metastore import HOME, RealMetastore
 
+import aws
 import keytide as kt
 
 
 @pytest.fixture(scope="session")
 def glue_endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with aws.aws_serving() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(scope="session")
@@ -66,12 +60,4 @@ def db() -> str:
 @pytest.fixture
 def glue(glue_endpoint: str) -> Any:
     """Another client of Glue, to look behind the lake."""
-    import boto3
-
-    return boto3.client(
-        "glue",
-        endpoint_url=glue_endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="tester",
-        aws_secret_access_key="s3cr3t",
-    )
+    return aws.client_of("glue", glue_endpoint)

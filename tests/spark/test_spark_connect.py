@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from consoles import run_console
+from pages import PAGES, Changed, blocks_of
+
 # All of it, or nothing: what is long is the script that they all look at.
 pytestmark = [
     pytest.mark.spark, pytest.mark.driver, pytest.mark.slow, pytest.mark.takes_turns,
@@ -22,7 +25,7 @@ import pyarrow.parquet as pq
 import keytide as kt
 from keytide.spark import external
 
-warehouse, source = sys.argv[1:]
+warehouse, source, page = sys.argv[1:]
 spark = kt.spark.session(
     {"spark.keytide.driver-work.max-size": "0"},
     remote="local[2]", spark_driver_memory="1g", spark_sql_shuffle_partitions=2
@@ -156,8 +159,19 @@ on_spark.auto_cdc(
     checkpoint=f"{source}-flow",
 ).awaitTermination()
 found["streamed"] = sorted(row["v"] for row in on_spark.table("streamed").scan(["v"]).to_pylist())
+before = changed.scan().count(), len(changed.snapshots())
+exec(page)  # of how-to/spark-connect.md
+after = changed.scan().count(), len(changed.snapshots())
+found["page"] = [after[0] - before[0], after[1] - before[1], df.count()]
 print("FOUND " + json.dumps(found))
 """
+
+
+def page_of(table: str) -> str:
+    """The program of the page about Spark Connect, with a table of this machine."""
+    [code] = blocks_of(PAGES / "how-to/spark-connect.md", ["python"])
+    texts = {"sc://spark:15002": "local[2]", "s3://sales/lake/shop.db/orders": table}
+    return Changed(Path(), texts)(code.code)
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +179,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("connect")
     (folder / "in").mkdir()
     (folder / "in" / "rows.json").write_text('{"id": 5000, "v": "streamed"}\n')
+    page = page_of(f"{folder}/warehouse/default.db/c")
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(folder / "warehouse"), str(folder / "in")],
+        [sys.executable, "-c", CLIENT, str(folder / "warehouse"), str(folder / "in"), page],
         capture_output=True,
         text=True,
         timeout=280,
@@ -175,6 +190,17 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, Path(folder).name + done.stdout[-2000:] + done.stderr[-4000:]
     return json.loads(lines[0].removeprefix("FOUND "))
+
+
+def test_program_of_the_page_reads_and_upserts(found: Any) -> None:
+    rows, commits, count = found["page"]
+    assert (rows, commits) == (0, 1)
+    assert count > 0
+
+
+def test_package_that_the_page_installs_has_this_extra() -> None:
+    [console] = blocks_of(PAGES / "how-to/spark-connect.md", ["console"])
+    assert run_console(console.code, "how-to/spark-connect.md") == []
 
 
 def test_session_is_a_connect_session(found: Any) -> None:

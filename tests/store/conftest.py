@@ -2,68 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+import aws
 from keytide.store import CachedStore, CacheFolder, Store, open_store
 from keytide.store.faults import FaultyStore
-
-SECRET = "wJalrXUtnFEMI"
-
-
-def one_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """The server looks for the key and stores it in two steps; S3 does so in one."""
-    lock = Lock()
-
-    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        with lock:
-            return application(environ, start_response)
-
-    return answer
 
 
 @pytest.fixture(scope="session")
 def s3_options() -> Iterator[dict[str, str]]:
     """Options for a local S3 server that honours conditional puts."""
-    # Loaded here: whoever runs other tests need not wait a second for these.
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
-
-    class QuietHandler(WSGIRequestHandler):
-        def log(self, type: str, message: str, *args: Any) -> None:
-            pass
-
-    application = one_at_a_time(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=QuietHandler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield {
-        "endpoint": f"http://127.0.0.1:{server.server_port}",
-        "region": "us-east-1",
-        "access_key_id": "tester",
-        "secret_access_key": SECRET,
-    }
-    server.shutdown()
-    thread.join()
+    with aws.aws_serving() as endpoint:
+        yield {
+            "endpoint": endpoint,
+            "region": "us-east-1",
+            "access_key_id": "tester",
+            "secret_access_key": aws.SECRET,
+        }
 
 
 @pytest.fixture(scope="session")
 def s3_client(s3_options: dict[str, str]) -> Any:
     """Another client of the same server, to look behind the store."""
-    import boto3
-
-    return boto3.client(
-        "s3",
-        endpoint_url=s3_options["endpoint"],
-        region_name=s3_options["region"],
-        aws_access_key_id=s3_options["access_key_id"],
-        aws_secret_access_key=s3_options["secret_access_key"],
-    )
+    return aws.client_of("s3", s3_options["endpoint"])
 
 
 @pytest.fixture
