@@ -58,7 +58,6 @@ RUN_BY: dict[str, dict[str, str]] = {
         "coming-from-iceberg.md": _OTHER_TOOLS,
         "coming-from-paimon.md": _OTHER_TOOLS,
         "coming-from-pinot.md": _OTHER_TOOLS,
-        "concepts/changelogs.md": _LOCAL,
         "concepts/sequence-fields.md": _LOCAL,
         "concepts/sequence-groups.md": _LOCAL,
         "external-tables.md": _LOCAL,

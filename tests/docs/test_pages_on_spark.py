@@ -61,6 +61,7 @@ def test_tutorial_ends_on_spark(run: Run, here: Path) -> None:
     assert kt.connect("lake").table("shop.orders").get(5)["status"] == "paid"
 
 
+@pytest.mark.takes_turns
 def test_format_of_spark_reads_writes_and_streams(
     run: Run, here: Path, spark: SparkSession, pipeline: list[Any]
 ) -> None:
@@ -76,7 +77,6 @@ def test_format_of_spark_reads_writes_and_streams(
     for query in spark.streams.active:
         query.processAllAvailable()
     assert [row["id"] for row in table.scan()] == [1, 2]
-    assert [row.id for row in spark.read.format("keytide").load(table.uri).collect()] == [1, 2]
     flows_into(pipeline, here)
     assert table.snapshots()[-1].commit_user.startswith("spark-")
 
@@ -112,6 +112,7 @@ def flows_into(pipeline: list[Any], here: Path) -> None:
     started.start().awaitTermination()
 
 
+@pytest.mark.takes_turns
 def test_job_of_a_cluster_writes_reads_and_merges(
     run: Run, here: Path, spark: SparkSession
 ) -> None:
