@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from glue_settings import SETTINGS
+from hive_stand_in import Hive, hive_serving
+from pymetastore.hive_metastore import ttypes
 
 import keytide as kt
 from keytide.metastore.description import Description
@@ -247,6 +249,20 @@ def test_metastores_that_do_not_answer_are_told() -> None:
         kt.connect("thrift://127.0.0.1:9").tables()
     lake = kt.connect("glue://", options=SETTINGS | {"glue.endpoint": "http://127.0.0.1:9"})
     assert "s3cr3t" not in f"{lake!r} {lake.catalog!r}"
+
+
+class NoSuchFileSystem(Hive):
+    """A metastore that has no file system for the place of a database."""
+
+    def create_database(self, database: Any) -> None:
+        raise ttypes.MetaException('No FileSystem for scheme "s3"')
+
+
+def test_refusal_of_a_metastore_is_told_in_its_words(tmp_path: Path) -> None:
+    with hive_serving(NoSuchFileSystem()) as address:
+        lake = kt.connect(address, options={"warehouse": str(tmp_path / "lake")})
+        with pytest.raises(kt.DataError, match='shop: No FileSystem for scheme "s3"'):
+            made(lake, "shop.t")
 
 
 def test_place_of_new_databases_has_to_be_told(glue_endpoint: str, db: str) -> None:

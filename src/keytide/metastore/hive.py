@@ -132,12 +132,15 @@ class HiveRegistry:
     def _asked(self, doing: str) -> Iterator[Any]:
         """A context with a connection, whose errors say how to fix them."""
         thrift = library("thrift.Thrift", "hive", "a Hive Metastore")
-        types = _types()
         try:
-            with self._connected() as hive:
+            # Its errors cannot be changed, so no other context manager may pass them on.
+            transport, hive = self._connected()
+            try:
                 yield hive
+            finally:
+                transport.close()
         except (thrift.TException, OSError) as error:
-            if isinstance(error, (KeytideError, types.InvalidOperationException)):
+            if isinstance(error, KeytideError):
                 raise
             said = getattr(error, "message", None) or error
             raise DataError(
@@ -145,8 +148,8 @@ class HiveRegistry:
                 f"and its log"
             ) from error
 
-    @contextmanager
-    def _connected(self) -> Iterator[Any]:
+    def _connected(self) -> tuple[Any, Any]:
+        """A connection, to be closed, and a client of it."""
         sockets = library("thrift.transport.TSocket", "hive", "a Hive Metastore")
         transports = library("thrift.transport.TTransport", "hive", "a Hive Metastore")
         protocols = library("thrift.protocol.TBinaryProtocol", "hive", "a Hive Metastore")
@@ -157,10 +160,7 @@ class HiveRegistry:
         socket.setTimeout(_TIMEOUT_MS)
         transport = transports.TBufferedTransport(socket)
         transport.open()
-        try:
-            yield service.Client(protocols.TBinaryProtocol(transport))
-        finally:
-            transport.close()
+        return transport, service.Client(protocols.TBinaryProtocol(transport))
 
 
 def _types() -> Any:
