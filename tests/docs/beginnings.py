@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import keytide as kt
 from pages import Changed
 
-__all__ = ["ORDERS", "Beginning", "begin"]
+__all__ = ["ORDERS", "Beginning", "begin", "measured"]
 
 Names = dict[str, Any]
 Beginning = tuple[Names, Changed]
@@ -146,8 +146,24 @@ def _sql(folder: Path) -> Beginning:
     orders = lake.create_table("shop.orders", schema, ["order_id"])
     for number in range(7):
         orders.write([{"order_id": number, "status": "new", "version": 1}])
+    measured(lake, "shop.sales")
     now = datetime.now(timezone.utc) + timedelta(seconds=1)
-    return {"lake": lake}, Changed(folder, {"2026-01-31 12:00:00": f"{now:%Y-%m-%d %H:%M:%S}"})
+    texts = {
+        "2026-01-31 12:00:00": f"{now:%Y-%m-%d %H:%M:%S}",
+        "shop.orders WHERE day": "shop.sales WHERE day",
+    }
+    return {"lake": lake}, Changed(folder, texts)
+
+
+def measured(lake: kt.Lake, name: str) -> None:
+    """Make a table with the columns of the query that the page about SQL measures."""
+    lake.sql(f"""
+        CREATE TABLE {name} (id INT, status STRING, day STRING, amount BIGINT,
+          PRIMARY KEY (id, day) NOT ENFORCED) PARTITIONED BY (day) WITH ('bucket' = '1');
+        INSERT INTO {name} VALUES (1, 'new', '2026-01-31', 200), (2, 'new', '2026-01-31', 2);
+        INSERT INTO {name} VALUES (3, 'new', '2026-02-01', 200);
+        INSERT INTO {name} VALUES (1, 'paid', '2026-01-31', 200)
+    """)
 
 
 def _ui(folder: Path) -> Beginning:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tomllib
 import uvicorn
-from beginnings import ORDERS, begin
+from beginnings import ORDERS, begin, measured
 
 import keytide as kt
 from keytide import errors
@@ -65,6 +65,25 @@ def test_how_to_of_scheduled_jobs_writes_once_and_copies_once(here: Path) -> Non
     lake.table("shop.orders").write([{"id": 1, "_row_kind": "-D"}])
     assert copy_changes(lake) == 1
     assert lake.table("shop.copy").scan().to_pylist() == []
+
+
+def test_what_a_query_did_is_told_in_the_lines_that_the_page_shows(here: Path) -> None:
+    lake = kt.connect("lake")
+    measured(lake, "shop.orders")
+    query, shown = (
+        block.code
+        for language in ("sql", "text")
+        for block in blocks_of(PAGES / "sql.md", [language])
+        if block.code.startswith(("EXPLAIN ANALYZE", "query: "))
+    )
+    found = [re.sub(r"[\d.,]+", "N", row["plan"]) for row in lake.sql(query).to_pylist()]
+    promised = re.sub(r"[\d.,]+", "N", shown).splitlines()
+    assert [line.partition(":")[0] for line in found] == [
+        line.partition(":")[0]
+        for line in promised
+        if "rows alone" not in line  # these are a line of their own where there are such
+    ]
+    assert found[3] == promised[3]
 
 
 def test_every_link_leads_to_a_file() -> None:
