@@ -1,10 +1,10 @@
-"""A copy of a table that is kept from the table's changelog alone, by a process that is killed.
+"""A copy of a table, made only from the table's changelog by a process that is killed.
 
     python demo/copier.py WAREHOUSE TABLE CHECKPOINT [--once]
 
-The process is a Spark stream from the one table into the other, which ends with what there is, or
-never. Where it stands lies in the checkpoint, and each of its batches is committed once, whatever
-happens to the process; so it can be killed at any moment.
+The process is a Spark stream from the table into its copy. With `--once`, it ends after the existing
+changes. Otherwise it runs forever. The checkpoint stores its progress, and each of its batches is
+committed once, whatever happens to the process. So it can be killed at any moment.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ONCE = "--once"
 
 @dataclass
 class Copier:
-    """Has a table copied, and the process killed that does it.
+    """Starts a process that copies a table, and kills it.
 
-    The process runs on its own: the copy is made beside whatever else goes on.
+    The process is independent, so it copies while other work continues.
     """
 
     lake: kt.Lake
@@ -39,7 +39,7 @@ class Copier:
     killed_after: int = 0
 
     def start(self) -> None:
-        """Begin to copy; the process will be killed once it has committed some of the changes."""
+        """Start to copy. The process is killed after it has committed some of the changes."""
         source = self.lake.table(self.table)
         self.lake.create_table(
             self.table + COPY, source.schema, source.primary_key, exists_ok=True,
@@ -48,7 +48,7 @@ class Copier:
         self._killing.start()
 
     def finish(self) -> bool:
-        """Have the rest copied by another process; whether the copy is equal to the table."""
+        """Copy the rest in another process, and return whether the copy is equal to the table."""
         self._killing.join()
         table, copy = (self.lake.table(name) for name in (self.table, self.table + COPY))
         process = self._process(ONCE)
@@ -88,7 +88,7 @@ class Copier:
             kill(process)
 
     def _process(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A process that copies; the leader of a group, to which its Java process belongs too."""
+        """Start a process that copies. It leads a process group that includes its Java process."""
         places = [str(self.warehouse), self.table, str(self.checkpoint)]
         with self._log.open("ab") as log:
             return subprocess.Popen(
@@ -100,7 +100,7 @@ class Copier:
 
     @property
     def _log(self) -> Path:
-        """What the processes say."""
+        """The log file of the processes."""
         return self.checkpoint.parent / "copier.log"
 
 

@@ -1,16 +1,17 @@
-"""A real change feed becomes three tables, and they are what the server ended with.
+"""Loads a real change feed into three tables, and compares them with the rows of the server.
 
-`demo/data/cdc` holds what a PostgreSQL server emitted while many clients changed it: out of
-order, some of it twice, with the rows that it ended with in `final.parquet`. Each table's feed
-goes through Spark Structured Streaming, one file a micro-batch, into a primary-key table, and is
-then compared with the server's rows, row by row and column by column.
+`demo/data/cdc` contains the change events of a PostgreSQL server that many clients changed. The
+events are out of order, and some arrive twice. `final.parquet` contains the final rows of the
+server. Spark Structured Streaming loads the feed of each table, one file per micro-batch, into a
+table with a primary key. Then the demo compares the table with the rows of the server, row by row
+and column by column.
 
-The table of accounts has an index of its keys, so that nothing is merged when it is read; the
-others merge. The table of orders stores a changelog of every write, and a copy of it is kept by a
-process of its own that reads nothing but this changelog, as a Spark stream. It is killed on the way
-and started again; in the end the copy is equal to the table.
+The table of accounts has a key index, so reads do not merge. The other tables merge on read. The
+table of orders stores a changelog of every write. A separate process maintains a copy of it: a
+Spark stream that reads only this changelog. The demo kills this process and starts it again. At
+the end, the copy is equal to the table.
 
-Everything lies in `demo-output/`. A second run finds all files applied and changes nothing.
+All output is in `demo-output/`. A second run finds that all files are applied, and changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ORDERS = "shop.orders"
 
 @dataclass(frozen=True)
 class Feed:
-    """One source table: its columns, its key, and what its export spells oddly."""
+    """One source table: its columns, its key, and the columns whose export needs a conversion."""
 
     name: str
     columns: str
@@ -72,7 +73,7 @@ FEEDS = (
         "pgbench_accounts",
         "aid INT, bid INT, abalance INT, filler STRING",
         ("aid",),
-        # A blank-padded CHAR column: the feed says '', the server's export says NULL.
+        # A blank-padded CHAR column: it is '' in the feed, and NULL in the export of the server.
         empty_as_null=("filler",),
         options={"upsert.mode": "full"},
     ),
@@ -92,8 +93,8 @@ def main() -> int:
             show(run(spark, feed, str(feed.files / "changes-*.jsonl.gz"), "checkpoints"))
             all_equal &= compare(lake.table(f"shop.{feed.name}"), feed)
             if feed is FEEDS[0]:
-                copier.start()  # it has the time that the other feeds take
-        print("\n== the last file of orders once more, as an at-least-once feed would send it")
+                copier.start()  # copies while the other feeds are loaded
+        print("\n== the last file of orders again, as an at-least-once feed would send it")
         again = run(
             spark, FEEDS[0], str(FEEDS[0].files / "changes-006*"), f"again-{time.time_ns()}"
         )
@@ -101,11 +102,11 @@ def main() -> int:
         all_equal &= compare(lake.table(ORDERS), FEEDS[0])
     finally:
         spark.stop()
-    print("\n== a copy of orders, from its changelog alone")
+    print("\n== a copy of orders, made only from its changelog")
     all_equal &= copier.finish()
     verdict = "equal to the server's rows" if all_equal else "DIFFERENT from the server's rows"
-    print(f"\nall tables are {verdict}; {time.perf_counter() - started:.0f} s in all")
-    print(f"look closer: .venv/bin/keytide describe -w {OUTPUT.name}/warehouse shop.orders")
+    print(f"\nall tables are {verdict}; {time.perf_counter() - started:.0f} s in total")
+    print(f"to see more: .venv/bin/keytide describe -w {OUTPUT.name}/warehouse shop.orders")
     return 0 if all_equal else 1
 
 
@@ -137,7 +138,7 @@ def show(report: IngestReport) -> None:
             f"{batch.duplicate:>11,}{batch.rejected:>10,}{batch.seconds:>7.1f}"
         )
     if not report.batches:
-        print("every file had been applied before: nothing to do")
+        print("every file was applied before: nothing to do")
 
 
 def compare(table: kt.Table, feed: Feed) -> bool:

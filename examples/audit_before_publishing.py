@@ -1,4 +1,4 @@
-"""Rows are checked in a branch before readers see them. `audit_before_publishing.py [FOLDER]`
+"""Checks rows in a branch before readers see them. `audit_before_publishing.py [FOLDER]`
 
 It prints
 
@@ -21,7 +21,7 @@ SCHEMA = pa.schema({"sku": pa.int64(), "price": pa.float64()})
 
 
 def main(folder: str) -> None:
-    """Publish a bad batch, and a good one."""
+    """Try to publish a bad batch, then a good one."""
     lake = kt.connect(folder)
     prices = lake.create_table("shop.prices", SCHEMA, primary_key=["sku"])
     prices.write([{"sku": 1, "price": 10.0}])
@@ -33,7 +33,7 @@ def main(folder: str) -> None:
 
 
 def publish(table: kt.Table, rows: list[dict[str, Any]]) -> None:
-    """Write into a branch, check it, and make it the table if it is right."""
+    """Write to a branch, check it, and fast-forward the table to it if it is valid."""
     trial = table.create_branch("audit")
     trial.write(rows)
     bad = trial.scan(where="price < 0").count()

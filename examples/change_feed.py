@@ -1,4 +1,4 @@
-"""Change events in Debezium's form, decoded and applied in any order. `change_feed.py [FOLDER]`
+"""Decodes change events in Debezium format and applies them in any order. `change_feed.py [FOLDER]`
 
 It prints
 
@@ -23,7 +23,7 @@ FORMAT = "debezium-json"
 
 
 def message(op: str, lsn: int, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    """An event as the connector of PostgreSQL writes it, without its schema."""
+    """An event as the PostgreSQL connector writes it, without its schema."""
     source = {"connector": "postgresql", "lsn": lsn, "ts_ms": lsn, "snapshot": "false"}
     return json.dumps({"before": before, "after": after, "op": op, "ts_ms": lsn, "source": source})
 
@@ -40,7 +40,7 @@ FEED = [
 
 
 def main(folder: str) -> None:
-    """Apply the feed twice, the second time from its end to its beginning."""
+    """Apply the feed twice, the second time in reverse order."""
     lake = kt.connect(folder)
     rows = applied(lake, "shop.customers", FEED)
     print(rows)
@@ -48,7 +48,7 @@ def main(folder: str) -> None:
 
 
 def applied(lake: kt.Lake, name: str, feed: Iterable[str]) -> list[tuple[int, ...]]:
-    """The rows of a table that is fed message by message."""
+    """The rows of a table after it has loaded the feed message by message."""
     sequence = cdc.default_sequence(pa.array(FEED), FORMAT)
     order = [source.column for source in sequence]
     spec = cdc.FeedSpec(

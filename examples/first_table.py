@@ -19,7 +19,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "status": pa.string(), "version": pa.int64
 
 
 def main(folder: str) -> None:
-    """Make the table, and read it."""
+    """Create the table, write to it and read it."""
     lake = kt.connect(folder)
     orders = lake.create_table(
         "shop.orders", SCHEMA, primary_key=["id"], options={"sequence.field": "version"}
@@ -30,7 +30,7 @@ def main(folder: str) -> None:
             {"id": 2, "status": "new", "version": 1},
         ]
     )
-    orders.write([{"id": 1, "status": "new", "version": 1}])  # late: changes nothing
+    orders.write([{"id": 1, "status": "new", "version": 1}])  # arrives late: changes nothing
     before = orders.write([{"id": 1, "status": "paid", "version": 2}]).snapshot_id
     orders.write([{"id": 2, "version": 2, "_row_kind": "-D"}])
 

@@ -1,4 +1,4 @@
-"""A copy that follows a table, and goes on where it stopped. `incremental_copy.py [FOLDER]`
+"""A copy that follows a table and resumes where it stopped. `incremental_copy.py [FOLDER]`
 
 It prints
 
@@ -36,7 +36,7 @@ def main(folder: str) -> None:
 
 
 def copy_changes(source: kt.Table, target: kt.Table) -> int:
-    """Bring the target up to date; the source keeps the place under a name."""
+    """Bring the target up to date. The source stores the position under a consumer name."""
     count = 0
     for batch in source.follow(consumer="copy", timeout_seconds=0):
         target.write(batch)

@@ -1,4 +1,4 @@
-"""The tables and the feed of the pipeline beside this file.
+"""Creates the tables and the feed of the pipeline in this folder.
 
 python make_tables.py [FOLDER]
 """
@@ -25,7 +25,7 @@ FEED = """\
 
 
 def main() -> None:
-    """Make them."""
+    """Create the tables and the feed."""
     lake = kt.connect(FOLDER / "lake")
     lake.create_table("shop.orders", ORDERS, ["id"], options={"sequence.field": "version"})
     customers = lake.create_table("shop.customers", CUSTOMERS, ["id"])
