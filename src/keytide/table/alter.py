@@ -1,7 +1,7 @@
-"""Altering a table: the next schema file, made by whoever creates it first.
+"""Alters a table: creates the next schema file, if no other writer creates it first.
 
-Like a snapshot, a schema is one file whose creation is the change. A writer that loses the race
-for an id applies its changes to the schema that won.
+Like a snapshot, a schema is one file whose creation is the change. A writer that loses the race for
+an id applies its changes to the schema that won.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ def alter_table(
     *,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> TableSchema:
-    """Make the changes, all of them in one new schema, and return it; durable on return.
+    """Make all changes in one new schema, and return it. Durable on return.
 
-    Warns of options that only other engines obey. Raises, with nothing changed, what `evolve`
-    raises; `InvalidError` for no change at all; `UnsupportedError` for an option that no engine
-    would obey; `ConflictError` when another change came first and rules these out, or when too many
-    races were lost, and while a conversion is under way or was cut short; `DataError` when the
-    store fails.
+    Warns about options that only other engines use. Raises these errors, with nothing changed:
+
+    - the errors of `evolve`
+    - `InvalidError` if there are no changes
+    - `UnsupportedError` for an option that would have no effect in any engine
+    - `ConflictError` if another change came first and makes these impossible, if too many races
+      were lost, or while a conversion is running or was interrupted
+    - `DataError` if the store fails
     """
     if not changes:
         raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
@@ -66,10 +69,11 @@ def alter_as_needed(
     *,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> TableSchema:
-    """Make the changes that the newest definition needs, and return what there is then.
+    """Make the changes that the latest definition needs, and return the result.
 
-    `needed` is asked again where another change came first, and may need nothing any more; `check`
-    is shown what is about to be stored. Raises as `alter_table`, and what these raise.
+    `needed` is called again if another change came first, and may then need nothing. `check` is
+    called with the schema before it is stored. Raises the errors of `alter_table`, and of these
+    functions.
     """
 
     def made(base: TableSchema) -> _Next:
@@ -85,14 +89,14 @@ def alter_as_needed(
 
 @dataclass(frozen=True)
 class _Next:
-    """A schema that is to follow another one, and the changes that make it of that one."""
+    """A schema to follow another one, and the changes that lead to it."""
 
     base: TableSchema
     schema: TableSchema
     changes: Sequence[SchemaChange]
 
     def stored(self, metadata: TableMetadata, keeper: Keeper | None) -> TableSchema | None:
-        """The schema once it is there, durably; None where another one came first."""
+        """The schema after it is stored durably. None if another one came first."""
         return self._created(metadata) if keeper is None else self._kept(metadata, keeper)
 
     def _created(self, metadata: TableMetadata) -> TableSchema | None:
@@ -104,20 +108,21 @@ class _Next:
         return self.schema
 
     def _kept(self, metadata: TableMetadata, keeper: Keeper) -> TableSchema:
-        """What a catalog has made of the changes, on top of whatever was the newest for it."""
+        """The schema after a catalog has made the changes, based on its own latest schema."""
         try:
             keeper.alter(metadata.store, self.changes)
         except UnknownOutcomeError:
             if not self._is_same(metadata.newest_schema()):
                 raise
-        # It does not know which of Keytide's own options name a column, or follow from others.
+        # The catalog does not know which of Keytide's own options name a column, or follow from
+        # others.
         left = self._options_left(metadata.newest_schema())
         if left:
             keeper.alter(metadata.store, left)
         return metadata.newest_schema()
 
     def _options_left(self, found: TableSchema) -> list[SchemaChange]:
-        """What of the options the catalog did not change along."""
+        """The option changes that the catalog did not make."""
         before, after = self.base.options, self.schema.options
         touched = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         return [
@@ -137,15 +142,18 @@ def _altered(
     made: Callable[[TableSchema], _Next],
     clock_ms: Callable[[], int],
 ) -> TableSchema:
-    """What `made` gives of the newest schema, which is `base` so far, stored as the next one."""
+    """Store the result of `made` for the latest schema, which is `base` at first, as the next
+    schema.
+    """
     tries = TableOptions.parse(base.options).commit_retries_max + 1
     keeper = metadata.commits.keeper
     for _ in range(tries):
         following = made(base)
         if following.schema == replace(base, id=following.schema.id):
-            return base  # nothing is different
+            return base  # nothing has changed
         _try(metadata, base, following.schema)
-        # Of equal bytes it does not matter who wrote them: the same change at the same millisecond.
+        # If the bytes are equal, it does not matter who wrote them: the same change in the same
+        # millisecond.
         following = replace(following, schema=replace(following.schema, time_millis=clock_ms()))
         there = following.stored(metadata, keeper)
         if there is not None:
@@ -159,7 +167,10 @@ def _altered(
 
 
 def _settled(metadata: TableMetadata) -> TableSchema:
-    """The newest schema. Raises `ConflictError` while another kind of table is being made."""
+    """The latest schema.
+
+    Raises `ConflictError` while the table is being converted to another kind.
+    """
     found = metadata.schemas_in_force()
     if found.is_settled:
         return found.newest
@@ -191,7 +202,7 @@ def _evolved(
 
 
 def _try(metadata: TableMetadata, base: TableSchema, evolved: TableSchema) -> None:
-    """Raise what writers would, of a table that they could write to before."""
+    """Raise the errors that writers would raise, for a table that they could write to before."""
     try:
         try_definition(metadata, evolved)
     except KeytideError:
@@ -220,14 +231,14 @@ def _warn(table: str, old: TableSchema, new: TableSchema) -> None:
     try:
         known = validate_definition(old, TableOptions.parse(old.options))
     except KeytideError:
-        known = []  # the changes mended it
+        known = []  # the changes fixed it
     doubts = validate_definition(new, TableOptions.parse(new.options))
     for message in [*(doubt for doubt in doubts if doubt not in known), *_messages(old, new)]:
         warn_caller(f"table {table}: {message}")
 
 
 def _messages(old: TableSchema, new: TableSchema) -> list[str]:
-    """What to say of the options that are set anew. Raises `UnsupportedError`."""
+    """Warnings about newly set options. Raises `UnsupportedError`."""
     return check_uses(
         {key: value for key, value in new.options.items() if old.options.get(key) != value}
     )

@@ -1,4 +1,4 @@
-"""Where copies of stored files lie near the reader, as users say it."""
+"""The local cache of stored files, as users configure it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from keytide.store import CachedStore, CacheFolder, Store, open_store
 __all__ = ["CACHE_BYTES", "cache_folder", "near", "open_near"]
 
 CACHE_BYTES = 10 << 30
-"""What copies take of the disk unless somebody says otherwise."""
+"""The default maximum size of a cache."""
 
-# Less does not hold the manifests of one table.
+# A smaller cache could not hold the manifests of one table.
 _CACHE_BYTES_MIN = 1 << 20
 
 
 def open_near(
     location: str, options: Mapping[str, str] | None = None, cache: CacheFolder | None = None
 ) -> Store:
-    """As `open_store`, with a cache if there is one. Raises as that, and as `near`."""
+    """The same as `open_store`, with a cache if given.
+
+    Raises the errors of `open_store` and `near`.
+    """
     return near(open_store(location, options), cache)
 
 
 def near(store: Store, cache: CacheFolder | None) -> Store:
-    """The store, of which a cache keeps the files that never change.
+    """The store, with a cache for files that never change.
 
-    Raises `InvalidError` for a store on local disk: a cache would only double it.
+    Raises `InvalidError` for a store on local disk: a cache would only duplicate it.
     """
     if cache is None:
         return store
@@ -46,10 +49,10 @@ def near(store: Store, cache: CacheFolder | None) -> Store:
 def cache_folder(
     cache: str | Path | None, cache_bytes: int | str | None, names: tuple[str, str]
 ) -> CacheFolder | None:
-    """The cache of a folder and a bound such as '10 gb'; None where neither is given.
+    """The cache in a folder, with a maximum size such as '10 gb'. None if neither is given.
 
-    `names` are what messages call the two. Raises `InvalidError` for what is no folder and cannot
-    become one, for what is no size, and for a bound without a folder.
+    `names` are the names of the two settings in messages. Raises `InvalidError` if the folder is
+    not usable, if the size is invalid, and for a size without a folder.
     """
     name, name_of_bytes = names
     if cache is None:

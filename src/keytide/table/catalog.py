@@ -60,9 +60,9 @@ __all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "fields
 
 DEFAULT_DATABASE = "default"
 SYSTEM_DATABASE = "sys"
-"""The name of the database that procedures are called by, in which no tables are made."""
+"""The database name for calling procedures. It contains no tables."""
 _C = TypeVar("_C", bound="Catalog")
-# Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
+# File names have at most 255 bytes, and some systems append a suffix.
 _NAME_BYTES_MAX = 240
 _NAMES_SHOWN = 5
 # Databases listed in parallel.
@@ -75,10 +75,10 @@ def open_stored(
     branch: str | None = None,
     cache: CacheFolder | None = None,
 ) -> StoredTable:
-    """The table that lies at a path or address, where `$branch_x` may follow as in names.
+    """The table at a path or address. As in names, `$branch_x` may follow.
 
-    Raises `NotFoundError` when there is none, `InvalidError` for two branches and for a cache of a
-    table on local disk.
+    Raises `NotFoundError` if there is none, and `InvalidError` for two branches and for a cache of
+    a table on local disk.
     """
     text, named = split_branch(path.rstrip("/"))
     if None not in (named, branch) and named != branch:
@@ -95,7 +95,7 @@ def open_stored(
 
 @dataclass(frozen=True)
 class NewTable:
-    """What a table to make should be, as its maker says: see `Lake.create_table`."""
+    """The properties of a new table, see `Lake.create_table`."""
 
     schema: pa.Schema | Sequence[Field]
     primary_key: Sequence[str]
@@ -103,16 +103,17 @@ class NewTable:
     options: Mapping[str, str] | None = None
     comment: str | None = None
     generated: Mapping[str, str] = field(default_factory=dict)
-    """The expressions of generated columns, by their names."""
+    """The expressions of generated columns, by name."""
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The tables under one root. Names are `database.table`; without one, in `database`.
+    """The tables under one root.
 
-    `allows_external_files` tells whether queries may read files that belong to no table of it. With
-    `pins` each table is looked at once, and is given as it was then. `chosen_database` is the one
-    that names without a database mean, where somebody chose one.
+    Names are `database.table`, or only `table` in the current `database`. `allows_external_files`
+    says whether queries may read files that do not belong to its tables. With `pins`, each table is
+    read from the store once, and stays pinned to that state. `chosen_database` is the current
+    database, if one was chosen.
     """
 
     warehouse: Warehouse
@@ -122,7 +123,7 @@ class Catalog:
 
     @property
     def database(self) -> str:
-        """The database that names without one mean."""
+        """The current database, for names without a database."""
         return self.chosen_database or DEFAULT_DATABASE
 
     @property
@@ -131,23 +132,26 @@ class Catalog:
         return self.warehouse.uri
 
     def pinned(self: _C) -> _C:
-        """The same for one statement, which sees each table at one snapshot; itself if it is so."""
+        """The same for one statement, which sees each table at one snapshot.
+
+        Itself if already pinned.
+        """
         return replace(self, pins=Pins()) if self.pins is None else self
 
     def pin(self, table: StoredTable) -> PinnedTable:
-        """A table that is open already, as the statement sees it."""
+        """A table that is already open, as the statement sees it."""
         return table.pinned() if self.pins is None else self.pins.of(table)
 
     @property
     def exists(self) -> bool:
-        """Whether the folder is there; true in an object store, which knows no folders.
+        """Whether the folder exists. Always true in an object store, which has no folders.
 
-        The first table that is made in a warehouse makes its folder.
+        Creating the first table of a warehouse creates its folder.
         """
         return self.warehouse.exists
 
     def check_exists(self) -> None:
-        """Raise `NotFoundError` where the folder is not there: its path may be misspelled."""
+        """Raise `NotFoundError` if the folder does not exist: its path may be misspelled."""
         if not self.exists:
             raise NotFoundError(
                 f"the warehouse {self.uri} does not exist; check the path, or make a table there, "
@@ -155,18 +159,18 @@ class Catalog:
             )
 
     def databases(self) -> list[str]:
-        """Names of the databases, sorted. Raises `DataError` when the store fails."""
+        """Names of the databases, sorted. Raises `DataError` if the store fails."""
         return sorted(self.warehouse.databases())
 
     def using(self: _C, database: str) -> _C:
-        """The same where names without a database are in this one. Raises as `database_of`."""
+        """The same with another current database. Raises like `database_of`."""
         return replace(self, chosen_database=self.database_of(database))
 
     def database_of(self, name: str) -> str:
-        """The database that a name means, where case does not matter.
+        """The database with that name, case-insensitive.
 
-        `default` needs not be there. Raises `NotFoundError` naming those there are, `InvalidError`
-        for what is no name and where several fit.
+        `default` need not exist. Raises `NotFoundError`, which lists the existing ones, and
+        `InvalidError` for an invalid name or if several match.
         """
         self._check_database(name)
         known = self.databases()
@@ -184,7 +188,7 @@ class Catalog:
     def create_database(
         self, name: str, comment: str | None = None, *, exists_ok: bool = False
     ) -> None:
-        """Make a database; atomic. Raises as `Lake.create_database`."""
+        """Create a database: atomic. Raises like `Lake.create_database`."""
         self._check_database(name)
         taken = [each for each in self.databases() if each.lower() == name.lower()]
         if (taken or not self.warehouse.create_database(name, comment)) and not exists_ok:
@@ -194,7 +198,7 @@ class Catalog:
             )
 
     def drop_database(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
-        """Delete a database. Raises as `Lake.drop_database`."""
+        """Drop a database. Raises like `Lake.drop_database`."""
         try:
             database = self.database_of(name)
         except NotFoundError:
@@ -219,7 +223,7 @@ class Catalog:
             )
 
     def _check_database(self, name: str) -> None:
-        """Raise `InvalidError` for what names no database of the lake."""
+        """Raise `InvalidError` if the name cannot be a database of the lake."""
         if name.lower() == SYSTEM_DATABASE or "." in name:
             raise InvalidError(f"{shown(name)} is no name of a database; choose another one")
         self._split(f"{name}.any")
@@ -227,7 +231,7 @@ class Catalog:
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted.
 
-        Raises `DataError` when the store fails.
+        Raises `DataError` if the store fails.
         """
         found = [d for d in self.warehouse.databases() if database in (None, d)]
         return sorted(f"{d}.{table}" for d in found for table in self.warehouse.tables(d))
@@ -244,8 +248,9 @@ class Catalog:
     def table(self, name: str) -> StoredTable:
         """Open a table.
 
-        `t$branch_x` is the branch x of t. Raises `NotFoundError` naming the tables, or branches,
-        there are, `InvalidError` for what is no name, `UnsupportedError` for an external table.
+        `t$branch_x` is the branch x of t. Raises `NotFoundError`, which lists the existing tables
+        or branches, `InvalidError` for an invalid name, and `UnsupportedError` for an external
+        table.
         """
         return self.managed(self.entry(name))
 
@@ -255,13 +260,19 @@ class Catalog:
         return entry.live if self.pins is None else entry
 
     def entry(self, name: str) -> PinnedTable:
-        """What has a name: a table, or the definition of an external one. One look, as `table`."""
+        """The entry with that name: a table, or the definition of an external one.
+
+        One read, like `table`.
+        """
         if self.pins is None:
             return self.look(name)
         return self.pins.named(name, partial(self.look, name))
 
     def look(self, name: str) -> PinnedTable:
-        """What has a name as it is now, whatever a statement has seen of it. Raises as `entry`."""
+        """The entry in its current state, whatever a statement has seen before.
+
+        Raises like `entry`.
+        """
         whole, branch = split_branch(name)
         database, table = self._split(whole)
         try:
@@ -292,10 +303,10 @@ class Catalog:
         return ", ".join(first) + (" and others" if len(first) == _NAMES_SHOWN else "")
 
     def find(self, name: str) -> str | None:
-        """The table that a name means where case does not matter, as it does not in SQL.
+        """The table with that name, case-insensitive as in SQL.
 
-        The name itself where there is such a table. Raises `InvalidError` naming them when several
-        tables differ in case only.
+        An exact match wins. Raises `InvalidError`, which lists them, if several tables differ only
+        in case.
         """
         whole, _ = split_branch(name)
         database, table = self._split(whole)
@@ -323,9 +334,9 @@ class Catalog:
         return sorted(f"{d}.{view}" for d in found for view in self.warehouse.views(d))
 
     def find_view(self, name: str) -> StoredView | None:
-        """The view that a name means, where case does not matter; None where there is none.
+        """The view with that name, case-insensitive. None if there is none.
 
-        Raises `InvalidError` when several views differ in case only and none is spelled like this.
+        Raises `InvalidError` if several views differ only in case and none matches exactly.
         """
         database, own = self._split_whole(name)
         if (found := self.warehouse.view(database, own)) is not None:
@@ -336,7 +347,7 @@ class Catalog:
         return self.warehouse.view(*self._split(fitting[0])) if fitting else None
 
     def create_view(self, view: StoredView, *, replace: bool = False) -> bool:
-        """Make a view; False where there is one of its name. Raises as `Lake.create_view`."""
+        """Create a view. False if one with that name exists. Raises like `Lake.create_view`."""
         database, name = self._split_new(view.name)
         known = self.find_view(view.name)
         if known is not None and not replace:
@@ -361,14 +372,14 @@ class Catalog:
             )
 
     def _refuse_view(self, name: str) -> None:
-        """Raise `AlreadyExistsError` where a view has the name that a table is to get."""
+        """Raise `AlreadyExistsError` if a view has the name of a new table."""
         if (known := self.find_view(name)) is not None:
             raise AlreadyExistsError(
                 f"view {known.name} exists in {self.uri}; drop it, or choose another name"
             )
 
     def drop_view(self, name: str, *, missing_ok: bool = False) -> None:
-        """Forget a view. Raises as `Lake.drop_view`."""
+        """Drop a view. Raises like `Lake.drop_view`."""
         known = self.find_view(name)
         if known is not None:
             self.warehouse.drop_view(*self._split(known.name))
@@ -378,11 +389,17 @@ class Catalog:
             raise NotFoundError(f"no view {name} in {self.uri}; views: {there}")
 
     def find_attached(self, name: str) -> tuple[str, str] | None:
-        """What is attached that a name leads to, and the name's rest; None: nothing is, here."""
+        """The attached catalog that a name belongs to, and the rest of the name.
+
+        Here always None.
+        """
         return None
 
     def create_table(self, name: str, wanted: NewTable, *, exists_ok: bool = False) -> StoredTable:
-        """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
+        """Create a table. Atomic: of several callers, one creates it.
+
+        Raises like `Lake.create_table`.
+        """
         database, table = self._split_new(name)
         full_name = f"{database}.{table}"
         self._refuse_view(name)
@@ -399,15 +416,15 @@ class Catalog:
         return made
 
     def store_for(self, name: str) -> Store:
-        """Where a table that is to be made will lie. Raises `InvalidError` for what is no name."""
+        """The store of a table that will be created. Raises `InvalidError` for an invalid name."""
         return self.warehouse.metadata(*self._split_new(name)).store
 
     def create_external(
         self, name: str, definition: TableSchema, *, exists_ok: bool = False
     ) -> PinnedTable:
-        """Make the definition of an external table; atomic, as `create_table`.
+        """Create the definition of an external table: atomic, like `create_table`.
 
-        Raises `AlreadyExistsError` unless `exists_ok`, and where another kind of table exists.
+        Raises `AlreadyExistsError` unless `exists_ok`, and if another kind of table exists.
         """
         database, table = self._split_new(name)
         full_name = f"{database}.{table}"
@@ -425,7 +442,7 @@ class Catalog:
     def create_filled(
         self, name: str, wanted: NewTable, fill: Callable[[Transaction], None]
     ) -> WriteResult:
-        """Make a table with the rows that `fill` writes. Raises as `Lake.create_table_as` does."""
+        """Create a table with the rows that `fill` writes. Raises like `Lake.create_table_as`."""
         database, table = self._split_new(name)
         metadata = self.warehouse.metadata(database, table)
         definition = _definition(metadata, wanted)
@@ -437,9 +454,9 @@ class Catalog:
         return create_filled(self.warehouse, database, table, definition, fill)
 
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a table with all its files. Readers of it fail from then on.
+        """Delete a table with all its files. Readers of the table then fail.
 
-        Raises `NotFoundError` when there is no such table, unless `missing_ok`.
+        Raises `NotFoundError` if there is no such table, unless `missing_ok`.
         """
         database, table = self._split_whole(name)
         if not self.warehouse.holds(database, table):
@@ -450,7 +467,7 @@ class Catalog:
         self.warehouse.drop(database, table)
 
     def rename_table(self, name: str, new_name: str) -> str:
-        """Give a table another name, which is given in full. Raises as `Lake.rename_table`."""
+        """Rename a table. The new name is a full name. Raises like `Lake.rename_table`."""
         old = self._split_whole(name)
         entry = self.look(name)
         new = self._split_new(new_name if "." in new_name else f"{old[0]}.{new_name}")
@@ -473,7 +490,7 @@ class Catalog:
         return full_name
 
     def _publish_anew(self, moved: PinnedTable) -> None:
-        """Publish a table that lies elsewhere now, which readers of other formats are told of."""
+        """Publish a table again after a move, because publications contain its location."""
         if is_external(moved.schema):
             return
         with as_warning(moved, "it has its new name", "publishing it", "Table.publish"):
@@ -481,7 +498,7 @@ class Catalog:
                 publish(moved)
 
     def _split_whole(self, name: str) -> tuple[str, str]:
-        """The parts of a name that is to be that of a whole table."""
+        """The parts of a name that must name a whole table."""
         whole, branch = split_branch(name)
         if branch is not None:
             raise InvalidError(
@@ -492,7 +509,7 @@ class Catalog:
         return self._split(name)
 
     def _split_new(self, name: str) -> tuple[str, str]:
-        """The parts of a name that a table may get."""
+        """The parts of a valid name for a new table."""
         database, table = self._split_whole(name)
         if database.lower() == SYSTEM_DATABASE:
             raise InvalidError(
@@ -523,13 +540,16 @@ class Catalog:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Names to show, the first few of many."""
+    """Names for a message: the first few of many."""
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
-    """The definition to store. Raises errors that name the table, and warns of doubts."""
+    """The definition to store.
+
+    Raises errors that name the table, and warns about probable mistakes.
+    """
     try:
         given = stored_names({} if wanted.options is None else wanted.options)
         given |= {key_of(GENERATED, n): text for n, text in wanted.generated.items()}
@@ -563,7 +583,7 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
 
 
 def _check_same_keys(table: StoredTable, wanted: TableSchema) -> None:
-    """Keys are for life: another primary key would make other rows of the stored ones."""
+    """Keys never change: another primary key would change which rows are stored."""
     pairs = (
         ("primary key", table.schema.primary_keys, wanted.primary_keys),
         ("partition columns", table.schema.partition_keys, wanted.partition_keys),
@@ -578,7 +598,7 @@ def _check_same_keys(table: StoredTable, wanted: TableSchema) -> None:
 
 
 def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple[str, ...]:
-    """The columns of a key, given as an argument or as the option of Spark's SQL."""
+    """The columns of a key, from an argument or from the option in Spark SQL."""
     listed = () if option is None else tuple(name.strip() for name in option.split(","))
     if given and listed and tuple(given) != listed:
         raise InvalidError(
@@ -589,7 +609,7 @@ def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple
 
 
 def fields_of(schema: pa.Schema | Sequence[Field]) -> list[Field]:
-    """Columns as a table has them. Raises `InvalidError` for types that it cannot have."""
+    """Columns as a table stores them. Raises `InvalidError` for unsupported types."""
     if not isinstance(schema, pa.Schema):
         return list(schema)
     fields = []
@@ -603,7 +623,7 @@ def fields_of(schema: pa.Schema | Sequence[Field]) -> list[Field]:
 
 
 def _comment_of(column: pa.Field) -> str | None:
-    """What is said of a column in its metadata, as Spark and pypaimon name it there."""
+    """The comment in a column's metadata, under the name that Spark and pypaimon use."""
     metadata = column.metadata or {}
     found = metadata.get(b"comment", metadata.get(b"description"))
     return None if found is None else found.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""CHECK constraints added to tables that have rows, and taken away."""
+"""Adds CHECK constraints to existing tables, and removes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_constraint(table: StoredTable, name: str, condition: str) -> None:
 
 
 def _rows_for(table: StoredTable, constraint: Constraint, columns: tuple[str, ...]) -> Scan:
-    """The rows among which those are that fail, without files that have none where it is told."""
+    """The rows that may fail. Files whose metadata exclude failures are skipped."""
     if isinstance(constraint.condition, RowExpression):
         return scan_table(table, columns)
     return scan_table(table, columns, negation(constraint.condition))

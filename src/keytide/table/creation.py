@@ -1,4 +1,4 @@
-"""A new table with its first rows: it appears when they are committed, or not at all."""
+"""Creates a table together with its first rows, or not at all."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def create_filled(
     definition: TableSchema,
     fill: Callable[[Transaction], None],
 ) -> WriteResult:
-    """Write the first rows of a table, and make it with their commit.
+    """Write the first rows of a table, and create the table with their commit.
 
-    Data files come first, under names that nobody reads; the table is created right before the
-    snapshot. After an error neither is there. A process that dies leaves data files that belong to
-    no table, or, between these two, an empty table. Where a warehouse tells the place of a table
-    once it is made alone, the table is empty until the rows are there.
-    Raises `AlreadyExistsError` when another made the table meanwhile, and what `fill` does.
+    Data files are written first, under names that nobody reads. The table is created immediately
+    before the snapshot. After an error, neither exists. A process that dies leaves data files
+    without a table or, between the two steps, an empty table. If a warehouse assigns the location
+    only when a table is created, the table is empty until the rows are written. Raises
+    `AlreadyExistsError` if another process created the table in the meantime, and the errors of
+    `fill`.
     """
     making = _Making(warehouse, database, name, definition)
     return making.rows_first(fill) if warehouse.places_first else making.table_first(fill)
@@ -41,7 +42,7 @@ def create_filled(
 
 @dataclass(frozen=True)
 class _Making:
-    """A table that is made with its rows."""
+    """A table that is created with its rows."""
 
     warehouse: Warehouse
     database: str
@@ -49,19 +50,18 @@ class _Making:
     definition: TableSchema
 
     def rows_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
-        """Write data files, then make the table, then commit."""
+        """Write data files, then create the table, then commit."""
         metadata = self._metadata()
         table = PinnedTable(StoredTable.of(metadata), unmade(metadata, self.definition))
         with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
-            # Data first: a table that can be seen should never be without the rows it was made
-            # with.
+            # Data first: a visible table should never be without its first rows.
             fill(transaction)
             self._make()
             with self._dropped_after_errors(metadata):
                 return transaction.commit()
 
     def table_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
-        """Make the table, then write data files where it lies by then, and commit."""
+        """Create the table, then write data files to its location, and commit."""
         self._make()
         metadata = self._metadata()
         with self._dropped_after_errors(metadata):
@@ -82,11 +82,12 @@ class _Making:
 
     @contextmanager
     def _dropped_after_errors(self, metadata: TableMetadata) -> Iterator[None]:
-        """A block after whose errors the table is gone, unless somebody has committed to it."""
+        """A block. After an error, the table is dropped, unless somebody has committed to it."""
         try:
             yield
         except BaseException:
-            # A commit of an unknown outcome keeps its files; without a table nobody can name them.
+            # A commit with unknown outcome keeps its files. Without a table, nobody can reference
+            # them.
             with suppress(DataError):
                 if metadata.latest_snapshot_id() is None:
                     self.warehouse.drop(self.database, self.name)

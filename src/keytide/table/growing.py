@@ -1,7 +1,8 @@
-"""Tables that grow with what is written to them: first their definition, then the rows.
+"""Extends tables for new rows: first their definition, then the rows.
 
-The definition is a file of its own, which comes first. Whoever dies between the two leaves a table
-with columns that are NULL so far, or types with room to spare; the write can be made again.
+The definition is a separate file, which is written first. A process that dies between the two
+leaves a table with columns that are still NULL, or with wider types than needed. The write can then
+be repeated.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ def grown_for(
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[PinnedTable, pa.Table]:
-    """A table that takes all columns of some rows, and the rows as it takes them.
+    """A table that accepts all columns of some rows, and the rows converted for it.
 
-    `data` is what `Table.write` takes, but for DataFrames of Spark, `partition` what it is to be
-    written in the place of. Raises as `Table.write` does, with nothing changed, for rows that the
-    table could not take even then.
+    `data` is the same as in `Table.write`, except for Spark DataFrames. `partition` is what the
+    rows replace. Raises like `Table.write`, with nothing changed, for rows that the table could not
+    accept even then.
     """
     pinned = table.pinned()
     spec = partition_to_replace(writable_view(pinned), partition)
@@ -61,13 +62,13 @@ def grown(
     check: Callable[[TableSchema], None] = lambda _: None,
     author: Author | None = None,
 ) -> PinnedTable:
-    """The table once its definition is one that needs no change.
+    """The table once its definition needs no more changes.
 
-    `needed` tells what a definition lacks, `check` raises where something would not fit one; it is
-    asked before one is stored. An author who has committed before changes nothing. Raises what
-    these and `alter_table` raise.
+    `needed` returns the missing changes of a definition. `check` raises an error if something would
+    not fit. It is called before a definition is stored. If the author has committed before, nothing
+    is changed. Raises the errors of these functions and of `alter_table`.
     """
-    writable_view(pinned)  # or nothing is to be changed
+    writable_view(pinned)  # or nothing must be changed
     if not needed(pinned.schema) or _is_done(pinned, author):
         return pinned
     alter_as_needed(pinned.live.metadata, needed, check)

@@ -1,4 +1,4 @@
-"""Files on the highest level of buckets, as a full compaction leaves them."""
+"""Writes files to the highest level of buckets, as a full compaction leaves them."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from keytide.threads import begin
 
 __all__ = ["LevelFiles"]
 
-# What is read and sorted meanwhile takes a core as well.
+# Reading and sorting use a core at the same time.
 _LARGE_AT_ONCE = 2
-# Of small ones more are under way: a store may be waited for.
+# More small files are written at the same time, because a store may have to be waited for.
 _FILES_AT_ONCE = 16
 
 
 class LevelFiles:
-    """Writes files of a table without rows, while rows come for so many buckets `at_once`.
+    """Writes files of a table without rows, while rows arrive for `at_once` buckets at a time.
 
-    Of each of these about `pile_bytes` are piled up for a file; where rows come for another one,
-    none come any more for the first. A few files are under way at the same time. Used as a context:
-    after an error nothing is left behind.
+    For each of these buckets, about `pile_bytes` are collected for a file. When rows for another
+    bucket arrive, none follow for the first one. A few files are written at the same time. As a
+    context manager, it leaves nothing behind after an error.
     """
 
     def __init__(self, view: TableView, placing: Placing, pile_bytes: int, at_once: int) -> None:
@@ -72,9 +72,9 @@ class LevelFiles:
             self._view.store.discard(self._files.given)
 
     def add(self, bucket: BucketId, rows: pl.DataFrame) -> None:
-        """Take rows of a bucket, whose keys come behind those before them."""
+        """Add rows of a bucket, whose keys come after those before them."""
         self._rows += rows.height
-        # A delete says something of nothing but what may come late.
+        # A delete only matters to rows that may arrive late.
         stored = rows if self._view.needs_tombstones else rows.filter(IS_ADD)
         number = pl.lit(0, pl.Int64).alias(SEQUENCE_NUMBER)
         if bucket not in self._piles and len(self._piles) == self._at_once:
@@ -84,7 +84,7 @@ class LevelFiles:
             self._begin(bucket, run)
 
     def written(self) -> Written:
-        """All files, and what marks deletes as dead where readers do not merge."""
+        """All files, and the vectors that mark deletes as dead if readers do not merge."""
         for bucket in [*self._piles]:
             self._end(bucket)
         self._wait_for_room(-1)
@@ -106,7 +106,7 @@ class LevelFiles:
         self._under_way.append((run.nbytes, begin(partial(self._store, bucket, run))))
 
     def _wait_for_room(self, bytes_max: int) -> None:
-        """Wait until what is under way has so many bytes at most, and there may be one more."""
+        """Wait until at most `bytes_max` are being written, and one more file can start."""
         while self._under_way and (
             sum(size for size, _ in self._under_way) > bytes_max
             or len(self._under_way) >= _FILES_AT_ONCE
@@ -149,7 +149,7 @@ class _Stored(NamedTuple):
 
 
 def _marked(metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks) -> Iterator[DataFileMeta]:
-    """Files that follow each other in a run, with their deletes marked as dead."""
+    """Consecutive files of a run, with their deletes marked as dead."""
     start = 0
     for meta in metas:
         kinds = run.column(VALUE_KIND).slice(start, meta.row_count)

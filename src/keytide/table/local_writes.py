@@ -1,4 +1,4 @@
-"""Writes of rows that this process holds."""
+"""Writes rows that this process has in memory."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _as_they_are(transaction: Transaction, rows: pa.Table) -> pa.Table:
 def append(
     table: StoredTable, data: Any, author: Author | None = None, fitting: Fitting = _as_they_are
 ) -> WriteResult:
-    """Append rows in one atomic commit, as `Table.write` says.
+    """Append rows in one atomic commit, see `Table.write`.
 
-    `fitting` gives the rows to write on top of what a transaction began with, each time that they
-    are written.
+    `fitting` returns the rows to write on top of the transaction's state. It is called each time
+    that they are written.
     """
     if not _can_be_read_again(data):
         return _append(table.pinned(), data, author, fitting)
@@ -49,7 +49,7 @@ def append(
 
 
 def _can_be_read_again(data: Any) -> bool:
-    # A reader cannot, and what a plan gives a second time costs as much as the first time.
+    # A reader can be read only once, and executing a plan again costs as much as the first time.
     held = pa.Table | pa.RecordBatch | pl.DataFrame | Sequence
     return isinstance(data, held) or type(data).__module__.startswith("pandas.")
 
@@ -69,12 +69,15 @@ def _append(table: PinnedTable, data: Any, author: Author | None, fitting: Fitti
 
 
 def fill(transaction: Transaction, rows: pa.Table) -> None:
-    """Write rows as the part of a transaction. Raises what `WriteTask.feed` raises."""
+    """Write rows as the only part of a transaction. Raises the errors of `WriteTask.feed`."""
     feed(transaction, transaction.task(), rows)
 
 
 def feed(transaction: Transaction, task: WriteTask, rows: pa.Table) -> None:
-    """Write rows by a task of a transaction, as its part. Raises what `WriteTask.feed` raises."""
+    """Write rows with a task of a transaction, as its part.
+
+    Raises the errors of `WriteTask.feed`.
+    """
     threads = os.cpu_count() or 1
     here = replace(transaction.here(task), threads=threads)
     Threads(threads).feed(here, rows, transaction.take)
@@ -83,7 +86,7 @@ def feed(transaction: Transaction, task: WriteTask, rows: pa.Table) -> None:
 def overwrite(
     table: StoredTable, data: Any, partition: Mapping[str, Any] | None = None
 ) -> WriteResult:
-    """Replace rows in one atomic commit, as `Table.overwrite` says."""
+    """Replace rows in one atomic commit, see `Table.overwrite`."""
     table = table.pinned()
     view = writable_view(table)
     spec = partition_to_replace(view, partition)
@@ -95,7 +98,7 @@ def overwrite(
 
 
 def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResult:
-    """Delete all rows, or those of some partitions, in one atomic commit, as `Table.truncate`."""
+    """Delete all rows, or those of some partitions, in one atomic commit, see `Table.truncate`."""
     table = table.pinned()
     view = writable_view(table)
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)

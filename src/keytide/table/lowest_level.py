@@ -1,8 +1,8 @@
-"""The first rows of a table, written where a full compaction of all of them would put them.
+"""Writes the first rows of a table directly to where a full compaction would put them.
 
-Each bucket gets sorted files on its highest level, without a key in common, so nothing is left to
-be merged or compacted. Of a table with an index of keys, whose files have no levels, rows are
-written as ever, and the index tells whether each key came once.
+Each bucket gets sorted files on its highest level without common keys, so nothing is left to merge
+or compact. In a table with a key index, whose files have no levels, rows are written as usual, and
+the index checks that each key occurs once.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ from keytide.table.write.task import Written
 __all__ = ["fill_lowest_level"]
 
 _PIECE_BYTES_MIN = 1 << 20
-# Buckets whose files would be smaller, in Arrow's bytes, are written one after the other.
+# If the files of a bucket would be smaller than this in Arrow, the buckets are written one after
+# the other.
 _FILE_BYTES_MIN = 32 << 20
 
 _Stream: TypeAlias = "Iterator[tuple[BucketId, pl.DataFrame]]"
-"""Rows of buckets; those of a bucket come in the order of the key."""
+"""Rows of buckets. The rows of a bucket are sorted by key."""
 
 
 def fill_lowest_level(
     transaction: Transaction, read: Callable[[], Iterable[pa.Table]], origin: str
 ) -> None:
-    """Write rows, one of each key, as the part of a transaction on a table without rows.
+    """Write rows, one per key, as the only part of a transaction on a table without rows.
 
-    `read` gives them, in any order; a second time, where they seemed to come in the order of the
-    key and did not. About as much memory is used as 'read.memory' says; what is more lies on local
-    disk for a while, unless the order is that of the key and the buckets are few. `origin` says to
-    people where the rows come from. Nothing is left behind after an error. Raises `InvalidError`
-    for several rows of a key and for rows that do not fit, `UnsupportedError` for a table whose
-    keys move between partitions, `DataError` when the store or the local disk fails.
+    `read` returns them in any order. It is called a second time if they seemed to be sorted by key
+    but were not. Uses about as much memory as 'read.memory'. More rows go to local disk
+    temporarily, unless they are sorted by key and there are few buckets. `origin` says in messages
+    where the rows come from. Nothing is left behind after an error. Raises `InvalidError` for
+    several rows with the same key and for rows that do not fit, `UnsupportedError` for a table
+    whose keys move between partitions, and `DataError` if the store or the local disk fails.
     """
     _refuse_layout(transaction.view)
     filling = _Filling(transaction, read, origin)
@@ -65,7 +66,7 @@ def fill_lowest_level(
 
 
 def _refuse_layout(view: TableView) -> None:
-    """Refuse tables of which a row says more than itself."""
+    """Refuse tables in which the effect of a row depends on other rows."""
     if view.moves_keys:
         raise UnsupportedError(
             f"table {view.name}: the partition columns {', '.join(view.schema.partition_keys)} are "
@@ -81,7 +82,7 @@ def _refuse_layout(view: TableView) -> None:
 
 @dataclass(frozen=True)
 class _Filling:
-    """A transaction on a table without rows, and the rows that it is to have."""
+    """A transaction on a table without rows, and the rows to write."""
 
     transaction: Transaction
     read: Callable[[], Iterable[pa.Table]]
@@ -89,13 +90,13 @@ class _Filling:
 
     @property
     def may_pass_straight(self) -> bool:
-        """Whether files of all buckets can be under way at once, and be large enough."""
+        """Whether files of all buckets can be written at the same time, and are large enough."""
         buckets = self._buckets
         enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
         return buckets > 0 and self._piece_bytes // buckets >= enough
 
     def as_they_come(self) -> Written:
-        """The rows as they are read. Raises `OutOfOrderError`, with nothing left behind."""
+        """The rows in the order of reading. Raises `OutOfOrderError`, with nothing left behind."""
         placing = self._begin()
         in_order = InOrder(self._view, placing)
         stream = (part for rows in self._rows() for part in in_order.of(rows))
@@ -110,7 +111,7 @@ class _Filling:
             held.add(rows)
         return self._written(placing, prefetched(held.in_order()), 1)
 
-    # -- what is read --------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------
 
     @property
     def _view(self) -> TableView:
@@ -123,19 +124,19 @@ class _Filling:
             refuse_unmergeable(rows.frame, view, rows.refusals)
             yield rows
 
-    # -- where it goes -------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------
 
     def _begin(self) -> Placing:
         return self.transaction.task().layout.begin()
 
     @property
     def _buckets(self) -> int:
-        """The number of buckets; 0 where nobody knows it."""
+        """The number of buckets. 0 if it is unknown."""
         return 0 if self._view.schema.partition_keys else max(0, self._view.options.bucket)
 
     @property
     def _piece_bytes(self) -> int:
-        """How much is put together before it is written; files of less would be too small."""
+        """How much is collected before it is written: smaller files would be too small."""
         return max(_PIECE_BYTES_MIN, self._view.options.read_memory_bytes // COPIES)
 
     @property
@@ -143,7 +144,7 @@ class _Filling:
         return FileSize.of(self._view).piled_bytes
 
     def _written(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
-        """The rows of a stream as files; those of so many buckets come at once."""
+        """The rows of a stream as files. Rows of `at_once` buckets arrive at a time."""
         if self._view.kind.has_key_index:
             return self._indexed(stream)
         view = self.transaction.here(self.transaction.task()).view
@@ -154,9 +155,9 @@ class _Filling:
             return files.written()
 
     def _indexed(self, stream: _Stream) -> Written:
-        """The rows as the first ones of a table with an index of keys.
+        """The rows as the first ones of a table with a key index.
 
-        Raises `InvalidError` where the index takes for one key what is spelt in several ways.
+        Raises `InvalidError` if the index treats different spellings as one key.
         """
         view, counted = self._view, _Counted(stream)
         task = self.transaction.here(task_of_stored(self.transaction.state))
@@ -180,7 +181,7 @@ class _Filling:
 
 @dataclass
 class _Counted:
-    """A stream whose deletes are counted as it goes by."""
+    """A stream that counts its deletes."""
 
     stream: _Stream
     deletes: int = 0

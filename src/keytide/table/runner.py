@@ -1,11 +1,11 @@
-"""Carrying tasks out: the work of a table as picklable values, done by threads or by a cluster.
+"""Runs tasks: the work of a table as picklable values, executed by threads or by a cluster.
 
-A *task* does its work when it is called. A *feed task* does it on rows that it is handed piece by
-piece, one task for each part of them, numbered in the order of the rows. Whoever runs tasks knows
-nothing of what they do, and they know nothing of where they run.
+A *task* does its work when it is called. A *feed task* processes rows that it receives piece by
+piece: there is one task for each part of the rows, numbered in the order of the rows. Runners do
+not know what tasks do, and tasks do not know where they run.
 
-A task that fails leaves nothing behind: it deletes what it wrote. A runner hands on what the
-others made before it raises, so that whoever asked for the work can clean up after them.
+A task that fails leaves nothing behind: it deletes what it wrote. A runner passes on the results of
+the other tasks before it raises the error, so that the caller can clean up.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ Rows_contra = TypeVar("Rows_contra", contravariant=True)
 
 
 class FeedTask(Protocol[T_co]):
-    """Work on rows. Pickles."""
+    """Work on rows. Picklable."""
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> T_co | None:
-        """Do the work on part `number` of the rows, which comes piece by piece.
+        """Process part `number` of the rows, which arrives piece by piece.
 
-        None where there was nothing to do.
+        None if there was nothing to do.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What one feed task made, or the error that trying again would not mend.
+    """The result of a feed task, or an error that a retry would not fix.
 
-    Errors travel as values, so that a cluster does not try again what cannot succeed, and so that
-    what other tasks made arrives nevertheless.
+    Errors travel as values. So a cluster does not retry what cannot succeed, and the results of
+    other tasks still arrive.
     """
 
     number: int
@@ -69,12 +69,12 @@ class Outcome(Generic[T]):
 
 
 def attempted(task: FeedTask[T], rows: Iterable[pa.Table], number: int) -> Outcome[T]:
-    """Run a feed task. Raises only what trying again may mend, such as `DataError`."""
+    """Run a feed task. Raises only errors that a retry may fix, such as `DataError`."""
     return tried(partial(task.feed, rows, number), number)
 
 
 def tried(task: Callable[[], T | None], number: int) -> Outcome[T]:
-    """Run a task. Raises as `attempted`."""
+    """Run a task. Raises like `attempted`."""
     try:
         return Outcome(number, task())
     except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
@@ -82,7 +82,9 @@ def tried(task: Callable[[], T | None], number: int) -> Outcome[T]:
 
 
 def settled(outcomes: Iterable[Outcome[T]], take: Callable[[T], None]) -> None:
-    """Hand on what tasks made, in the order of the rows, then raise the first error there is."""
+    """Pass on the results of tasks, in the order of the rows, then raise the first error, if
+    any.
+    """
     ordered = sorted(outcomes, key=lambda outcome: outcome.number)
     for outcome in ordered:
         if outcome.made is not None:
@@ -93,24 +95,24 @@ def settled(outcomes: Iterable[Outcome[T]], take: Callable[[T], None]) -> None:
 
 
 class Runner(Protocol[Rows_contra]):
-    """Runs feed tasks over rows, which each runner takes in a form of its own."""
+    """Runs feed tasks over rows. Each runner accepts rows in its own form."""
 
     def feed(self, task: FeedTask[T], rows: Rows_contra, take: Callable[[T], None]) -> None:
-        """Run a task for each part of the rows and hand on what was made, in their order.
+        """Run a task for each part of the rows and pass on the results, in their order.
 
-        Raises the first error of a task, after what the others made was handed on.
+        Raises the first error of a task, after the results of the others were passed on.
         """
         ...
 
 
 class TaskRunner(Protocol):
-    """Runs tasks that bring their own work."""
+    """Runs tasks that contain their own work."""
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """Run tasks, which pickle, and hand on what they made, in their order.
+        """Run picklable tasks and pass on the results, in their order.
 
-        Raises the first error of a task after what the others made was handed on; so does a stop,
-        such as Ctrl-C, and tasks that have begun then are waited for.
+        Raises the first error of a task after the results of the others were passed on. The same
+        applies to an interrupt, such as Ctrl-C: running tasks are waited for.
         """
         ...
 
@@ -122,9 +124,9 @@ class Threads:
     count: int
 
     def map(self, tasks: Sequence[Callable[[], T]]) -> Iterator[T]:
-        """Run tasks and give what they make, in their order, while the next ones run.
+        """Run tasks and return their results in order, while the next ones run.
 
-        After an error, or where the caller stops, tasks that have not begun are dropped.
+        After an error, or if the caller stops, tasks that have not started are dropped.
         """
         threads = min(self.count, len(tasks))
         if threads <= 1:
@@ -134,7 +136,7 @@ class Threads:
             yield from pool.map(lambda task: task(), tasks)
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """Run tasks and hand on what they made, in their order; see `TaskRunner`."""
+        """Run tasks and pass on the results, in order. See `TaskRunner`."""
         futures: list[Future[T]] = []
         try:
             with ThreadPoolExecutor(max(1, min(self.count, len(tasks)))) as pool:
@@ -143,7 +145,7 @@ class Threads:
                     wait(futures, return_when=FIRST_EXCEPTION)
                 finally:
                     for future in futures:
-                        future.cancel()  # those that have not begun
+                        future.cancel()  # those that have not started
         finally:
             begun = [future for future in futures if not future.cancelled()]
             for future in begun:
@@ -153,7 +155,7 @@ class Threads:
             future.result()
 
     def feed(self, task: FeedTask[T], rows: pa.Table, take: Callable[[T], None]) -> None:
-        """Run a task over all of the rows, which are one part. Raises what it raises."""
+        """Run a task over all of the rows, which are one part. Raises its errors."""
         made = task.feed([rows], 0)
         if made is not None:
             take(made)
@@ -161,10 +163,10 @@ class Threads:
 
 @contextmanager
 def unawaited_threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads for a generator; work begun is not waited for when the block is left.
+    """Threads for a generator. Running work is not waited for when the block ends.
 
-    An abandoned generator may be closed by the garbage collector in the midst of anything, even
-    of the start of a thread, and there a wait for threads never ends.
+    The garbage collector may close an abandoned generator at any point, even while a thread starts.
+    Waiting for threads there would never end.
     """
     pool = ThreadPoolExecutor(count)
     try:

@@ -1,4 +1,4 @@
-"""From what a reader asks for to a scan: columns, a condition or a key, a moment in time."""
+"""Creates scans from the request of a reader: columns, a condition or a key, and a time."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def scan_table(
     skip_upsert_delete: bool = False,
     limit: int | None = None,
 ) -> Scan:
-    """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
+    """A scan of one snapshot, by default the latest. Raises like `Table.scan`."""
     check_limit(limit, table.name)
     table = table.pinned()
     snapshot = _snapshot_to_travel_to(table, snapshot_id, tag, as_of)
-    # A reader who travels back sees the columns of that time; others see today's columns.
+    # Time travel shows the columns of that time. Other reads show the present columns.
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else predicate_of(where, schema.fields, table.name)
     selected = selected_columns(table.name, schema, columns)
@@ -88,7 +88,7 @@ def scan_table(
 def which_rows(
     schema: TableSchema, table: str, skip_upsert: bool, skip_upsert_delete: bool
 ) -> WhichRows:
-    """Which stored rows are shown. Raises `InvalidError` where no index tells them apart."""
+    """Which stored rows are shown. Raises `InvalidError` if no index distinguishes them."""
     named = {keys.SCAN_SKIP_UPSERT: skip_upsert, keys.SCAN_SKIP_UPSERT_DELETE: skip_upsert_delete}
     given = [repr(key) for key, is_given in named.items() if is_given]
     if not given:
@@ -113,9 +113,9 @@ def whole_scan(state: TableState) -> Scan:
 def narrowed_scan(
     scan: Scan, columns: Sequence[str] | None = None, predicate: Predicate | None = None
 ) -> Scan:
-    """The rows of a scan that meet a predicate, with some of the columns. Raises as `scan_table`.
+    """The rows of a scan that match a predicate, with some of the columns.
 
-    They are of the same snapshot, and expire at the same moment.
+    Raises like `scan_table`. They are from the same snapshot, and expire at the same time.
     """
     view = scan.view
     terms = [*conjuncts(predicate), *conjuncts(scan.predicate)]
@@ -124,7 +124,7 @@ def narrowed_scan(
 
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
-    """The row of one key, or None. Raises as `Table.get` does."""
+    """The row of one key, or None. Raises like `Table.get`."""
     return as_expected(table, partial(_row, key=key))
 
 
@@ -132,13 +132,13 @@ def _row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | N
     schema = table.schema
     predicate = key_condition(key, schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
-    # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
+    # Not with `to_pylist`, whose read-ahead threads cost more than they save for one row.
     found = scan.to_polars()
     return in_python(to_arrow(found, scan.schema))[0] if found.height else None
 
 
 def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
-    """The rows of some keys, as `Table.get_many` says."""
+    """The rows of some keys, see `Table.get_many`."""
     return as_expected(table, partial(_rows, keys=keys))
 
 
@@ -158,7 +158,7 @@ def why_row(
     tag: str | None = None,
     as_of: Moment | None = None,
 ) -> Why:
-    """Every stored version of a key, and what became of each. Raises as `Table.why` does."""
+    """Every stored version of a key, and what happened to each. Raises like `Table.why`."""
     scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
     schema = scan.view.schema
     values = key_values_of(key, schema, table.name)
@@ -175,7 +175,7 @@ def _scan(state: TableState, columns: tuple[str, ...], predicate: Predicate | No
 
 
 def _state_to_look_up(table: StoredTable, schema: TableSchema) -> TableState:
-    """The newest state; a far index of its keys comes beside the manifests."""
+    """The latest state. A remote key index is read in parallel with the manifests."""
     if schema.is_indexed and table.store.local_path(paths.INDEX_DIR) is None:
         table.store.begin(partial(_open_index, table, schema))
     return table.newest_state(schema)
@@ -190,7 +190,7 @@ def _open_index(table: StoredTable, schema: TableSchema) -> None:
 def _snapshot_to_travel_to(
     table: StoredTable, snapshot_id: int | None, tag: str | None, as_of: Any
 ) -> Snapshot | None:
-    """The snapshot that a reader names; None for the newest."""
+    """The snapshot that a reader names. None for the latest."""
     given = [name for name, value in
              (("snapshot_id", snapshot_id), ("tag", tag), ("as_of", as_of))
              if value is not None]  # fmt: skip
@@ -210,16 +210,16 @@ def _snapshot_to_travel_to(
 def key_condition(
     key: Mapping[str, Any] | Any, schema: TableSchema, table: str
 ) -> Predicate | None:
-    """What the row of one key meets. Raises `InvalidError` for what is no key of the table."""
+    """The condition for the row of one key. Raises `InvalidError` for an invalid key."""
     return _key_predicate(key_values_of(key, schema, table), schema, table)
 
 
 def keys_condition(
     keys: Sequence[Any], schema: TableSchema, table: str
 ) -> tuple[pl.DataFrame, Predicate | None]:
-    """Keys, each once, as a frame of its place and the key columns; and what narrows a scan down.
+    """Unique keys, as a frame with their positions and the key columns, and a condition for a scan.
 
-    Rows of other keys may meet it. Raises as `key_condition`.
+    Rows of other keys may match the condition. Raises like `key_condition`.
     """
     wanted = _key_frame(keys, schema, table)
     return wanted, _among(wanted, schema)
@@ -228,7 +228,10 @@ def keys_condition(
 def selected_columns(
     table: str, schema: TableSchema, columns: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """The columns that a reader names, or all. Raises `NotFoundError` and `InvalidError`."""
+    """The columns that a reader names, by default all.
+
+    Raises `NotFoundError` and `InvalidError`.
+    """
     if columns is None:
         return schema.names
     for name in columns:
@@ -242,7 +245,7 @@ def selected_columns(
 
 
 def key_values_of(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
-    """The values of a key by column. Raises `InvalidError` for what is no key of the table."""
+    """The values of a key by column. Raises `InvalidError` for an invalid key."""
     _require_key(schema, table)
     names = schema.primary_keys
     if isinstance(key, Mapping):
@@ -270,7 +273,7 @@ def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -
 
 
 def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataFrame:
-    """Keys as a frame of the key columns, each once, with the place of the first."""
+    """Keys as a frame of the key columns, each once, with the position of its first occurrence."""
     _require_key(schema, table)
     fields = schema.select(schema.primary_keys)
     if len(fields) == 1 and not any(
@@ -287,11 +290,11 @@ def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataF
 
 
 def _among(keys: pl.DataFrame, schema: TableSchema) -> Predicate | None:
-    """What narrows a scan down to keys, and perhaps others: the values of each column."""
+    """A condition that limits a scan to keys, and maybe others: the values of each column."""
     terms: list[Predicate] = []
     for name in schema.primary_keys:
         values = keys[name].unique()
-        # NULL is equal to nothing, and NaN to itself only among keys.
+        # NULL equals nothing, and NaN equals itself only in keys.
         if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
             continue
         terms.append(In(name, _plain_values(values, schema.field(name))))
@@ -306,7 +309,7 @@ def _plain_values(values: pl.Series, field: Field) -> tuple[Any, ...]:
 
 
 def _exact(keys: pl.DataFrame, schema: TableSchema) -> pa.Table | None:
-    """Keys that are stored as they are, if they are stored at all; None where that is not sure."""
+    """Keys that are stored exactly like this, if at all. None if that is uncertain."""
     fields = schema.select(schema.primary_keys)
     if not all(has_one_spelling(f.type) for f in fields):
         return None

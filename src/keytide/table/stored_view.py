@@ -1,7 +1,7 @@
-"""A view of a lake: a query by name, as it is stored.
+"""A stored view of a lake: a named query.
 
-Apache Paimon's catalog of folders knows no views. They lie where its readers look for no table:
-`database.db/.keytide/views/name.json`.
+Apache Paimon's filesystem catalog does not support views. They are stored where its readers do not
+look for tables: `database.db/.keytide/views/name.json`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class StoredView:
-    """A view; `name` is that of its database too.
+    """A view. `name` includes the database.
 
-    Names in the `query` without a database are in `database`. `columns` are the names that those of
-    the query get, none where they keep their own.
+    Names in the `query` without a database are in `database`. `columns` rename the columns of the
+    query. Empty if they keep their names.
     """
 
     name: str
@@ -51,9 +51,10 @@ class StoredView:
 
     @classmethod
     def from_json(cls, name: str, data: bytes, path: str) -> StoredView:
-        """The view of a document that lies at a path.
+        """The view in a document at a path.
 
-        Raises `DataError` for a torn one, `UnsupportedError` for one of a later release.
+        Raises `DataError` for a damaged document, and `UnsupportedError` for one of a later
+        release.
         """
         document = read_document(data, path)
         version = member(document, "version", INTEGER, path)

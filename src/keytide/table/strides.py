@@ -1,6 +1,6 @@
-"""How many rows the work at hand has got through, for who shows that long work goes on.
+"""Reports how many rows the current work has processed, for progress displays.
 
-Tasks tell it as they write, and know nothing of who listens. Where nobody does it costs nothing.
+Tasks report it as they write, and do not know who listens. If nobody does, it costs nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("keytide-stride
 
 
 def rows_done(count: int) -> None:
-    """Tell whoever listens that the task of this thread has written so many rows more."""
+    """Report that the task of this thread has written this many more rows."""
     if tell := _LISTENER.get():
         tell(count)
 
 
 @contextmanager
 def listening(tell: Callable[[int], None]) -> Iterator[None]:
-    """Hear of the rows that the work of a block writes, in this thread."""
+    """Receive the number of rows that the work of a block writes, in this thread."""
     token = _LISTENER.set(tell)
     try:
         yield

@@ -1,8 +1,9 @@
-"""System tables: what is stored of a table, as tables with the format's own column names.
+"""System tables: the metadata of a table, as tables with the column names of the format.
 
-`table$files` in SQL is `system_table(table, "files")` here. All but `audit_log` and `ro` come from
-metadata alone. Times are UTC without a zone, except creation times of files, which writers store
-in their local time. Counts of rows are physical: older versions and deletes are among them.
+`table$files` in SQL is `system_table(table, "files")` here. All except `audit_log` and `ro` come
+from metadata alone. Times are in UTC without a time zone, except creation times of files, which
+writers store in their local time. Counts of rows are physical: they include older versions and
+deletes.
 """
 
 from __future__ import annotations
@@ -49,13 +50,12 @@ def system_table(
     tag: str | None = None,
     as_of: datetime | date | str | int | None = None,
 ) -> pa.Table:
-    """The system table of that name, one of `SYSTEM_TABLES`.
+    """The system table with that name, one of `SYSTEM_TABLES`.
 
-    `snapshot_id`, `tag` or `as_of`, as in `Table.scan`, choose the snapshot that `audit_log`,
-    `buckets`, `files`, `manifests`, `options`, `partitions` and `ro` tell of, the newest by
-    default; `branches`, `consumers`, `publications`, `schemas`, `snapshots` and `tags` list all
-    there are.
-    Raises `NotFoundError` naming the system tables when there is none of that name.
+    `snapshot_id`, `tag` or `as_of`, as in `Table.scan`, select the snapshot for `audit_log`,
+    `buckets`, `files`, `manifests`, `options`, `partitions` and `ro`, by default the latest.
+    `branches`, `consumers`, `publications`, `schemas`, `snapshots` and `tags` list everything.
+    Raises `NotFoundError`, which lists the system tables, for an unknown name.
     """
     make = _TABLES.get(name)
     if make is None:
@@ -68,10 +68,10 @@ def system_table(
 
 
 def audit_log(scan: Scan) -> pa.Table:
-    """The outcome of every key, with its kind as stored, as text in a first column `rowkind`.
+    """The outcome of every key, with its stored kind as a string in a first column `rowkind`.
 
-    Keys whose last version is a delete are among them, for as long as the delete is stored. The
-    condition of the scan holds for every row.
+    Includes keys whose last version is a delete, as long as the delete is stored. The condition of
+    the scan is true for every row.
     """
     schema = pa.schema([pa.field("rowkind", pa.string(), nullable=False), *scan.schema])
     kinds = {int(kind): kind.short for kind in RowKind}
@@ -86,11 +86,11 @@ def audit_log(scan: Scan) -> pa.Table:
 
 
 def changes_log(table: StoredTable, between: str, mode: str = "auto") -> pa.Table:
-    """What `Table.changes` gives, with its kinds in a first column `rowkind`.
+    """The result of `Table.changes`, with the kinds in a first column `rowkind`.
 
-    `between` is two ids or names of tags with a comma between them, `mode` one of the modes of
-    changes, or 'auto': the stored changelog where the table asks for one, else rows as written.
-    Raises what `Table.changes` raises, and `InvalidError` for another text.
+    `between` is two snapshot ids or tag names separated by a comma. `mode` is one of the modes of
+    changes, or 'auto': the stored changelog if the table has one, otherwise rows as written. Raises
+    the errors of `Table.changes`, and `InvalidError` for another string.
     """
     places = [text.strip() for text in between.split(",")]
     if len(places) != 2 or not all(places):
@@ -108,9 +108,9 @@ def changes_log(table: StoredTable, between: str, mode: str = "auto") -> pa.Tabl
 
 
 def read_optimized(scan: Scan) -> Scan:
-    """The scan, restricted to fully compacted files: nothing to merge, but rows may be old.
+    """The scan, limited to fully compacted files: nothing must be merged, but rows may be old.
 
-    Where nothing is ever merged, all files are there.
+    If nothing is ever merged, all files are included.
     """
     top = _top_level(scan.view.options) if scan.view.kind.keeps_versions else 0
     files = scan.live.files
@@ -271,7 +271,7 @@ def _branches(metadata: TableMetadata) -> pa.Table:
 
 
 def _duration(nanoseconds: int) -> str:
-    """ISO 8601 text such as PT36H or PT1M0.5S."""
+    """An ISO 8601 duration such as PT36H or PT1M0.5S."""
     seconds, fraction = divmod(nanoseconds, 1_000_000_000)
     hours, rest = divmod(seconds, 3600)
     minutes, seconds = divmod(rest, 60)
@@ -342,7 +342,7 @@ def _file(entry: ManifestEntry, scan: Scan) -> Row:
 
 
 def _statistics(entries: Sequence[ManifestEntry], scan: Scan) -> list[Row]:
-    """Statistics of each file by column of the schema that is read, NULL where unknown."""
+    """Statistics of each file by column of the schema that is read, NULL if unknown."""
     if not entries:
         return []
     fields = sorted(scan.view.schema.fields, key=lambda f: f.name)
@@ -398,7 +398,7 @@ def _buckets(scan: Scan) -> pa.Table:
 
 
 def _partitions(scan: Scan) -> pa.Table:
-    """What only a catalog service could tell, such as who made a partition, is NULL."""
+    """Columns that only a catalog service knows, such as the creator of a partition, are NULL."""
     fields = scan.view.schema.partition_fields()
     null_name = scan.view.options.partition_default_name
     groups = _grouped(scan.live.entries, lambda entry: entry.partition)
@@ -470,7 +470,7 @@ def _manifests(metadata: TableMetadata, scan: Scan) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_MANIFESTS)
 
 
-# -- values as text ------------------------------------------------------------------------------
+# -- values as strings -----------------------------------------------------------------------------
 
 
 def _braced(row: bytes, fields: Sequence[Field]) -> str:

@@ -1,7 +1,8 @@
-"""Where the tables of a lake lie: names to metadata, and nothing of what tables are.
+"""Where the tables of a lake are stored: maps names to metadata, independent of what tables are.
 
-A folder or a prefix of an object store has a folder for each table: `FolderWarehouse`. A table
-service knows its tables otherwise: another `Warehouse`, whose tables commit by its own `Commits`.
+In a folder or a prefix of an object store, each table has a folder: `FolderWarehouse`. A table
+service finds its tables in another way: it is another `Warehouse`, whose tables commit with its own
+`Commits`.
 """
 
 from __future__ import annotations
@@ -22,34 +23,36 @@ from keytide.table.stored_view import StoredView
 __all__ = ["DATABASE_SUFFIX", "FolderWarehouse", "Warehouse"]
 
 DATABASE_SUFFIX = ".db"
-"""What the name of a database's folder ends with."""
+"""The suffix of a database's folder name."""
 _SOME_DATABASE = "default"
 
 
 class Warehouse(Protocol):
-    """The tables under one root, by database and name, in the case in which they were made.
+    """The tables under one root, by database and name, in the case in which they were created.
 
-    Methods raise `DataError` when the place fails.
+    Methods raise `DataError` if the place fails.
     """
 
     @property
     def uri(self) -> str:
-        """The root, for messages and as a name that sets it apart from other warehouses."""
+        """The root, for messages, and as a name that distinguishes it from other warehouses."""
         ...
 
     @property
     def folder(self) -> str:
-        """What tables' own addresses lie below; an empty text where they may lie anywhere."""
+        """The common prefix of the tables' addresses. Empty if they may be anywhere."""
         ...
 
     @property
     def exists(self) -> bool:
-        """Whether it is there; true where the first table that is made makes it."""
+        """Whether it exists. True if creating the first table creates it."""
         ...
 
     @property
     def places_first(self) -> bool:
-        """Whether a table's place is known before it is made, so that rows can be there first."""
+        """Whether the location of a table is known before it is created, so that rows can be
+        written first.
+        """
         ...
 
     def databases(self) -> list[str]:
@@ -57,19 +60,19 @@ class Warehouse(Protocol):
         ...
 
     def create_database(self, database: str, comment: str | None) -> bool:
-        """Make a database without tables: atomic; False where there is one of that name."""
+        """Create a database without tables: atomic. False if one with that name exists."""
         ...
 
     def drop_database(self, database: str) -> bool:
-        """Forget a database without tables; False where something is in it all the same."""
+        """Drop a database without tables. False if it is not empty."""
         ...
 
     def comment_on(self, database: str) -> str | None:
-        """What was said of a database when it was made."""
+        """The comment of a database from its creation."""
         ...
 
     def tables(self, database: str) -> list[str]:
-        """The names of the tables of a database; none where there is no such database."""
+        """The names of the tables in a database. Empty if there is no such database."""
         ...
 
     def likely_tables(self, database: str) -> list[str]:
@@ -81,11 +84,11 @@ class Warehouse(Protocol):
         ...
 
     def metadata(self, database: str, table: str) -> TableMetadata:
-        """How a table is read and committed to, whether it is there or is to be made."""
+        """How a table is read and committed to, whether or not it exists already."""
         ...
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
-        """Make a table without rows: atomic; False where there is one of that name."""
+        """Create a table without rows: atomic. False if one with that name exists."""
         ...
 
     def drop(self, database: str, table: str) -> None:
@@ -93,36 +96,36 @@ class Warehouse(Protocol):
         ...
 
     def views(self, database: str) -> list[str]:
-        """The names of the views of a database."""
+        """The names of the views in a database."""
         ...
 
     def view(self, database: str, name: str) -> StoredView | None:
-        """A view; None where there is none."""
+        """A view. None if there is none."""
         ...
 
     def create_view(self, database: str, name: str, view: StoredView) -> bool:
-        """Make a view: atomic; False where there is one of that name."""
+        """Create a view: atomic. False if one with that name exists."""
         ...
 
     def replace_view(self, database: str, name: str, view: StoredView) -> None:
-        """Make a view, in the place of the one of that name if there is one: atomic."""
+        """Create a view, or replace the one with that name: atomic."""
         ...
 
     def drop_view(self, database: str, name: str) -> None:
-        """Forget a view."""
+        """Drop a view."""
         ...
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
-        """Give a table, (database, name), another name: atomic; False where something has it.
+        """Rename a table, (database, name): atomic. False if the new name is taken.
 
-        Raises `UnsupportedError` where that cannot be done in one step.
+        Raises `UnsupportedError` if that is not possible in one step.
         """
         ...
 
 
 @dataclass(frozen=True)
 class FolderWarehouse:
-    """Folders: `database.db/table`. A table is there when its first schema is."""
+    """Folders: `database.db/table`. A table exists if its first schema exists."""
 
     store: Store
 
@@ -138,14 +141,14 @@ class FolderWarehouse:
 
     @property
     def exists(self) -> bool:
-        """See `Warehouse`. True in an object store, which knows no folders."""
+        """See `Warehouse`. True in an object store, which has no folders."""
         below = self.store.local_path(_SOME_DATABASE)
-        # A name that is too long for the disk is nowhere, which pathlib says by an error.
+        # A name that is too long for the disk does not exist, which pathlib reports as an error.
         return below is None or os.path.isdir(below.parent)
 
     @property
     def places_first(self) -> bool:
-        """See `Warehouse`. A name is a place."""
+        """See `Warehouse`. A name determines the location."""
         return True
 
     def databases(self) -> list[str]:
@@ -154,7 +157,7 @@ class FolderWarehouse:
         return [n.removesuffix(DATABASE_SUFFIX) for n in names if n.endswith(DATABASE_SUFFIX)]
 
     def create_database(self, database: str, comment: str | None) -> bool:
-        """See `Warehouse`. A document that other engines skip makes it, in object stores too."""
+        """See `Warehouse`. A document that other engines skip creates it, also in object stores."""
         about = json.dumps({"version": 1, "comment": comment}).encode()
         if database in self.databases():
             return False
@@ -191,7 +194,7 @@ class FolderWarehouse:
         path = _path(database, table)
         if self.store.exists(paths.join(path, paths.schema_path(0))):
             return True
-        # A writer that died may have left a temporary file, which makes no table.
+        # A writer that died may have left a temporary file, which is not a table.
         names = self.store.list_names(paths.join(path, paths.schema_dir()))
         return any(paths.parse_schema_name(name) is not None for name in names)
 
@@ -201,8 +204,8 @@ class FolderWarehouse:
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
         """See `Warehouse`."""
-        # Looked for first, because the schema of an altered table has another number: creating the
-        # first one would succeed where it was expired.
+        # Checked first, because the first schema may have expired in an altered table. Then
+        # creating it would succeed.
         if self.holds(database, table):
             return False
         path = paths.join(_path(database, table), paths.schema_path(definition.id))
@@ -216,7 +219,7 @@ class FolderWarehouse:
         """See `Warehouse`."""
         if self.holds(*new):
             return False
-        # What a writer left that lost its table, and died or was told so.
+        # The files of a writer whose table was dropped, and that died or was notified.
         self.store.delete_empty(_path(*new))
         return self.store.rename_tree(_path(*old), _path(*new))
 
@@ -247,7 +250,7 @@ class FolderWarehouse:
 
 
 _OWN = ".keytide"
-"""The folder of a database for what is Keytide's alone. Other engines take it for no table."""
+"""The folder in a database for Keytide's own files. Other engines do not treat it as a table."""
 
 
 def _folder(database: str) -> str:
