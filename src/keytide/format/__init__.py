@@ -1,4 +1,4 @@
 """The on-disk format of a table: schemas, snapshots, manifests, data files, buckets, paths.
 
-Bytes and names only: nothing here knows a catalog, a transaction or an engine.
+Only bytes and names: nothing here depends on a catalog, a transaction or an engine.
 """

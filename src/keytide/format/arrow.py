@@ -1,8 +1,8 @@
-"""Between Arrow and Polars: the same columns, exact types.
+"""Converts between Arrow and Polars: the same columns, with exact types.
 
-Polars keeps times in nanoseconds and strings as views, and a release without a map type sees a
-list of key/value structs. Going in loses nothing; `to_arrow` brings a frame back to the exact
-Arrow types of a schema.
+Polars stores times in nanoseconds and strings as views, and a release without a map type sees a
+list of key/value structs. Converting to Polars loses nothing. `to_arrow` converts a frame back to
+the exact Arrow types of a schema.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["from_arrow", "in_pandas", "in_python", "polars_schema", "polars_type
 
 
 def from_arrow(table: pa.Table) -> pl.DataFrame:
-    """The table as a Polars frame, without copying where the layouts agree."""
+    """The table as a Polars DataFrame. Nothing is copied if the layouts agree."""
     frame = pl.from_arrow(table, rechunk=False)
     assert isinstance(frame, pl.DataFrame)
     return frame
@@ -43,12 +43,12 @@ def polars_type(field: Field) -> pl.DataType:
 
 
 def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
-    """The frame's columns, in the order and with the exact types of `schema`.
+    """The columns of the frame, in the order and with the exact types of `schema`.
 
-    REQUIRES: every column of the schema is in the frame with a type that `from_arrow` makes of
+    REQUIRES: the frame has every column of the schema, with a type that `from_arrow` returns for
     it, or one that casts to it without loss.
     """
-    # Without views, which the schema does not have and which would be copied once more.
+    # Without views, because the schema has none and they would be copied again.
     table = frame[schema.names].to_arrow(compat_level=pl.CompatLevel.oldest())
     columns = [
         pa.chunked_array([_restore(chunk, field.type) for chunk in column.chunks], type=field.type)
@@ -58,9 +58,10 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
 
 
 def in_python(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as dicts. Raises `UnsupportedError` naming a column with a value that Python lacks.
+    """The rows as dicts.
 
-    Python's times are of the years 1 to 9999.
+    Raises `UnsupportedError`, which names the column, for a value that Python lacks. Python
+    supports times in the years 1 to 9999.
     """
     with _naming_misfits(table, pa.ChunkedArray.to_pylist):
         rows: list[dict[str, Any]] = table.to_pylist()
@@ -68,7 +69,7 @@ def in_python(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def in_pandas(table: pa.Table) -> pd.DataFrame:
-    """The rows as a pandas frame. Raises as `in_python`. REQUIRES: pandas is there."""
+    """The rows as a pandas DataFrame. Raises like `in_python`. REQUIRES: pandas is installed."""
     with _naming_misfits(table, pa.ChunkedArray.to_pandas):
         frame: pd.DataFrame = table.to_pandas()
         return frame
@@ -117,7 +118,7 @@ def _restore(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    # Offsets and NULLs stay as they are: only the children have another type.
+    # Offsets and NULLs do not change: only the children have another type.
     offsets = _from_zero(array.offsets.cast(pa.int32()))
     validity = _from_zero(array.is_valid()) if array.null_count else None
     buffers = [None if validity is None else validity.buffers()[1], offsets.buffers()[1]]
@@ -125,5 +126,5 @@ def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
 
 
 def _from_zero(array: pa.Array) -> pa.Array:
-    """The same values at the start of their buffers."""
+    """The same values, moved to the start of their buffers."""
     return array if array.offset == 0 else pa.concat_arrays([array])

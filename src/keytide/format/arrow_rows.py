@@ -1,4 +1,4 @@
-"""Rows that come as Arrow batches, as other libraries and loops take them."""
+"""Rows that are available as Arrow batches, in the forms that other libraries and loops accept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ArrowRows", "first_rows"]
 
 
 class ArrowRows:
-    """Rows of a `schema` that `to_batches` gives; each method asks for them anew."""
+    """Rows with a `schema` that `to_batches` returns. Each method reads them again."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -27,44 +27,44 @@ class ArrowRows:
         raise NotImplementedError
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as an Arrow reader, batch by batch. Reading it raises as `to_batches`."""
+        """The rows as an Arrow reader, batch by batch. Reading raises like `to_batches`."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """The rows for any library that takes Arrow streams, such as DuckDB, Polars and pandas.
+        """The rows for any library that accepts Arrow streams, such as DuckDB, Polars and pandas.
 
-        The Arrow PyCapsule interface: a library reads them batch by batch, in whichever thread it
-        likes, and raises errors of its own kind with the text of what `to_batches` raises.
+        This is the Arrow PyCapsule interface: a library reads batch by batch, in any thread, and
+        raises its own errors with the message of the error in `to_batches`.
         """
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     @checked
     def head(self, rows: int = 5) -> pa.Table:
-        """So many rows, or as many as there are. Reads no further. Raises as `to_batches`."""
+        """The first rows, at most `rows`. Reads no further. Raises like `to_batches`."""
         if rows < 0:
             raise InvalidError(f"head: {rows} rows; expected 0 or more")
         return pa.Table.from_batches(first_rows(self.to_batches(), rows), self.schema)
 
     def count(self) -> int:
-        """The number of rows. Raises as `to_batches`."""
+        """The number of rows. Raises like `to_batches`."""
         return sum(batch.num_rows for batch in self.to_batches())
 
     def __len__(self) -> int:
-        """The number of rows, which are counted for it. Raises as `to_batches`."""
+        """The number of rows, which are counted for this. Raises like `to_batches`."""
         return self.count()
 
     def __bool__(self) -> bool:
-        """Whether there are rows. Reads no more than one batch. Raises as `to_batches`."""
+        """Whether there are rows. Reads at most one batch. Raises like `to_batches`."""
         return next(self.to_batches(), None) is not None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rows as dicts, of which one batch is held at a time. Raises as `to_pylist`."""
+        """The rows as dicts, with one batch in memory at a time. Raises like `to_pylist`."""
         for batch in self.to_batches():
             yield from in_python(pa.Table.from_batches([batch]))
 
 
 def first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The first rows of some batches; no batch behind them is asked for."""
+    """The first rows of the batches. No further batch is requested."""
     while rows > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, rows)
         rows -= batch.num_rows

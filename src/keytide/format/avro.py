@@ -1,10 +1,10 @@
 """Avro object container files, the form of every manifest.
 
-Records are plain dicts keyed by member name. Reading uses the schema inside the file, so members
-that a writer did not know are simply absent and newer ones are present; the modules that give
-records a meaning decide what absence means.
+Records are plain dicts with member names as keys. Reading uses the schema inside the file: members
+that a writer did not know are absent, and newer ones are present. The modules that interpret
+records decide what absence means.
 
-A `RecordType` says once what each member may hold. Both directions check against it, so nothing
+A `RecordType` defines what each member may contain. Reading and writing both check it, so nothing
 can be written that cannot be read.
 """
 
@@ -46,15 +46,15 @@ NAMESPACE = "org.apache.paimon.avro.generated"
 
 
 StoredFile: TypeAlias = tuple[bytes, str, "int | None"]
-"""The bytes of a file, its path and the size that was recorded of it, if one was."""
+"""The bytes of a file, its path, and its recorded size, if any."""
 
 Misfit: TypeAlias = "Callable[[Any], str | None]"
-"""Says which member of a value does not fit and what was found there; None when all do."""
+"""Returns which member of a value does not fit and what it contains. None if all fit."""
 
 
 @dataclass(frozen=True)
 class RecordType:
-    """What the records of one kind of file are made of."""
+    """The type of the records in one kind of file."""
 
     schema: Record
     version: int
@@ -62,21 +62,22 @@ class RecordType:
 
     @classmethod
     def of(cls, version: int, *members: Mapping[str, Any]) -> RecordType:
-        """The record type of a version, made ready for reading and writing, once for all files."""
+        """The record type of a version, prepared for reading and writing once for all files."""
         type_ = record("record", required("_VERSION", "int"), *members)
         return cls(fastavro.parse_schema(type_), version, _misfit(type_))
 
     def read(self, data: bytes, path: str, size: int | None = None) -> list[Record]:
-        """All records of a container file, in order; any codec of the Avro specification.
+        """All records of a container file, in order.
 
-        `size` is the length that metadata recorded for the file, when it did: a file torn between
-        two blocks would otherwise look complete. Raises DataError, naming `path`, when the file is
-        torn or a member holds what it may not; UnsupportedError when it has another version.
+        Supports every codec of the Avro specification. `size` is the file length recorded in
+        metadata, if any: a file truncated between two blocks would otherwise look complete. Raises
+        DataError, which names `path`, if the file is damaged or a member has an invalid value, and
+        UnsupportedError for another version.
         """
         _check_size(data, path, size)
         try:
             records: list[Any] = list(fastavro.reader(io.BytesIO(data)))
-        except Exception as error:  # codecs and the decoder fail in ways of their own
+        except Exception as error:  # codecs and the decoder raise their own errors
             raise DataError(f"{path}: not a complete Avro file ({error})") from error
         if not HEADER_SEAL.is_intact(data):
             raise DataError(f"{path}: its bytes are not those that were written; restore the file")
@@ -88,14 +89,16 @@ class RecordType:
         return records
 
     def read_encoded(self, files: Sequence[StoredFile]) -> list[EncodedRecords | None]:
-        """The records of each file as columns and as they are encoded, in a fraction of the time.
+        """The records of each file as columns and in encoded form, in a fraction of the time of
+        `read`.
 
-        None for a file that was not made here, or of another version: what is in it has to be
-        looked at member by member. Raises DataError, naming its path, when a file is torn.
+        None for a file that Keytide did not write, or of another version: its content must be
+        checked member by member. Raises DataError, which names the path, if a file is damaged.
         """
         unpacked = [self._unpacked(file) for file in files]
         known = [each for each in unpacked if each is not None]
-        # All of them at once: to begin takes the decoder longer than the records of most files.
+        # All files together: starting the decoder takes longer than decoding the records of most
+        # files.
         count, encoded = sum(each.records for each in known), b"".join(e.encoded for e in known)
         columns = pl.read_avro(io.BytesIO(self._bare + self._block(count, encoded)))
         ends = itertools.accumulate((each.records for each in known), initial=0)
@@ -110,10 +113,10 @@ class RecordType:
         return EncodedRecords(self.schema, columns, encoded) if is_known else None
 
     def _unpacked(self, file: StoredFile) -> _Unpacked | None:
-        """The records of a file as they are encoded; None where nobody vouches for them."""
+        """The encoded records of a file. None if their validity is not guaranteed."""
         data, path, size = file
         _check_size(data, path, size)
-        # Nothing but a checksum vouches for the members, and the decoder does not expect damage.
+        # Only a checksum guarantees valid members, and the decoder does not expect damage.
         if not HEADER_SEAL.is_set(data) or not HEADER_SEAL.is_intact(data):
             return None
         if self._has_own_header(data):
@@ -125,7 +128,7 @@ class RecordType:
         return _Unpacked(sum(count for count, _ in found), b"".join(packed for _, packed in found))
 
     def _has_own_header(self, data: bytes) -> bool:
-        """Whether a file begins as this release begins one, but for its seal and its marker."""
+        """Whether a file begins as in this release, except for its seal and its sync marker."""
         header = self._header
         seal = header.index(UNSEALED.encode())
         rest = seal + len(UNSEALED)
@@ -133,7 +136,9 @@ class RecordType:
         return data[:seal] == header[:seal] and data[rest:end] == header[rest:end]
 
     def write_encoded(self, records: EncodedRecords) -> bytes:
-        """The bytes of a container file with records that were read from others of this type."""
+        """The bytes of a container file with records that were read from other files of this
+        type.
+        """
         file = [self._header]
         for piece in records.pieces(-(-len(records.encoded) // _BLOCK_BYTES)):
             packed = _ZSTANDARD.compress(piece.encoded, asbytes=True)
@@ -141,7 +146,7 @@ class RecordType:
         return HEADER_SEAL.set(b"".join(file))
 
     def encoded(self, value: V, record_of: Callable[[V], Record]) -> bytes:
-        """The record of one value, for `write_pieces`. Raises as `write`."""
+        """The record of one value, for `write_pieces`. Raises like `write`."""
         buffer = io.BytesIO()
         with _refusing():
             made = {"_VERSION": self.version} | record_of(value)
@@ -165,10 +170,11 @@ class RecordType:
         return self._block(len(records), packed, self._header)
 
     def write(self, values: Iterable[V], record_of: Callable[[V], Record]) -> bytes:
-        """The bytes of a container file with a record for each value, perhaps for none.
+        """The bytes of a container file with one record per value. There may be no values.
 
-        Compressed with zstandard level 1. Values of nullable arrays are lists: Avro's writer takes
-        a tuple there for a choice between types. Raises InvalidError for what no reader could read.
+        Compressed with zstandard level 1. Values of nullable arrays must be lists: Avro's writer
+        interprets a tuple there as a choice of type. Raises InvalidError for values that no reader
+        could read.
         """
         buffer = io.BytesIO()
         with _refusing():
@@ -182,26 +188,26 @@ class RecordType:
 
     @cached_property
     def _bare(self) -> bytes:
-        """A file without records and compression: the only one that every decoder knows."""
+        """A file without records and compression: the only one that every decoder supports."""
         buffer = io.BytesIO()
         fastavro.writer(buffer, self.schema, [], codec="null")
         return buffer.getvalue()
 
     @cached_property
     def _header(self) -> bytes:
-        """What `write` begins a file with: a file of its own, without records."""
+        """The start of a file that `write` creates: a file without records."""
         buffer = io.BytesIO()
         fastavro.writer(buffer, self.schema, [], codec="zstandard", metadata={SEAL_KEY: UNSEALED})
         return buffer.getvalue()
 
     @cached_property
     def _schema_text(self) -> str:
-        """The schema as it stands in a file."""
+        """The schema as it is stored in a file."""
         text: str = fastavro.block_reader(io.BytesIO(self._bare)).metadata["avro.schema"]
         return text
 
     def _block(self, count: int, records: bytes, header: bytes | None = None) -> bytes:
-        """A block of `count` records, in the coding of the file that has the header."""
+        """A block of `count` records, in the codec of the file with the header."""
         if not count:
             return b""
         block = io.BytesIO()
@@ -225,16 +231,16 @@ class RecordType:
 
 
 class _Unpacked(NamedTuple):
-    """Records as they are encoded, and how many they are."""
+    """Encoded records, and their number."""
 
     records: int
     encoded: bytes
 
 
 def _records_of_blocks(data: bytes, start: int) -> _Unpacked:
-    """The records of the blocks from a place on, which are packed with zstandard.
+    """The records of the zstandard-compressed blocks from a position on.
 
-    REQUIRES: what the checksum of the file is about was found intact.
+    REQUIRES: the checksum of the file was verified.
     """
     stream, counts, found = io.BytesIO(data), list[int](), list[bytes]()
     stream.seek(start)
@@ -249,7 +255,10 @@ def _records_of_blocks(data: bytes, start: int) -> _Unpacked:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """A block in which values become records; what no record can hold is an `InvalidError`."""
+    """A block in which values become records.
+
+    Values that no record can contain raise `InvalidError`.
+    """
     try:
         yield
     except KeytideError:
@@ -268,17 +277,17 @@ MILLISECONDS: Record = {"type": "long", "logicalType": "timestamp-millis"}
 
 
 def record(name: str, *members: Mapping[str, Any]) -> Record:
-    """A record type with Java's naming: `name` is the path of members that leads to it."""
+    """A record type named as in Java: `name` is the path of members that leads to it."""
     return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": list(members)}
 
 
 def required(name: str, type_: Any) -> dict[str, Any]:
-    """A member that is never null: a bare type, for readers reject a union here."""
+    """A member that is never null: a plain type, because readers reject a union here."""
     return {"name": name, "type": type_}
 
 
 def optional(name: str, type_: Any) -> dict[str, Any]:
-    """A member that may be null: null comes first, for readers reject the other order."""
+    """A member that may be null: null comes first, because readers reject the other order."""
     return {"name": name, "type": ["null", type_], "default": None}
 
 
@@ -356,10 +365,10 @@ _ATOMS = {
     "bytes": _instance(bytes),
 }
 _BLOCK_BYTES = 1 << 18
-"""Of records in a block, before they are compressed."""
+"""The size of the records in a block, before compression."""
 _ZSTANDARD = pa.Codec("zstd", compression_level=1)
 _MARKER_BYTES = 16
-"""What ends the header and every block."""
+"""The size of the sync marker that ends the header and every block."""
 _FIRST_MS, _LAST_MS = (
     int(moment.replace(tzinfo=timezone.utc).timestamp()) * 1000
     for moment in (datetime.min, datetime.max)

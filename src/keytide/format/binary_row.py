@@ -1,13 +1,13 @@
 """Binary rows: the bytes of partitions, keys and statistics.
 
-A row is a header (row kind, null bits), one 8-byte slot per field, and a part of variable length
-for what does not fit a slot. Rows are made and read column by column: :func:`slots_of` gives a
-column's share of many rows, which :func:`encode_rows` lays out as bytes and bucket hashing
-consumes without ever laying them out.
+A row consists of a header (row kind, null bits), one 8-byte slot per field, and a part of variable
+length for values that do not fit a slot. Rows are encoded and decoded column by column.
+:func:`slots_of` returns one column of many rows. :func:`encode_rows` lays it out as bytes, and
+bucket hashing uses it without laying it out.
 
-Nulls of DECIMAL(p > 18) and TIMESTAMP(p > 3) reserve their room outside the slot, as Java's key
-and partition rows do: it decides the hash, so it must not be left out. A reader looks at the null
-bit first and never at the slot behind it, because older writers filled it differently.
+NULLs of DECIMAL(p > 18) and TIMESTAMP(p > 3) reserve space outside the slot, as in Java's key and
+partition rows. This affects the hash, so it must not be left out. A reader checks the null bit
+first and never reads the slot of a NULL, because older writers filled it differently.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ WORD_SIZE_BYTES = 8
 class Bytes:
     """Byte strings of many rows: row i has ``data[starts[i] : starts[i] + sizes_bytes[i]]``.
 
-    ``data`` ends with at least 8 bytes that belong to no row, so that words can be read at any
-    byte of a row.
+    ``data`` ends with at least 8 bytes that belong to no row, so words can be read at any byte of a
+    row.
     """
 
     data: Array
@@ -63,12 +63,12 @@ class Bytes:
 
     @property
     def padded_sizes_bytes(self) -> Array:
-        """Sizes as they count in a row: rounded up to whole words."""
+        """The sizes in a row: rounded up to whole words."""
         padded: Array = (self.sizes_bytes + 7) & ~np.int64(7)
         return padded
 
     def words_at(self, positions: Array, dtype: str) -> Array:
-        """The little-endian words that begin at any byte positions of ``data``."""
+        """The little-endian words that begin at the given byte positions of ``data``."""
         width = np.dtype(dtype).itemsize
         shape = (len(self.data) - width + 1,)
         view: Array = np.ndarray(shape, dtype, buffer=self.data, strides=(1,))
@@ -81,10 +81,10 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Slots:
-    """One column's share of many rows.
+    """One column of many rows.
 
-    ``words`` are the slots, before the offset is added where the row has bytes ``outside``;
-    ``nulls`` is None when no value is null.
+    ``words`` are the slots, before the offset is added for rows with bytes ``outside``. ``nulls``
+    is None if no value is NULL.
     """
 
     words: Array
@@ -92,7 +92,7 @@ class Slots:
     outside: Bytes | None = None
 
     def words_with_offset(self, offsets: Array | int) -> Array:
-        """The slots, pointing to ``offsets`` from the row's start where bytes are outside."""
+        """The slots, with offsets from the row's start if bytes are outside."""
         if self.outside is None:
             return self.words
         pointers = np.asarray(offsets, np.uint64) << np.uint64(32)
@@ -101,7 +101,7 @@ class Slots:
 
 
 def header_size_bytes(arity: int) -> int:
-    """Size of row kind and null bits, in whole words."""
+    """The size of row kind and null bits, in whole words."""
     # 8 bits of row kind, then one for each field.
     return (arity + 8 + 63) // 64 * 8
 
@@ -112,10 +112,10 @@ def encode_rows(
     *,
     row_kind: RowKind = RowKind.INSERT,
 ) -> list[bytes]:
-    """Serialize the rows of some equally long columns, each with its 4-byte arity in front.
+    """Serialize rows, given as columns of equal length, each with its 4-byte arity in front.
 
-    No columns make one empty row. Columns are cast to their type's Arrow type. A decimal beyond
-    its precision becomes null. Raises InvalidError for values of a nested type.
+    No columns make one empty row. Columns are cast to their type's Arrow type. A decimal beyond its
+    precision becomes NULL. Raises InvalidError for values of a nested type.
     """
     if not columns:
         return [EMPTY_ROW[:ARITY_SIZE_BYTES] + bytes([row_kind]) + EMPTY_ROW[5:]]
@@ -136,18 +136,18 @@ def encode_rows(
 
 
 def decode_rows(rows: Sequence[bytes], types: Sequence[DataType]) -> list[pa.Array]:
-    """Read serialized rows back into one Arrow array per type.
+    """Decode serialized rows into one Arrow array per type.
 
-    Columns of nested types come back as nulls: they occur in no key, partition or statistics
-    that a reader needs. Raises DataError for rows of another arity or with broken offsets,
-    UnsupportedError for a TIMESTAMP beyond what nanoseconds can hold.
+    Columns of nested types are decoded as NULLs: they do not occur in keys, partitions or
+    statistics that a reader needs. Raises DataError for rows of another arity or with invalid
+    offsets, and UnsupportedError for a TIMESTAMP beyond the range of nanoseconds.
     """
     image = _RowImage.of(rows, len(types))
     return [_decoded(image, place, type_) for place, type_ in enumerate(types)]
 
 
 def slots_of(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Slots:
-    """A column's share of its rows; the cost is linear in rows and bytes."""
+    """One column of its rows. The cost is linear in rows and bytes."""
     array = conformed(column, type_)
     nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if not isinstance(type_, AtomicType) or type_.is_nested:
@@ -162,7 +162,7 @@ def slots_of(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Slots:
 
 
 def text_bytes(array: pa.Array) -> Bytes:
-    """The bytes of a string or binary array; a null has size 0."""
+    """The bytes of a string or binary array. A NULL has size 0."""
     _, offset_buffer, data_buffer = array.buffers()
     bounds = np.frombuffer(offset_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
     first, last = (int(bounds[0]), int(bounds[-1])) if len(array) else (0, 0)
@@ -177,7 +177,7 @@ def text_bytes(array: pa.Array) -> Bytes:
 
 
 def decimal_halves(array: pa.Array) -> tuple[Array, Array]:
-    """The low (unsigned) and high (signed) 64 bits of a decimal128 array; 0 for a null."""
+    """The low (unsigned) and high (signed) 64 bits of a decimal128 array. 0 for a NULL."""
     halves = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
     halves = halves[array.offset : array.offset + len(array)]
     if array.null_count:
@@ -187,7 +187,10 @@ def decimal_halves(array: pa.Array) -> tuple[Array, Array]:
 
 
 def conformed(column: pa.Array | pa.ChunkedArray, type_: DataType) -> pa.Array:
-    """The column as one array of exactly its type's Arrow type; InvalidError if it cannot be."""
+    """The column as one array of exactly its type's Arrow type.
+
+    Raises InvalidError if impossible.
+    """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     target = type_.to_arrow()
     if array.type.equals(target):
@@ -201,7 +204,7 @@ def conformed(column: pa.Array | pa.ChunkedArray, type_: DataType) -> pa.Array:
 
 
 def plain_words(array: pa.Array) -> Array:
-    """Values of up to 8 bytes as unsigned integers of their own width; 0 for a null."""
+    """Values of up to 8 bytes as unsigned integers of their own width. 0 for a NULL."""
     if pa.types.is_boolean(array.type):
         bits = array.cast(pa.uint8())
     else:
@@ -230,8 +233,8 @@ def _text_slots(array: pa.Array, nulls: Array | None) -> Slots:
     sizes = text.sizes_bytes
     is_inline = sizes <= INLINE_SIZE_BYTES_MAX
     inline_sizes = np.where(is_inline, sizes, 0)
-    # The bytes stand in the slot from its lowest on; the topmost one has its high bit set and says
-    # how many they are.
+    # The bytes are in the slot, starting at the lowest. The highest byte has its high bit set and
+    # contains the length.
     inline = text.words_at(text.starts, "<u8") & _INLINE_MASKS[inline_sizes]
     marks = (inline_sizes.astype(np.uint64) | np.uint64(0x80)) << np.uint64(56)
     words = np.where(is_inline, inline | marks, sizes.astype(np.uint64))
@@ -255,8 +258,8 @@ def _decimal_slots(array: pa.Array, precision: int) -> Slots:
 
 
 def _is_beyond(low: Array, high: Array, precision: int) -> Array:
-    """Whether a decimal's magnitude needs more digits than its precision."""
-    # Negated in 128 bits by halves: the low one carries into the high one where it is 0.
+    """Whether a decimal's absolute value needs more digits than its precision."""
+    # Negated in 128 bits by halves: the low half carries into the high one if it is 0.
     magnitude_low = np.where(high < 0, ~low + np.uint64(1), low)
     carry = (magnitude_low == 0).astype(np.int64)
     magnitude_high = np.where(high < 0, ~high + carry, high).view(np.uint64)
@@ -268,11 +271,12 @@ def _is_beyond(low: Array, high: Array, precision: int) -> Array:
 
 
 def _minimal_big_endian(low: Array, high: Array) -> tuple[Array, Array]:
-    """The shortest two's complement bytes, left aligned in 16, and their number."""
+    """The shortest two's complement bytes, left-aligned in 16 bytes, and their number."""
     bytes_of = [half.astype(half.dtype.newbyteorder(">")).view(np.uint8) for half in (high, low)]
     big_endian = np.hstack([half.reshape(-1, 8) for half in bytes_of])
     signs = big_endian[:, :1] >> 7
-    # A leading byte can go where it is all sign and the next one begins with the sign as well.
+    # A leading byte can be dropped if it contains only the sign and the next one begins with the
+    # sign too.
     is_sign = big_endian[:, :-1] == signs * np.uint8(255)
     is_redundant = is_sign & ((big_endian[:, 1:] >> 7) == signs)
     skipped = np.logical_and.accumulate(is_redundant, axis=1).sum(axis=1)
@@ -298,7 +302,7 @@ def _equal_items(data: Array, size: int) -> Bytes:
 
 
 def _offsets(slots: Sequence[Slots], fixed_size: int) -> tuple[list[Array], Array]:
-    """Where each column's outside bytes begin, from the row's start; and the rows' sizes."""
+    """Where each column's outside bytes begin, from the row's start, and the sizes of the rows."""
     sizes = np.full(len(slots[0].words), fixed_size, np.int64)
     offsets = []
     for each in slots:
@@ -337,7 +341,7 @@ def _ranges(starts: Array, sizes: Array) -> Array:
 
 @dataclass(frozen=True)
 class _RowImage:
-    """Serialized rows end to end; ``rows`` spans each row without its arity."""
+    """Serialized rows without gaps. ``rows`` spans each row without its arity."""
 
     rows: Bytes
     header_size: int
@@ -374,7 +378,7 @@ class _RowImage:
         ).astype(np.uint64)
 
     def outside(self, words: Array, sizes: Array) -> Bytes:
-        """The bytes that slots point to. Raises DataError when some lie outside their row."""
+        """The bytes that slots point to. Raises DataError if some are outside their row."""
         offsets = (words >> np.uint64(32)).astype(np.int64)
         if (offsets + sizes > self.rows.sizes_bytes).any():
             raise DataError("A binary row points to bytes behind its end: the row is corrupt")
@@ -437,7 +441,7 @@ def _sign_extended(image: _RowImage, words: Array) -> Array:
     item = image.outside(words, sizes)
     places = np.arange(16) - (16 - sizes)[:, None]
     found = item.data[item.starts[:, None] + np.maximum(places, 0)]
-    # Java writes as few bytes as hold the sign; the sign fills the rest.
+    # Java writes as few bytes as the sign allows. The sign fills the rest.
     fill = np.where(sizes > 0, (item.data[item.starts] >> 7) * np.uint8(255), 0)
     big_endian = np.where(places >= 0, found, fill[:, None]).astype(np.uint8)
     return np.ascontiguousarray(big_endian[:, ::-1]).view("<i8")
@@ -449,7 +453,7 @@ def _units_since_epoch(image: _RowImage, words: Array, nulls: Array, unit: str) 
     millis = np.where(nulls, 0, image.rows.words_at(starts, "<i8"))
     nanos = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
     per_milli, nanos_per_unit = (1_000, 1_000) if unit == "us" else (1_000_000, 1)
-    # One less, for the nanoseconds that are added.
+    # One less, because nanoseconds are added.
     millis_max = np.iinfo(np.int64).max // per_milli - 1
     if (np.abs(millis) > millis_max).any():
         raise UnsupportedError(

@@ -1,7 +1,7 @@
-"""Bloom filters over the values of a column, in the format's own bytes.
+"""Bloom filters over the values of a column, in the bytes of the format.
 
-A filter says of a value that a file does not hold it, or that it may. NULL is in none. Texts and
-bytes are hashed by XXH64, whatever fits into eight bytes by Thomas Wang's hash of integers.
+A filter says that a file does not contain a value, or that it may. No filter contains NULL. Strings
+and bytes are hashed with XXH64, values of up to eight bytes with Thomas Wang's integer hash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BLOOM_FILTER", "bloom_filter", "has_hash", "may_hold", "value_hashes
 Array = npt.NDArray[Any]
 
 BLOOM_FILTER = "bloom-filter"
-"""What the format calls this kind of index."""
+"""The name of this kind of index in the format."""
 
 _TEXTS = frozenset(("CHAR", "VARCHAR", "BINARY", "VARBINARY"))
 _FLOATS = frozenset(("FLOAT", "DOUBLE"))
@@ -34,14 +34,15 @@ _COUNT_BYTES = 4
 
 
 def has_hash(type_: DataType) -> bool:
-    """Whether the format has filters for columns of a type."""
+    """Whether the format supports filters for columns of a type."""
     return isinstance(type_, AtomicType) and type_.root in _HASHED
 
 
 def bloom_filter(hashes: Array, items: int, false_positives: float) -> bytes:
-    """A filter that holds the hashes.
+    """A filter that contains the hashes.
 
-    It has room for `items` different ones; then it takes that part of all others for its own.
+    It is sized for `items` different hashes. It then matches this fraction of other hashes
+    incorrectly.
     """
     bits = int(-items * math.log(false_positives) / math.log(2) ** 2)
     bits += 8 - bits % 8
@@ -54,7 +55,7 @@ def bloom_filter(hashes: Array, items: int, false_positives: float) -> bytes:
 
 
 def may_hold(filter_bytes: bytes, hashes: Array) -> bool:
-    """Whether one of the hashes may be in a filter. Raises ValueError for what is none."""
+    """Whether one of the hashes may be in a filter. Raises ValueError for an invalid filter."""
     functions = int.from_bytes(filter_bytes[:_COUNT_BYTES], "big")
     marks = np.frombuffer(filter_bytes, np.uint8, offset=min(_COUNT_BYTES, len(filter_bytes)))
     if not functions or not len(marks):
@@ -68,7 +69,7 @@ def may_hold(filter_bytes: bytes, hashes: Array) -> bool:
 
 
 def value_hashes(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Array:
-    """The hashes of the values that are not NULL. REQUIRES: the type has one."""
+    """The hashes of the values that are not NULL. REQUIRES: the type has a hash."""
     assert isinstance(type_, AtomicType)
     values = conformed(column, type_).drop_null()
     if type_.root in _TEXTS:
@@ -83,7 +84,7 @@ def value_hashes(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Array:
 
 
 def _places(hashes: Array, functions: int, bits: int) -> Iterator[Array]:
-    """The bits that stand for the hashes, for one function after the other."""
+    """The bits of the hashes, for one function after the other."""
     low = hashes.astype(np.uint32)
     high = (hashes >> np.uint64(32)).astype(np.uint32)
     for number in range(1, functions + 1):
@@ -92,7 +93,7 @@ def _places(hashes: Array, functions: int, bits: int) -> Iterator[Array]:
 
 
 def _java_units(values: pa.Array, precision: int) -> Array:
-    """Timestamps in milliseconds, and from a precision of 4 on in microseconds, rounded down."""
+    """Timestamps in milliseconds, or in microseconds from precision 4 on, rounded down."""
     ticks = plain_words(values).view(np.int64)
     unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[values.type.unit]
     wanted = 10**3 if precision <= 3 else 10**6
@@ -141,7 +142,7 @@ def _xxh64(items: Bytes) -> Array:
 
 
 def _striped(items: Bytes, starts: Array, counts: Array) -> Array:
-    """The hashes of all whole stripes; rows drop out as they end."""
+    """The hashes of all whole stripes. Rows drop out when they end."""
     seeds = (_P1 + _P2, _P2, np.zeros(1, np.uint64), ~_P1 + np.uint64(1))
     lanes = [np.repeat(seed, len(starts)) for seed in seeds]
     step, rows = 0, np.arange(len(starts))

@@ -1,8 +1,8 @@
-"""Branches: a table's folder as a branch sees it.
+"""Branches: the folder of a table as a branch sees it.
 
-A branch has schemas, snapshots, tags, changelogs and consumers of its own, in a folder that lies
-below the table; data files, manifests and indexes lie where those of the table lie, for every name
-of theirs is unique. So a branch is read and written as any table is, through a store that finds its
+A branch has its own schemas, snapshots, tags, changelogs and consumers, in a folder inside the
+table. Data files, manifests and indexes are stored with those of the table, because each of their
+names is unique. So a branch is read and written like any table, through a store that finds its
 documents in its folder.
 
 >>> split_branch("shop.orders$branch_trial")
@@ -31,7 +31,7 @@ __all__ = ["BRANCH_MARK", "BranchStore", "branch_of", "branched_name", "main_sto
 T = TypeVar("T")
 
 BRANCH_MARK = "$branch_"
-"""What stands between the names of a table and of its branch."""
+"""The separator between the names of a table and of its branch."""
 
 _OWN = frozenset(
     {
@@ -45,7 +45,7 @@ _OWN = frozenset(
 
 
 def split_branch(name: str) -> tuple[str, str | None]:
-    """The table and the branch in a name of a table; None where it names no branch."""
+    """The table and the branch in a table name. None if it names no branch."""
     table, mark, branch = name.partition(BRANCH_MARK)
     return (table, branch) if mark else (name, None)
 
@@ -56,7 +56,7 @@ def branched_name(table: str, branch: str) -> str:
 
 
 def main_store(store: Store) -> Store:
-    """The store of the whole table that a store of a table or of a branch belongs to."""
+    """The store of the whole table, given a store of the table or of a branch."""
     return store.main if isinstance(store, BranchStore) else store
 
 
@@ -67,19 +67,19 @@ def branch_of(store: Store) -> str:
 
 @dataclass(frozen=True)
 class BranchStore(Store):
-    """The store `main` of a table, with the documents of a branch in the place of its own."""
+    """The store `main` of a table, with the documents of a branch instead of its own."""
 
     main: Store
     branch: str
 
     @property
     def uri(self) -> str:
-        """The table's, with the branch as in names of tables."""
+        """That of the table, with the branch as in table names."""
         return branched_name(self.main.uri.rstrip("/"), self.branch)
 
     @property
     def identity(self) -> Hashable:
-        """The table's, and the branch."""
+        """That of the table, and the branch."""
         return self.main.identity, self.branch
 
     def uri_of(self, path: str) -> str:
@@ -91,15 +91,17 @@ class BranchStore(Store):
         return self.main.read(self._path(path))
 
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
-        """What some calls give."""
+        """The results of several calls."""
         return self.main.together(calls)
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """A call that may be under way."""
+        """A call that may run in the background."""
         return self.main.begin(call)
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """The store as one whose new files may be under way, and what waits for them."""
+        """The store as one whose new files may be uploaded in the background, and a function that
+        waits for them.
+        """
         main, settle = self.main.uploading()
         return replace(self, main=main), settle
 
@@ -124,7 +126,7 @@ class BranchStore(Store):
         self.main.put_all({self._path(path): data for path, data in files.items()})
 
     def copy(self, path: str, to: str) -> None:
-        """Give a file one more name."""
+        """Give a file an additional name."""
         self.main.copy(self._path(path), self._path(to))
 
     def create(self, path: str, data: bytes) -> bool:
@@ -132,7 +134,7 @@ class BranchStore(Store):
         return self.main.create(self._path(path), data)
 
     def hint(self, path: str, data: bytes) -> None:
-        """Replace a file that readers can do without."""
+        """Replace a file that readers do not depend on."""
         self.main.hint(self._path(path), data)
 
     def exists(self, path: str) -> bool:
@@ -144,7 +146,7 @@ class BranchStore(Store):
         return self.main.size(self._path(path))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All files below `prefix`; neither the main branch's own ones nor those of others."""
+        """All files below `prefix`, without those of the main branch and of other branches."""
         folder = f"{paths.branch_dir(self.branch)}/"
         for info in self.main.list(self._path(prefix)):
             first = info.path.partition("/")[0]
@@ -162,28 +164,28 @@ class BranchStore(Store):
         self.main.delete(self._path(path) for path in paths)
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove files that nobody names, as far as that can be done."""
+        """Remove files that nothing references, as far as possible."""
         self.main.discard([self._path(path) for path in paths])
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is below it."""
+        """Remove a directory with all its content."""
         self.main.delete_tree(self._path(directory))
 
     def local_path(self, path: str) -> Path | None:
-        """The file on local disk; else None."""
+        """The file on local disk, or None."""
         return self.main.local_path(self._path(path))
 
     def polars_options(self) -> Mapping[str, str] | None:
-        """Storage options with which Polars reads `uri_of` a file by itself."""
+        """Storage options with which Polars can read the `uri_of` a file itself."""
         return self.main.polars_options()
 
     def uncached(self) -> BranchStore:
-        """The branch in the store itself."""
+        """The branch without the local cache."""
         main = self.main.uncached()
         return self if main is self.main else replace(self, main=main)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Remove copies near the reader."""
+        """Remove cached copies."""
         self.main.forget(self._path(path) for path in paths)
 
     def sub(self, prefix: str) -> Store:
@@ -191,6 +193,6 @@ class BranchStore(Store):
         return self.main.sub(self._path(prefix))
 
     def _path(self, path: str) -> str:
-        """Where a file lies in the table."""
+        """The path of a file in the table."""
         is_own = path.partition("/")[0] in _OWN
         return paths.join(paths.branch_dir(self.branch), path) if is_own else path

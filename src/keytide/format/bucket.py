@@ -1,8 +1,8 @@
-"""Which bucket a row belongs to: the format's own hash over key columns.
+"""Which bucket a row belongs to: the hash of the format over key columns.
 
 The hash covers the binary row of the bucket-key columns, but no row is ever built: murmur3 takes
-4-byte words, and a column's slots give the same word of many rows at once. Work goes block by
-block so that the intermediate words stay in the processor's cache.
+4-byte words, and the slots of a column give the same word of many rows together. The work is done
+block by block, so that the intermediate words stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 BlockFunction = Callable[[Sequence[pa.Array], Sequence[DataType]], Array]
 
 BLOCK_ROWS = 16_384
-# Of the format: every engine has to find a key in the same bucket.
+# Defined by the format: every engine must find a key in the same bucket.
 SEED = 42
 
 
@@ -47,9 +47,9 @@ def bucket_ids(
 ) -> npt.NDArray[np.int32]:
     """The bucket of every row, from its bucket-key columns in bucket-key order.
 
-    ``function`` is the table's ``bucket-function.type``: ``default`` (murmur3), ``mod`` (one INT
-    or BIGINT column) or ``hive``. Raises InvalidError for an unknown function, for a number of
-    buckets below 1, and for a column type that the function cannot take.
+    ``function`` is the table's ``bucket-function.type``: ``default`` (murmur3), ``mod`` (one INT or
+    BIGINT column) or ``hive``. Raises InvalidError for an unknown function, for a number of buckets
+    below 1, and for a column type that the function does not support.
     """
     if num_buckets < 1:
         raise InvalidError(f"The number of buckets must be at least 1, found {num_buckets}")
@@ -64,7 +64,7 @@ def bucket_ids(
 def row_hashes(
     columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType]
 ) -> npt.NDArray[np.int32]:
-    """The murmur3 hash of every row, the one that dynamic buckets index as well.
+    """The murmur3 hash of every row, which the index of dynamic buckets uses too.
 
     Types matter: INT -1 and BIGINT -1 differ, and so do decimals on both sides of precision 18.
     """
@@ -89,8 +89,9 @@ def _default_buckets(
         return np.zeros(_row_count(columns), np.int32)
 
     def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-        # Java takes the magnitude of the remainder, which is the remainder of the magnitude. The
-        # magnitude of the least 32-bit number wraps to itself, and is right when read as unsigned.
+        # Java uses the absolute value of the remainder, which is the remainder of the absolute
+        # value. The absolute value of the smallest 32-bit number wraps to itself, and is correct as
+        # an unsigned number.
         magnitudes = np.abs(_murmur_block(block, types)).view(np.uint32)
         return _remainder(magnitudes, num_buckets)
 
@@ -101,7 +102,7 @@ def _hive_buckets(
     columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
 ) -> npt.NDArray[np.int32]:
     def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-        # As Hive does: the sign bit goes, the magnitude is not taken.
+        # As in Hive: the sign bit is cleared instead of taking the absolute value.
         hashes = _hive_block(block, types) & np.uint32(0x7FFFFFFF)
         return _remainder(hashes, num_buckets)
 
@@ -128,8 +129,8 @@ def _mod_buckets(
 
 
 def _remainder(values: Array, num_buckets: int) -> Array:
-    """The remainder with the divisor's sign, that is, none below zero."""
-    # Division by a constant is vectorised where the remainder is not.
+    """The remainder with the divisor's sign, so never negative."""
+    # Division by a constant is vectorized, the remainder is not.
     divisor = values.dtype.type(num_buckets)
     remainders: Array = values - values // divisor * divisor
     return remainders
@@ -164,7 +165,7 @@ _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], np.uint32)
 
 def _murmur_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
     slots = [slots_of(column, type_) for column, type_ in zip(columns, types, strict=True)]
-    # One element stands for all rows until the first word in which rows differ.
+    # One element represents all rows until the first word in which rows differ.
     hashes = np.full(1, SEED, np.uint32)
     for word in _header_words(slots):
         hashes = _mixed(hashes, word)
@@ -190,7 +191,7 @@ def _header_words(slots: Sequence[Slots]) -> list[Array]:
 
 
 def _mix_outside(hashes: Array, items: Bytes) -> None:
-    """Mix in the words of each row's bytes, padded with zeros; rows drop out as they end."""
+    """Mix in the words of each row's bytes, padded with zeros. Rows drop out when they end."""
     counts = items.padded_sizes_bytes // 4
     rows = np.flatnonzero(counts)
     step = 0
@@ -238,7 +239,7 @@ def _hive_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Array
 
 
 def _hive_values(column: pa.Array, type_: DataType) -> Array:
-    """The hash of every value of a column; 0 for a null."""
+    """The hash of every value of a column. 0 for a NULL."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.uint32)
     if type_.root not in _HIVE_ROOTS:
@@ -258,7 +259,7 @@ def _hive_values(column: pa.Array, type_: DataType) -> Array:
 
 
 def _folded(bits: Array) -> Array:
-    """The low half of 8 bytes xor their high half; narrower integers with their sign."""
+    """The low half of 8 bytes xor their high half. Narrower integers keep their sign."""
     if bits.dtype.itemsize == 8:
         bits = bits ^ (bits >> np.uint64(32))
         return bits.astype(np.uint32)
@@ -276,7 +277,7 @@ def _java_float_bits(bits: Array) -> Array:
 def _hive_text(text: Bytes) -> Array:
     """The polynomial of 31 over signed bytes, as differences of running sums."""
     sizes = text.sizes_bytes
-    # In 32 bits throughout: overflow wraps as it does for an int of Java.
+    # In 32 bits throughout: overflow wraps as for an int in Java.
     powers = np.full(int(sizes.max(initial=0)), 31, np.uint32)
     powers[:1] = 1
     np.multiply.accumulate(powers, out=powers)
@@ -289,13 +290,13 @@ def _hive_text(text: Bytes) -> Array:
 
 
 def _hive_decimals(array: pa.Array, scale: int) -> Array:
-    """Java's BigDecimal hash of the value without trailing zeros behind the point."""
+    """Java's BigDecimal hash of the value without trailing zeros after the decimal point."""
     low, high = decimal_halves(array)
     is_negative = high < 0
     limbs = _magnitude_limbs(low, high)
     scales = np.full(len(array), scale, np.uint32)
     left = np.arange(len(array))
-    # As often as there are digits behind the point, on the values that still end in zero.
+    # Once for each digit after the decimal point, on the values that still end in zero.
     for _ in range(scale):
         quotients, remainders = _divided_by_ten(limbs[:, left])
         left, quotients = left[remainders == 0], quotients[:, remainders == 0]
@@ -310,7 +311,7 @@ def _hive_decimals(array: pa.Array, scale: int) -> Array:
 
 
 def _magnitude_limbs(low: Array, high: Array) -> Array:
-    """The absolute values as four rows of 32-bit digits, the most significant first."""
+    """The absolute values as four rows of 32-bit digits, most significant first."""
     is_negative = high < 0
     borrowed = (low == 0).astype(np.int64)
     top = np.where(is_negative, ~high + borrowed, high).view(np.uint64)

@@ -1,10 +1,10 @@
-"""What a process remembers of stored files: what cannot change is read and decoded once.
+"""The in-memory cache of a process: stored content that cannot change is read and decoded once.
 
-One cache in two shares. `METADATA` has documents and deletion vectors; `FILES` what look-ups keep
-of data files, which each reader bounds as its table says. Names of files are unique but for those
-of schemas and snapshots, which come back after a drop, a rollback or a fast-forward: whoever
-remembers one of these says in its key which of them it means, as `version_of` does for files on
-local disk.
+There is one cache in two parts. `METADATA` has documents and deletion vectors. `FILES` has what
+lookups keep of data files, limited by each reader according to its table. File names are unique
+except for those of schemas and snapshots, which are reused after a drop, a rollback or a
+fast-forward. For those, the cache key must say which one is meant, as `version_of` does for files
+on local disk.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class Share:
-    """Values by key with about how many bytes each holds; those used last stay.
+    """Values by key, with the approximate bytes of each. The most recently used stay.
 
-    Safe between threads. Values are shared, so nobody changes one.
+    Safe to share between threads. Values are shared, so they must not be changed.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -35,16 +35,16 @@ class Share:
         self._lock = Lock()
 
     def find(self, key: Hashable) -> Any:
-        """The value of a key; None where none is kept."""
+        """The value of a key. None if it is not cached."""
         with self._lock:
             found = self._values.get(key)
         return None if found is None else found[0]
 
     def keep(self, key: Hashable, value: Any, size: int, bytes_max: int | None = None) -> None:
-        """Keep a value that holds `size` bytes, and of all others as much as fits beside it.
+        """Cache a value of `size` bytes, and evict others that no longer fit.
 
-        `bytes_max` is a bound of the caller's own. A value that is larger is not kept, and one that
-        is kept already stays.
+        `bytes_max` is the caller's own limit. A larger value is not cached, and an existing value
+        stays.
         """
         bound = self._bytes_max if bytes_max is None else min(bytes_max, self._bytes_max)
         with self._lock:
@@ -55,27 +55,27 @@ class Share:
             self._values[key] = (value, size)
 
     def keep_all(self, values: Mapping[Hashable, tuple[Any, int]]) -> None:
-        """Keep values, such as those that this process wrote itself, each with its bytes."""
+        """Cache values, such as those that this process wrote itself, each with its bytes."""
         for key, (value, size) in values.items():
             self.keep(key, value, size)
 
     def load(self, key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
-        """The value of a key, which `load` gives with its bytes where none is kept.
+        """The value of a key. If it is not cached, `load` returns it with its bytes.
 
-        Raises what `load` raises.
+        Raises the errors of `load`.
         """
         with self._lock:
             found = self._values.get(key)
         if found is None:
-            # Not under the lock: a slow store must not keep those waiting who look for something
-            # else. Two may load the same value, and get the same.
+            # Not under the lock: a slow store must not block lookups of other keys. Two threads may
+            # load the same value, and get the same result.
             found = load()
             self.keep(key, *found)
         value: T = found[0]
         return value
 
     def forget(self) -> None:
-        """Keep nothing, as a process that has just begun."""
+        """Clear the cache, as in a new process."""
         with self._lock:
             self._values.clear()
 
@@ -85,23 +85,23 @@ def _size(value: tuple[Any, int]) -> int:
 
 
 METADATA = Share(512 << 20)
-FILES = Share(1 << 62)  # tables are many, and each says what may be kept of all
+FILES = Share(1 << 62)  # there are many tables, and each sets the limit for all of them
 
 
 def forget_files() -> None:
-    """Remember nothing of any file, as a process that has just begun."""
+    """Clear all caches of files, as in a new process."""
     METADATA.forget()
     FILES.forget()
 
 
 def version_of(store: Store, path: str) -> tuple[Hashable, ...]:
-    """What tells a file from any other, the one that takes its place on a local disk too.
+    """Identifies a file, also if another file replaces it on a local disk.
 
-    Raises OSError where a local file is not there.
+    Raises OSError if a local file does not exist.
     """
     local = store.local_path(path)
     if local is None:
         return (store.uri_of(path),)  # names are unique
-    name = str(local)  # which is hashed in a fraction of the time
+    name = str(local)  # a string is hashed much faster than a path
     found = os.stat(name)
     return (name, found.st_ino, found.st_size, found.st_mtime_ns)

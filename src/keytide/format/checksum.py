@@ -1,12 +1,12 @@
-"""Checksums inside the files that they are about, where other engines do not look.
+"""Checksums inside the files that they protect, where other engines ignore them.
 
-A seal is a text in a file's own metadata with the CRC-32 of all bytes around it. Manifests are
-sealed as a whole, and so are JSON documents, by a member that other readers do not know. A data
-file seals its footer, and the footer holds the CRC-32 of every block before it, so that a reader
-checks the blocks that it needs and no others. Files without a seal, those of other writers, pass.
+A seal is a string in a file's own metadata with the CRC-32 of all bytes around it. Manifests are
+sealed as a whole. So are JSON documents, with a member that other readers do not know. A data file
+seals its footer, and the footer contains the CRC-32 of every block before it, so that a reader
+verifies only the blocks that it needs. Files without a seal, from other writers, are accepted.
 
-Rows may hold any text, that of a seal too, and statistics repeat it. So a seal is known by its key,
-and by its place: before all that comes from rows, or behind it.
+Rows may contain any string, even that of a seal, and statistics repeat it. So a seal is identified
+by its key and by its position: before or after everything that comes from rows.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ __all__ = [
 SEAL_KEY = "keytide.seal"
 BLOCKS_KEY = "keytide.blocks"
 UNSEALED = "keytide-crc32:00000000"
-"""The text to put where the seal will be."""
+"""The string to put where the seal will be."""
 
-# Thrift, in which footers are written, puts the length of a text before it.
+# Thrift, the encoding of footers, puts the length of a string before it.
 _BLOCKS = re.compile(
     BLOCKS_KEY.encode() + rb"\x18[\x80-\xff]*[\x00-\x7f]keytide-crc32s:((?:[0-9a-f]{8})*);"
 )
-# Small enough that a reader of one column checks little more than that column.
+# Small enough that a reader of one column verifies little more than that column.
 _BLOCK_BYTES = 1 << 18
-# From here on it pays to check with several threads.
+# From this number of blocks on, it is faster to verify with several threads.
 _PARALLEL_BLOCKS = 16
 # A long-lived process must not remember every file that it ever read.
 _FILES_MAX = 10_000
@@ -66,29 +66,32 @@ _FILES_MAX = 10_000
 class Seal:
     """The seal of one kind of file.
 
-    `length` is how that kind writes the length of the seal's text, between key and text; `place`
-    says which of the texts that look like the seal it is.
+    `length` is how that kind of file writes the length of the seal's string, between key and
+    string. `place` says which of the strings that look like the seal it is.
     """
 
     length: bytes
     place: int
 
     def set(self, data: bytes) -> bytes:
-        """`data`, which holds the text `UNSEALED`, with its checksum there. As many bytes."""
+        """`data`, which contains the string `UNSEALED`, with its checksum there.
+
+        The length does not change.
+        """
         start, end = self._spans(data)[self.place]
         return data[:start] + b"%08x" % zlib.crc32(data) + data[end:]
 
     def is_set(self, data: bytes) -> bool:
-        """Whether the bytes have a seal at all."""
+        """Whether the bytes have a seal."""
         return self._pattern.search(data) is not None
 
     def is_intact(self, data: bytes) -> bool:
-        """Whether the bytes are those that were sealed, or never were."""
+        """Whether the bytes are unchanged since they were sealed, or have no seal."""
         spans = self._spans(data)
         if not spans:
             return True
         start, end = spans[self.place]
-        # The sum was taken with zeros in its own place.
+        # The checksum was computed with zeros in its own position.
         unsealed = zlib.crc32(data[end:], zlib.crc32(b"00000000", zlib.crc32(data[:start])))
         return int(data[start:end], 16) == unsealed
 
@@ -102,19 +105,19 @@ class Seal:
 
 
 HEADER_SEAL = Seal(length=b",", place=0)
-"""Of an Avro file, which begins with its metadata."""
+"""For an Avro file, which begins with its metadata."""
 
 DOCUMENT_SEAL = Seal(length=b'" : "', place=-1)
-"""Of a JSON document. No text in it can look like the seal: quotes are escaped there."""
+"""For a JSON document. No string in it can look like the seal, because quotes are escaped there."""
 
 FOOTER_SEAL = Seal(length=b"\x18\x16", place=-1)
-"""Of the footer of a Parquet file, which ends with its metadata."""
+"""For the footer of a Parquet file, which ends with its metadata."""
 
 
 class BlockSink(io.RawIOBase):
-    """Passes bytes on to `output` and keeps a CRC-32 of each block, up to `end_of_blocks`.
+    """Passes bytes on to `output` and computes a CRC-32 of each block, up to `end_of_blocks`.
 
-    What comes after that, a footer, is held back in `rest`.
+    What follows, a footer, is held back in `rest`.
     """
 
     def __init__(self, output: Any) -> None:
@@ -129,11 +132,11 @@ class BlockSink(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The bytes taken so far."""
+        """The number of bytes received."""
         return self._position
 
     def write(self, data: Any, /) -> int:
-        """Take all of some bytes."""
+        """Write all of the bytes."""
         with memoryview(data) as view, view.cast("B") as piece:
             self._position += len(piece)
             if self.rest is not None:
@@ -144,12 +147,12 @@ class BlockSink(io.RawIOBase):
             return len(piece)
 
     def end_of_blocks(self) -> str:
-        """Hold back what follows, and the checksums as a text for the footer."""
+        """Hold back what follows, and return the checksums as a string for the footer."""
         self.rest = bytearray()
         return f"keytide-crc32s:{''.join(f'{one:08x}' for one in self._sums)};"
 
     def give_up(self) -> None:
-        """Take what follows and pass nothing on: the file will never be whole."""
+        """Accept what follows, but pass nothing on: the file will never be complete."""
         self._is_given_up = True
 
     def _add(self, piece: memoryview) -> None:
@@ -166,7 +169,9 @@ class BlockSink(io.RawIOBase):
 def check_blocks(
     store: Store, path: str, wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None
 ) -> None:
-    """Raise OSError where wanted bytes, or any for None, are not those that were written."""
+    """Raise OSError if the wanted bytes, with None any bytes, have changed since they were
+    written.
+    """
     local = store.local_path(path)
     with pa.memory_map(str(local)) if local is not None else store.open_input(path) as file:
         check_blocks_in(file, store.uri_of(path), wanted)
@@ -177,7 +182,7 @@ def check_blocks_in(
     uri: str,
     wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None,
 ) -> None:
-    """The same of a file that is open, whose bytes are in memory or mapped."""
+    """The same for an open file, whose bytes are in memory or mapped."""
     footer = check_footer(file)
     if not FOOTER_SEAL.is_set(footer):
         return
@@ -190,9 +195,9 @@ def check_blocks_in(
 
 
 def check_every_block(store: Store, path: str) -> bool:
-    """Raise OSError where any byte of a file is not as it was written, read before or not.
+    """Raise OSError if any byte of a file has changed since it was written, verified before or not.
 
-    False: the file has no checksums of blocks.
+    False: the file has no block checksums.
     """
     with store.open_input(path) as file:
         footer = check_footer(file)
@@ -211,7 +216,10 @@ def check_every_block(store: Store, path: str) -> bool:
 
 
 def check_footer(file: pa.NativeFile) -> bytes:
-    """The footer with its length and magic. Raises OSError when it is not as it was written."""
+    """The footer with its length and magic.
+
+    Raises OSError if it has changed since it was written.
+    """
     size = file.size()
     # The last 8 bytes are the length of the footer and the magic.
     file.seek(max(0, size - 8))
@@ -221,7 +229,7 @@ def check_footer(file: pa.NativeFile) -> bytes:
     file.seek(size - length)
     footer: bytes = file.read(length)
     file.seek(0)
-    # Blocks are never told of without a seal, so one that cannot be found was damaged itself.
+    # Footers with block checksums always have a seal. If it is missing, it was damaged itself.
     is_lost = _BLOCKS.search(footer) is not None and not FOOTER_SEAL.is_set(footer)
     if is_lost or not FOOTER_SEAL.is_intact(footer):
         raise OSError("its footer is not the one that was written")
@@ -231,7 +239,7 @@ def check_footer(file: pa.NativeFile) -> bytes:
 def byte_ranges(
     names: Sequence[str], offset: int, length: int | None, metadata: pq.FileMetaData
 ) -> list[tuple[int, int]]:
-    """Where the column chunks lie that hold some rows of some columns."""
+    """The positions of the column chunks that contain the rows of the columns."""
     stop = metadata.num_rows if length is None else offset + length
     wanted = frozenset(names)
     paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
@@ -248,7 +256,7 @@ def byte_ranges(
 
 
 def _beginnings(path: str) -> Iterator[str]:
-    """The columns to which a leaf may belong: names may have dots as paths have."""
+    """The columns that a leaf may belong to: names may contain dots, like paths."""
     parts = path.split(".")
     return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
@@ -256,10 +264,11 @@ def _beginnings(path: str) -> Iterator[str]:
 def _torn_blocks(
     name: str, data: pa.Buffer, footer: bytes, ranges: Iterable[tuple[int, int]]
 ) -> list[int]:
-    """Where blocks begin that are not as they were written, of those that `ranges` touch.
+    """Where blocks begin that have changed since they were written, among those that `ranges`
+    touch.
 
-    `data` is the whole file `name`, `footer` its intact footer, ranges are begin and end. A block
-    is checked once in a process: files are written once, and their names are unique.
+    `data` is the whole file `name`, and `footer` is its intact footer. Ranges are begin and end. A
+    process verifies a block once: files are written once, and their names are unique.
     """
     found = _BLOCKS.findall(footer)
     if not found:
@@ -285,7 +294,7 @@ def _torn_blocks(
 
 
 class _CheckedBlocks:
-    """Which blocks of the files last read were found intact."""
+    """Which blocks of the recently read files were verified."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, Any] = OrderedDict()

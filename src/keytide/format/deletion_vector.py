@@ -1,13 +1,13 @@
 """Deletion vectors: bitmaps of the dead rows of data files, stored back to back in index files.
 
-An index file is a version byte and then vectors; the index manifest records which data file each
-one belongs to and where it lies. There are two forms, told apart by their magic number::
+An index file consists of a version byte and vectors. The index manifest records which data file
+each vector belongs to and where it is. There are two forms, distinguished by their magic number::
 
     32 bit   size BE | 5e43f2d0 BE | RoaringBitmap                          | CRC32 BE
     64 bit   size BE | 64393dd1 LE | count LE, count x (high LE, Roaring..) | CRC32 BE
 
-`size` and the checksum cover magic and body. The class of a bitmap decides the form that it is
-written in: `BitMap` gives 32 bit, `BitMap64` gives 64 bit.
+`size` and the checksum cover magic and body. The class of a bitmap determines its form: `BitMap`
+is written as 32 bit, `BitMap64` as 64 bit.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ MAX_POSITION_32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class VectorRange:
-    """Where the vector of a data file lies in its index file.
+    """Where the vector of a data file is in its index file.
 
-    `offset` is the position of the size field. `length` is the recorded one, which counts other
-    bytes in each form: the 32-bit form leaves out size field and checksum. `cardinality` is the
-    number of dead rows, None when the writer did not record it.
+    `offset` is the position of the size field. `length` is the recorded length, which counts
+    different bytes in each form: the 32-bit form excludes size field and checksum. `cardinality` is
+    the number of dead rows, None if the writer did not record it.
     """
 
     data_file_name: str
@@ -64,7 +64,9 @@ class VectorRange:
 
 @dataclass(frozen=True, slots=True)
 class VectorPlace:
-    """Where the vector of a data file lies: the path of its index file in the store, and there."""
+    """Where the vector of a data file is: the path of its index file in the store, and the range
+    there.
+    """
 
     path: str
     range: VectorRange
@@ -73,7 +75,7 @@ class VectorPlace:
 def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
     """The positions of the dead rows of a data file, ascending. Reads no other file's vector.
 
-    Raises `DataError` when the index file is missing, and what `read_vectors` raises.
+    Raises `DataError` if the index file is missing, and the errors of `read_vectors`.
     """
     return np.asarray(_stored_vector(store, place).to_array()).astype(np.int64)
 
@@ -81,7 +83,7 @@ def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
 def living_among(
     store: Store, place: VectorPlace, positions: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Those of some ascending positions of a data file that are not dead. Raises as above."""
+    """Those of the ascending positions in a data file that are live. Raises as above."""
     vector = _stored_vector(store, place)
     asked = positions.tolist()
     living = BitMap64(asked) - vector if isinstance(vector, BitMap64) else BitMap(asked) - vector
@@ -91,7 +93,7 @@ def living_among(
 def dead_in_one(
     store: Store, place: VectorPlace, other: VectorPlace | None
 ) -> npt.NDArray[np.int64]:
-    """The positions, ascending, that are dead by one vector of a data file and not by another one.
+    """The positions, ascending, that are dead in one vector of a data file and not in another one.
 
     Raises as above.
     """
@@ -104,11 +106,11 @@ def dead_in_one(
 def _without(one: Vector, other: Vector) -> Vector:
     if isinstance(one, BitMap) and isinstance(other, BitMap):
         return one - other
-    return BitMap64(one) - BitMap64(other)  # of two forms there is no difference
+    return BitMap64(one) - BitMap64(other)  # different forms have no difference operation
 
 
 def _stored_vector(store: Store, place: VectorPlace) -> Vector:
-    """A vector that others have too, and that nobody changes."""
+    """A cached vector, which must not be changed."""
     uri, found = store.uri_of(place.path), place.range
 
     def load() -> tuple[Vector, int]:
@@ -124,7 +126,7 @@ def _stored_vector(store: Store, place: VectorPlace) -> Vector:
 
 
 def stored_vectors(store: Store, path: str, ranges: Sequence[VectorRange]) -> dict[str, Vector]:
-    """The vectors of an index file in a store, which the caller may change. Raises as above."""
+    """The vectors of an index file in a store. The caller may change them. Raises as above."""
     uri = store.uri_of(path)
 
     def load() -> tuple[dict[str, Vector], int]:
@@ -139,7 +141,7 @@ def stored_vectors(store: Store, path: str, ranges: Sequence[VectorRange]) -> di
 def keep_vectors(
     store: Store, path: str, ranges: Sequence[VectorRange], vectors: Mapping[str, Vector]
 ) -> None:
-    """Remember the vectors of an index file that was stored just now; nobody changes them."""
+    """Cache the vectors of an index file that was just stored. They must not be changed."""
     METADATA.keep(_vectors_key(store, path, ranges), vectors, sum(map(_sized, ranges)))
 
 
@@ -150,24 +152,24 @@ def _vectors_key(store: Store, path: str, ranges: Sequence[VectorRange]) -> Hash
 def read_vectors(data: bytes, ranges: Iterable[VectorRange], path: str) -> dict[str, Vector]:
     """The vectors of an index file by the data file that they belong to.
 
-    Raises DataError, naming `path`, when a vector is torn or its checksum is wrong, and
-    UnsupportedError when the file has another version.
+    Raises DataError, which names `path`, if a vector is damaged or its checksum is wrong, and
+    UnsupportedError if the file has another version.
     """
     _check_version(data, path)
     return {place.data_file_name: _read_vector(data, place, path) for place in ranges}
 
 
 def write_vectors(vectors: Mapping[str, Vector]) -> tuple[bytes, tuple[VectorRange, ...]]:
-    """An index file with the vectors of data files, in the mapping's order, and their places.
+    """An index file with the vectors of data files, in the mapping's order, and their ranges.
 
-    Raises InvalidError when a 32-bit vector holds a position beyond 2147483647.
+    Raises InvalidError if a 32-bit vector contains a position above 2147483647.
     """
     chunks = [bytes([FILE_VERSION])]
     ranges = []
     offset = 1
     for data_file_name, vector in vectors.items():
         chunk = encode_vector(vector)
-        # What is recorded as the length is another thing in each form, see `VectorRange`.
+        # The recorded length means something else in each form, see `VectorRange`.
         length = len(chunk) if isinstance(vector, BitMap64) else len(chunk) - _FRAME_LENGTH
         ranges.append(VectorRange(data_file_name, offset, length, len(vector)))
         chunks.append(chunk)
@@ -189,7 +191,7 @@ def encode_vector(vector: Vector) -> bytes:
 
 
 def live_rows(vector: Vector, row_count: int) -> npt.NDArray[np.bool_]:
-    """A mask over a data file's `row_count` rows that is false where the vector says dead."""
+    """A mask over the `row_count` rows of a data file that is false for dead rows."""
     mask = np.ones(row_count, dtype=np.bool_)
     mask[np.asarray(vector.to_array())] = False
     return mask
@@ -202,7 +204,7 @@ _FRAME_LENGTH = 8
 
 
 def _sized(place: VectorRange) -> int:
-    """About how many bytes a vector holds in memory."""
+    """The approximate memory of a vector in bytes."""
     return _VECTOR_BYTES + place.length
 
 
@@ -219,7 +221,7 @@ def _check_version(data: bytes, path: str) -> None:
 
 
 def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) -> Vector:
-    """A vector out of the bytes of an index file from `start` on."""
+    """A vector from the bytes of an index file that begin at `start`."""
     where = f"{path}: deletion vector of {place.data_file_name} at byte {place.offset}"
     content, checksum = _framed(data, place.offset, start, where)
     if zlib.crc32(content) != checksum:

@@ -1,7 +1,8 @@
-"""Avro records as columns and as bytes, so that they can be copied without being made again.
+"""Avro records as columns and as bytes, so that they can be copied without encoding them again.
 
-How many bytes a record has follows from its members: integers take a byte for every seven bits,
-texts their length and their bytes. So the places of all records are computed from the columns.
+The number of bytes of a record follows from its members: integers take one byte for every seven
+bits, strings their length and their bytes. So the positions of all records are computed from the
+columns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 @dataclass(frozen=True)
 class EncodedRecords:
-    """Records as `columns`, one for each member of the Avro `type`, and as they are `encoded`."""
+    """Records as `columns`, one for each member of the Avro `type`, and in `encoded` form."""
 
     type: Mapping[str, Any]
     columns: pl.DataFrame
@@ -33,7 +34,7 @@ class EncodedRecords:
 
     @classmethod
     def together(cls, parts: Sequence[EncodedRecords]) -> EncodedRecords:
-        """The records of several parts of one type, in their order; there is at least one part."""
+        """The records of several parts of one type, in order. There is at least one part."""
         columns = pl.concat([part.columns for part in parts])
         return cls(parts[0].type, columns, b"".join(part.encoded for part in parts))
 
@@ -42,14 +43,14 @@ class EncodedRecords:
 
     @cached_property
     def starts(self) -> Lengths:
-        """Where each record begins among the bytes, and where the last one ends."""
+        """Where each record begins in the bytes, and where the last one ends."""
         lengths = _record_lengths(self.type, self.columns)
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         assert starts[-1] == len(self.encoded), "records are not as long as their members say"
         return starts
 
     def filter(self, kept: Mask) -> EncodedRecords:
-        """The records where `kept` is true."""
+        """The records for which `kept` is true."""
         if kept.all():
             return self
         edges = np.flatnonzero(np.diff(kept, prepend=False, append=False))
@@ -59,8 +60,8 @@ class EncodedRecords:
         return EncodedRecords(self.type, self.columns.filter(pl.Series(kept)), b"".join(runs))
 
     def pieces(self, count: int) -> Iterator[EncodedRecords]:
-        """The records in at most `count` pieces of about as many bytes, none of them empty."""
-        if count < 2:  # to find where records begin takes longer than to pack them
+        """The records in at most `count` non-empty pieces with about the same number of bytes."""
+        if count < 2:  # finding where records begin takes longer than compressing them
             yield from [self] if len(self) else []
             return
         ends = np.linspace(0, len(self.encoded), count + 1)
@@ -77,7 +78,7 @@ def _record_lengths(type_: Mapping[str, Any], columns: pl.DataFrame) -> Lengths:
 
 
 def _lengths(type_: Any, values: pl.Series) -> Lengths:
-    if isinstance(type_, list):  # a choice of null and another type, told by a byte in front
+    if isinstance(type_, list):  # a union of null and another type, selected by a byte in front
         is_there: Mask = values.is_not_null().to_numpy()
         return 1 + np.where(is_there, _lengths(type_[1], values), 0)
     name = type_ if isinstance(type_, str) else type_["type"]

@@ -1,6 +1,6 @@
-"""How the columns of a data file are encoded, decided from a sample of their rows.
+"""Chooses the encoding of each column in a data file from a sample of its rows.
 
-A wrong guess costs time or space, never a value.
+A wrong choice costs time or space, never correctness.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ import pyarrow.parquet as pq
 __all__ = ["BALANCED", "codecs", "densest", "dictionary_columns"]
 
 BALANCED = "balanced"
-"""Stands for a codec: zstd, but a faster one for columns where that costs little space."""
+"""A codec setting: zstd, but a faster codec for columns for which that costs little space."""
 
 _FASTEST_FIRST: tuple[str, ...] = ("none", "lz4", "zstd")
 _SAMPLE_ROWS = 10_000
-# Where more values differ, the JVM's readers take several times as long with a dictionary.
+# With a larger fraction of distinct values, JVM readers take several times as long with a
+# dictionary.
 _DISTINCT_SHARE_MAX = 0.3
-# In smaller files there is little to be gained.
+# In smaller files, there is little to gain.
 _CODEC_ROWS_MIN = 200_000
-# What a codec has to spare of a column's bytes, beyond a faster one, to be taken.
+# The fraction of a column's bytes that a codec must save, compared with a faster one.
 _SPARED_MIN = 0.1
-# The same for short values, of which every few bytes are a match of their own: of those zstd
-# unpacks a third of the bytes in a second that it unpacks of long texts.
+# The same for short values, in which every few bytes are a separate match: for them, zstd
+# decompresses a third of the bytes per second that it decompresses of long strings.
 _SPARED_OF_SHORT_MIN = 0.3
 _SHORT_BYTES_MAX = 16
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
-    """The columns that have few values, each of them often."""
+    """The columns with few distinct values, each of which occurs often."""
     sample = rows.slice(0, _SAMPLE_ROWS)
     limit = max(1, int(sample.num_rows * _DISTINCT_SHARE_MAX))
     return [
@@ -45,15 +46,15 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
 
 
 def densest(codec: str) -> str:
-    """The codec itself, or the one of `BALANCED` that spares most."""
+    """The codec itself or, for `BALANCED`, the one that saves most."""
     return _FASTEST_FIRST[-1] if codec == BALANCED else codec
 
 
 def codecs(rows: pa.Table, codec: str, dictionary: Collection[str]) -> dict[str, str]:
-    """The codec of each leaf: `codec`, or none where it would spare next to nothing.
+    """The codec of each leaf: `codec`, or none if it would save almost nothing.
 
-    Readers then have nothing to decompress. With `BALANCED` a leaf has the fastest codec that
-    spares nearly as much as zstd. `dictionary` names the columns that have one.
+    Readers then have nothing to decompress. With `BALANCED`, a leaf gets the fastest codec that
+    saves nearly as much as zstd. `dictionary` names the columns with a dictionary.
     """
     chosen = dict.fromkeys(_leaf_paths(rows.schema), densest(codec))
     plain = [name for name in rows.column_names if name not in set(dictionary)]
@@ -71,7 +72,7 @@ def codecs(rows: pa.Table, codec: str, dictionary: Collection[str]) -> dict[str,
 
 
 class _Leaf(NamedTuple):
-    """How many values a leaf has, and the bytes that they take: as they are, and stored."""
+    """The number of values in a leaf, and their bytes, in memory and stored."""
 
     values: int
     plain: int
@@ -79,14 +80,16 @@ class _Leaf(NamedTuple):
 
 
 def _candidates(codec: str, leaf: _Leaf) -> tuple[tuple[str, ...], float]:
-    """The codecs that a leaf may have, and what the last one has to spare beyond a faster one."""
+    """The possible codecs for a leaf, and the fraction that the last one must save compared with a
+    faster one.
+    """
     if codec == BALANCED and leaf.plain <= _SHORT_BYTES_MAX * leaf.values:
         return _FASTEST_FIRST, _SPARED_OF_SHORT_MIN
     return ("none", densest(codec)), _SPARED_MIN
 
 
 def _leaves(rows: pa.Table, codec: str) -> dict[str, _Leaf]:
-    """The leaves of a file of these rows, without dictionaries."""
+    """The leaves of a file with these rows, without dictionaries."""
     file = io.BytesIO()
     pq.write_table(rows, file, compression=codec, use_dictionary=False)
     group: Any = pq.ParquetFile(file).metadata.row_group(0)

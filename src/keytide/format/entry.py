@@ -1,4 +1,4 @@
-"""What a manifest says of one data file: the members of the format under their own names."""
+"""The manifest entry of one data file, with the member names of the format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Identity = tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None
 
 
 class FileKind(IntEnum):
-    """Whether an entry adds or deletes its file: the format calls that the entry's kind.
+    """Whether an entry adds or deletes its file. The format calls this the kind of the entry.
 
-    Persisted; do not change.
+    Persisted, so it must not change.
     """
 
     ADD = 0
@@ -23,7 +23,7 @@ class FileKind(IntEnum):
 
 
 class FileSource(IntEnum):
-    """What wrote a data file. Persisted; do not change."""
+    """What wrote a data file. Persisted, so it must not change."""
 
     APPEND = 0
     COMPACT = 1
@@ -31,13 +31,16 @@ class FileSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DataFileMeta:
-    """One data file; the members of the format under their own names.
+    """One data file, with the member names of the format.
 
-    `file_size` is exact and in bytes, `row_count` counts retracts too, `delete_row_count` counts
-    them alone (None: unknown, merge to be safe). `min_key` and `max_key` are the exact first and
-    last key as binary rows of the trimmed primary key. `value_stats_cols` names the columns of
-    `value_stats`, None meaning all. `creation_time` is the writer's local wall clock, in epoch
-    milliseconds as if it were UTC. `embedded_file_index` and `extra_files` belong to the identity.
+    - `file_size` is exact and in bytes.
+    - `row_count` includes retractions. `delete_row_count` counts only those (None: unknown, merge
+      to be safe).
+    - `min_key` and `max_key` are the exact first and last key as binary rows of the trimmed primary
+      key.
+    - `value_stats_cols` names the columns of `value_stats`. None means all.
+    - `creation_time` is the writer's local time, in epoch milliseconds as if it were UTC.
+    - `embedded_file_index` and `extra_files` belong to the identity.
     """
 
     file_name: str
@@ -64,10 +67,10 @@ class DataFileMeta:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """A data file added to or deleted from a bucket.
+    """A data file that is added to or deleted from a bucket.
 
-    `partition` is the binary row of the partition columns. `total_buckets` is the number of
-    buckets that the partition had when the file was written: -1 dynamic, -2 postponed.
+    `partition` is the binary row of the partition columns. `total_buckets` is the number of buckets
+    of the partition when the file was written: -1 dynamic, -2 postponed.
     """
 
     kind: FileKind
@@ -78,7 +81,7 @@ class ManifestEntry:
 
     @property
     def identity(self) -> Identity:
-        """What makes two entries speak of the same file."""
+        """Two entries with the same identity are about the same file."""
         file = self.file
         return (
             self.partition,
@@ -92,5 +95,5 @@ class ManifestEntry:
 
 
 def file_name_of(identity: Identity) -> str:
-    """The name of the file that an identity is of."""
+    """The file name in an identity."""
     return identity[3]

@@ -1,6 +1,7 @@
 """Manifest entries as columns.
 
-Of many entries most are sorted out by a few members of theirs; only what is left is made.
+Of many entries, most are excluded by a few of their members. Only the remaining ones are created as
+objects.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ __all__ = ["NO_ENTRIES", "Entries", "Mask", "is_live", "without_pairs"]
 
 Mask = npt.NDArray[np.bool_]
 
-# As few are made at once: those that hold them are filtered again and again.
+# Up to this number, all are created immediately, because their holders filter them repeatedly.
 _FEW_ENTRIES = 200
 
 
 class Entries(Sequence[ManifestEntry]):
-    """Entries in order, as columns, as objects, or both: either is made when it is asked for.
+    """Entries in order, as columns, as objects, or both. Each form is created on demand.
 
-    Never changes, and pickles. Equal to any sequence of the same entries.
+    Immutable and picklable. Equal to any sequence of the same entries.
     """
 
     def __init__(self, columns: pl.DataFrame | None, made: tuple[ManifestEntry, ...] | None = None):
@@ -42,18 +43,18 @@ class Entries(Sequence[ManifestEntry]):
 
     @classmethod
     def of(cls, entries: Iterable[ManifestEntry]) -> Entries:
-        """Entries that are there as objects."""
+        """Entries that exist as objects."""
         return entries if isinstance(entries, Entries) else cls(None, tuple(entries))
 
     @classmethod
     def stored(cls, members: pl.DataFrame) -> Entries:
-        """The entries of a manifest whose members these are, as they are stored."""
+        """The entries of a manifest, given their members in stored form."""
         columns = members.unnest("_FILE").unnest("_KEY_STATS", "_VALUE_STATS", separator=".")
         return cls(columns.with_columns(pl.col("_CREATION_TIME").to_physical()))
 
     @classmethod
     def together(cls, parts: Sequence[Entries]) -> Entries:
-        """The entries of several parts, in their order."""
+        """The entries of several parts, in order."""
         if len(parts) == 1:
             return parts[0]
         columns = [part._columns for part in parts if part._columns is not None]
@@ -69,18 +70,18 @@ class Entries(Sequence[ManifestEntry]):
             return tuple(_entries(self._columns))
 
     def column(self, name: str) -> pl.Series:
-        """A member of each entry, by the format's name of it; one of `_GETTERS`."""
+        """A member of each entry, by its name in the format, which must be one of `_GETTERS`."""
         if self._columns is not None:
             return self._columns[name]
         get, type_ = _GETTERS[name]
         return pl.Series(name, list(map(get, self.made)), type_)
 
     def columns(self, *names: str) -> pl.DataFrame:
-        """Several of them."""
+        """Several members."""
         return pl.DataFrame([self.column(name) for name in names])
 
     def filter(self, kept: Mask | pl.Series) -> Entries:
-        """The entries where `kept` is true."""
+        """The entries for which `kept` is true."""
         mask = kept.to_numpy() if isinstance(kept, pl.Series) else kept
         if mask.all():
             return self
@@ -90,7 +91,7 @@ class Entries(Sequence[ManifestEntry]):
         return Entries.of(self.made[place] for place in np.flatnonzero(mask).tolist())
 
     def are(self, identities: Collection[Identity]) -> pl.Series:
-        """Which of the entries have one of some identities."""
+        """Which of the entries have one of the identities."""
         names = {file_name_of(identity) for identity in identities}
         found = self.column("_FILE_NAME").is_in(names)
         places = [
@@ -129,14 +130,14 @@ NO_ENTRIES = Entries.of(())
 
 
 def without_pairs(entries: Entries, *, forget: bool = False) -> Mask:
-    """Which entries are left when an addition and a deletion of one identity cancel.
+    """Which entries are left when an add and a delete of the same identity cancel each other.
 
-    A deletion whose addition is elsewhere is left, or else the file would come back. Where there is
-    no elsewhere, `forget` leaves it out.
+    A delete whose add is elsewhere is left. Otherwise the file would come back. If there is no
+    elsewhere, `forget` drops it.
     """
     is_add = (entries.column("_KIND") == FileKind.ADD).to_numpy()
     left = is_add.copy() if forget else np.ones(len(entries), np.bool_)
-    # Entries of one identity have one file name.
+    # Entries with the same identity have the same file name.
     doubtful = entries.column("_FILE_NAME").is_duplicated()
     places = doubtful.arg_true().to_numpy()
     by_kind: tuple[dict[Identity, int], dict[Identity, int]] = ({}, {})
@@ -151,7 +152,7 @@ def without_pairs(entries: Entries, *, forget: bool = False) -> Mask:
 
 
 def is_live(entries: Entries) -> Mask:
-    """Which of all entries of a snapshot add a file that is still there."""
+    """Which of all entries of a snapshot add a live file."""
     return without_pairs(entries, forget=True)
 
 
@@ -201,7 +202,7 @@ _Made = TypeVar("_Made")
 
 
 def _entries(columns: pl.DataFrame) -> list[ManifestEntry]:
-    """The entries of some columns, a member of all of them at a time."""
+    """The entries of some columns, created one member at a time."""
 
     def members(names: Iterable[str]) -> Iterator[Iterable[Any]]:
         return (_values(columns[name]) for name in names)
@@ -219,9 +220,9 @@ def _entries(columns: pl.DataFrame) -> list[ManifestEntry]:
 
 
 def _filled(made: type[_Made], count: int, members: Iterable[Iterable[Any]]) -> list[_Made]:
-    """Values of a dataclass with slots, whose members come in the order of its fields.
+    """Instances of a dataclass with slots. The members are in the order of its fields.
 
-    In a fraction of the time that as many calls of it take.
+    Takes a fraction of the time of as many constructor calls.
     """
     values = [object.__new__(made) for _ in range(count)]
     for field, column in zip(fields(made), members, strict=True):  # type: ignore[arg-type]
@@ -231,7 +232,7 @@ def _filled(made: type[_Made], count: int, members: Iterable[Iterable[Any]]) -> 
 
 
 def _values(column: pl.Series) -> Iterable[Any]:
-    """The values of a column; lists as tuples."""
+    """The values of a column. Lists become tuples."""
     if column.null_count() == len(column):
         return repeat(None)
     if not isinstance(column.dtype, pl.List):
@@ -240,5 +241,5 @@ def _values(column: pl.Series) -> Iterable[Any]:
     if len(lengths) > 1 or lengths.null_count():
         return (None if found is None else tuple(found) for found in column.to_list())
     length = int(lengths[0])
-    # As many values for each: one list of all of them is far sooner made than many.
+    # Each list has the same length: one list of all values is created much faster than many lists.
     return zip(*[iter(column.explode().to_list())] * length, strict=True) if length else repeat(())

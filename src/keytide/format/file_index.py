@@ -1,8 +1,9 @@
-"""File indexes: what lets a reader pass over a data file without opening it.
+"""File indexes: allow a reader to skip a data file without opening it.
 
-An index file has a head, which says where each index of each column lies, and then the indexes. The
-head ends with room for what later versions may need. Keytide puts a checksum there, of all other
-bytes: a damaged index would hide rows. Index files of other writers have none, and pass.
+An index file has a header, which contains the position of each index of each column, and then the
+indexes. The header ends with space reserved for later versions. Keytide stores a checksum of all
+other bytes there: a damaged index would hide rows. Index files of other writers have none, and are
+accepted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ColumnIndexes = Mapping[str, Mapping[str, bytes]]
 """Indexes by the name of a column and their kind."""
 
 _BEGINNING = struct.Struct(">qiii")
-"""Magic, version, length of the head, number of columns."""
+"""Magic, version, length of the header, number of columns."""
 _MAGIC = 1493475289347502
 _VERSION = 1
 _COUNT = struct.Struct(">i")
@@ -39,17 +40,17 @@ _ENDING = ".index"
 
 
 def index_name(data_file_name: str) -> str:
-    """The name of the index file of a data file, beside which it lies."""
+    """The name of the index file of a data file, in the same folder."""
     return f"{data_file_name}{_ENDING}"
 
 
 def index_name_among(extra_files: Sequence[str]) -> str | None:
-    """The index file among those that belong to a data file; other engines number later ones."""
+    """The index file among the extra files of a data file. Other engines number later ones."""
     return next((name for name in reversed(extra_files) if name.endswith(_ENDING)), None)
 
 
 def later_index_name(data_file_name: str, before: str) -> str:
-    """The name of an index file that takes the place of another one."""
+    """The name of an index file that replaces another one."""
     stem = f"{data_file_name}-"
     number = before.removesuffix(_ENDING).removeprefix(stem)
     return f"{stem}{int(number) + 1 if number.isdecimal() else 1}{_ENDING}"
@@ -63,7 +64,10 @@ def encode_file_index(indexes: ColumnIndexes) -> bytes:
 
 
 def decode_file_index(data: bytes, name: str) -> ColumnIndexes:
-    """The indexes in a file of any writer. Raises DataError, naming the file, for a torn one."""
+    """The indexes in a file of any writer.
+
+    Raises DataError, which names the file, if it is damaged.
+    """
     try:
         return _decoded(data)
     except (struct.error, ValueError, IndexError) as error:
@@ -97,7 +101,7 @@ def _decoded(data: bytes) -> ColumnIndexes:
         for _ in range(kinds):
             kind, at = _text(data, at)
             (start, size), at = _PLACE.unpack_from(data, at), at + _PLACE.size
-            # Of an index without content some writers record a place before the file.
+            # For an index without content, some writers record a position before the file.
             if size and start >= 0:
                 found.setdefault(column, {})[kind] = _piece(data, start, size)
     return found
@@ -115,7 +119,7 @@ def _sealed(data: bytes, head_length: int) -> bytes:
 
 
 def _is_intact(data: bytes, head_length: int) -> bool:
-    """Whether the bytes are those that were sealed, or never were."""
+    """Whether the bytes are unchanged since they were sealed, or have no seal."""
     end = head_length - _SUM_BYTES
     if data[max(0, end - len(_SEAL)) : max(0, end)] != _SEAL:
         return True
@@ -123,11 +127,11 @@ def _is_intact(data: bytes, head_length: int) -> bool:
     return _sealed(unsealed, head_length) == data
 
 
-# -- texts as Java's DataOutput writes them --------------------------------------------------------
+# -- strings in the encoding of Java's DataOutput --------------------------------------------------
 
 
 def _text_bytes(text: str) -> bytes:
-    # Each half of a surrogate pair is a character of its own, and NUL takes two bytes.
+    # Each half of a surrogate pair is a separate character, and NUL takes two bytes.
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     data = "".join(map(chr, units)).encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
     return _LENGTH.pack(len(data)) + data

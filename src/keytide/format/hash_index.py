@@ -1,8 +1,8 @@
-"""Hash index files: the hashes of the keys that one dynamic bucket holds.
+"""Hash index files: the hashes of the keys in one dynamic bucket.
 
-A file is the 4-byte hashes one after the other, highest byte first, without a header. They are a
-set, and other writers order them as they like. A hash is that of the binary row of the primary key
-without its partition columns, the one that fixed buckets are made of too.
+A file contains the 4-byte hashes one after the other, in big-endian order, without a header. They
+are a set, and other writers use any order. A hash is that of the binary row of the primary key
+without its partition columns, the same hash as for fixed buckets.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def encode_hashes(hashes: Hashes) -> bytes:
 
 
 def decode_hashes(data: bytes, path: str, row_count: int) -> Hashes:
-    """The hashes of an index file, sorted; `row_count` of them are recorded.
+    """The hashes of an index file, sorted. `row_count` is their recorded number.
 
-    Raises `DataError`, naming `path`, when the file is torn.
+    Raises `DataError`, which names `path`, if the file is damaged.
     """
     if len(data) != row_count * _STORED.itemsize:
         raise DataError(
@@ -42,7 +42,7 @@ def decode_hashes(data: bytes, path: str, row_count: int) -> Hashes:
 
 
 def with_hashes(known: Hashes, new: Hashes) -> Hashes:
-    """Both sets together, sorted. REQUIRES: `known` is sorted."""
+    """The union of both sets, sorted. REQUIRES: `known` is sorted."""
     added = _sorted_set(new)
     if not len(known):
         return added
@@ -50,11 +50,12 @@ def with_hashes(known: Hashes, new: Hashes) -> Hashes:
     is_new = np.ones(len(added), np.bool_)
     inside = at < len(known)
     is_new[inside] = known[at[inside]] != added[inside]
-    # Where they go is known: sorting millions again for each write would cost more than the write.
+    # The insert positions are known: sorting millions again for each write would cost more than the
+    # write.
     return np.insert(known, at[is_new], added[is_new])
 
 
 def _sorted_set(hashes: Hashes) -> Hashes:
-    # `np.unique` hashes whole numbers, which takes seconds for millions that are sorted already.
+    # `np.unique` hashes integers, which takes seconds for millions that are already sorted.
     ordered = np.sort(hashes)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]

@@ -1,8 +1,8 @@
 """Index manifests: all index files of a snapshot.
 
-Unlike a manifest, an index manifest is the full list and not a change: a commit that changes an
-index writes the whole list anew, any other commit carries the old name on. In a bucketed table
-there is at most one file for each (type, partition, bucket).
+Unlike a manifest, an index manifest is the full list and not a change. A commit that changes an
+index rewrites the whole list. Any other commit keeps the old name. A bucketed table has at most one
+file for each (type, partition, bucket).
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ __all__ = [
 ENTRY_VERSION = 1
 
 KEY_INDEX = "KEYTIDE_KEYS"
-"""The type of Keytide's own: where the current row of each key lies. Its `ranges` name the files
-with the entries, which lie beside it; other engines carry it on unread."""
+"""The type of Keytide's own index: where the current row of each key is.
+
+Its `ranges` name the files with the entries, in the same folder. Other engines preserve it without
+reading it.
+"""
 DELETION_VECTORS = "DELETION_VECTORS"
 HASH = "HASH"
 
@@ -41,9 +44,9 @@ IndexKey = tuple[str, bytes, int]
 class IndexFile:
     """One index file of a bucket.
 
-    `partition` is the binary row of the partition columns. `row_count` counts vectors or hashes.
-    `ranges` are the places of the vectors, None for other types. Types that this release does not
-    know are carried on unchanged; `global_index` is a member of such types.
+    `partition` is the binary row of the partition columns. `row_count` is the number of vectors or
+    hashes. `ranges` are the positions of the vectors, None for other types. Types that this release
+    does not know are preserved unchanged. `global_index` is a member of such types.
     """
 
     index_type: str
@@ -58,21 +61,21 @@ class IndexFile:
 
     @property
     def beside(self) -> dict[str, int]:
-        """The names of the files that belong to it, with their bytes."""
+        """The names of the files that belong to it, with their sizes in bytes."""
         if self.index_type != KEY_INDEX:
             return {}
         return {place.data_file_name: place.length for place in self.ranges or ()}
 
     @property
     def key(self) -> IndexKey:
-        """What a bucketed table has at most one file of."""
+        """The key for which a bucketed table has at most one file."""
         return (self.index_type, self.partition, self.bucket)
 
 
 def replace_index_files(
     files: Iterable[IndexFile], replacements: Iterable[IndexFile]
 ) -> list[IndexFile]:
-    """The list after `replacements` took the place of the files with the same keys."""
+    """The list, after `replacements` replaced the files with the same keys."""
     new = list(replacements)
     replaced = {file.key for file in new}
     return [*(file for file in files if file.key not in replaced), *new]
@@ -81,16 +84,16 @@ def replace_index_files(
 def encode_index_manifest(files: Iterable[IndexFile]) -> bytes:
     """The bytes of an index manifest with these files, in their order.
 
-    Raises InvalidError for a member that no reader could read back.
+    Raises InvalidError for a member that no reader could read.
     """
     return _RECORDS.write(files, _index_record)
 
 
 def decode_index_manifest(data: bytes, path: str) -> list[IndexFile]:
-    """The index files of an index manifest of any writer and release, in the file's order.
+    """The index files in an index manifest of any writer and release, in the file's order.
 
-    Raises DataError, naming `path`, when the file is torn or lacks a required member, and
-    UnsupportedError when it has another version.
+    Raises DataError, which names `path`, if the file is damaged or lacks a required member, and
+    UnsupportedError if it has another version.
     """
     records = _RECORDS.read(data, path)
     for found in records:

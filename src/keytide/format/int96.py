@@ -1,9 +1,10 @@
 """TIMESTAMP(7..9) as Parquet INT96, column by column.
 
-Java readers before Paimon 2.0 know nanosecond timestamps only as INT96, while every other timestamp
-of the same file has to be INT64. Arrow can write INT96 for all timestamps of a file or for none.
-The bytes of a plain or dictionary page are the same for INT96 and for a fixed binary of 12 bytes,
-so such columns are written as fixed binaries and the footer is then made to say what they are.
+Java readers before Paimon 2.0 support nanosecond timestamps only as INT96, while every other
+timestamp in the same file must be INT64. Arrow can write INT96 for all timestamps of a file or for
+none. The bytes of a plain or dictionary page are the same for INT96 and for 12-byte fixed-size
+binaries. So such columns are written as fixed-size binaries, and then the footer is changed to say
+what they are.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from keytide.format.thrift_tree import (
 __all__ = ["NANOSECONDS_MIN", "encode_column", "has_nanoseconds", "mark_footer", "physical_type"]
 
 NANOSECONDS_MIN = -106_751 * 86_400 * 1_000_000_000
-"""1677-09-22, the first whole day that 64 bits can count from the epoch: readers multiply days."""
+"""1677-09-22, the first whole day that 64 bits can represent from the epoch: readers multiply
+days.
+"""
 
 _WIDTH = 12
 _NANOS_PER_DAY = 86_400 * 1_000_000_000
 _JULIAN_DAY_OF_EPOCH = 2_440_588
-# The numbers that Parquet's Thrift definition gives to types, and below to members.
+# The numbers of types in Parquet's Thrift definition, and below those of members.
 _FIXED_LEN_BYTE_ARRAY, _INT96 = 7, 3
 _MAGIC = b"PAR1"
 
 
 def has_nanoseconds(data_type: pa.DataType) -> bool:
-    """Whether a timestamp in nanoseconds occurs in the type, nested members included."""
+    """Whether the type contains a timestamp in nanoseconds, at any depth."""
     if pa.types.is_timestamp(data_type):
         return bool(data_type.unit == "ns")
     return any(has_nanoseconds(data_type.field(i).type) for i in range(data_type.num_fields))
@@ -55,13 +58,13 @@ def physical_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def encode_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column as `physical_type` says; values and nulls are kept."""
+    """The column in its `physical_type`. Values and NULLs are preserved."""
     target = physical_type(column.type)
     return pa.chunked_array([_encode(chunk) for chunk in column.chunks], type=target)
 
 
 def mark_footer(footer: bytes) -> bytes:
-    """A Parquet file's metadata in which unannotated 12-byte binaries are INT96.
+    """The metadata of a Parquet file, with unannotated 12-byte binaries changed to INT96.
 
     Their statistics are dropped: INT96 has no defined order.
     """
@@ -123,7 +126,7 @@ def _encode_child(child: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _encode_timestamps(array: pa.Array) -> pa.Array:
     nanos = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    # Floor division: before the epoch too, the time of the day counts up from midnight.
+    # Floor division, so the time of day counts up from midnight before the epoch too.
     days = np.floor_divide(nanos, _NANOS_PER_DAY)
     packed = np.empty(len(nanos), dtype=[("nanos", "<i8"), ("day", "<i4")])
     packed["nanos"] = nanos - days * _NANOS_PER_DAY

@@ -1,11 +1,11 @@
-"""JSON files of a table, written in the style of Java's pretty printer.
+"""JSON files of a table, in the style of Java's pretty printer.
 
-The style carries no meaning to a reader. Keeping it lets files be compared member by member with
-those of other writers, and makes a lost response recognisable by equality. The last member is a
-checksum of all the others; readers ignore members that they do not know.
+The style has no meaning for readers. It makes files comparable member by member with those of other
+writers, and a file written in a call whose response was lost can be recognized by equality. The
+last member is a checksum of all others. Readers ignore members that they do not know.
 
-A document is described once, by the function that reads it: what is to be written is read back
-first, so nothing can be stored that cannot be read.
+A document has one description, the function that reads it. What will be written is read back first,
+so nothing can be stored that cannot be read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MemberType:
-    """What a member may hold, and how to say so."""
+    """The allowed content of a member, and its name in messages."""
 
     name: str
     fits: Callable[[Any], bool]
@@ -69,9 +69,9 @@ OBJECTS = MemberType(
 
 
 def read_document(data: bytes, path: str) -> dict[str, Any]:
-    """Parse a file that holds one JSON object; numbers with a fraction become Decimal.
+    """Parse a file with one JSON object. Numbers with a fraction become Decimal.
 
-    Raises DataError, naming `path`, when the file is torn or holds something else.
+    Raises DataError, which names `path`, if the file is damaged or contains something else.
     """
     try:
         document = json.loads(data, parse_float=Decimal)
@@ -85,7 +85,10 @@ def read_document(data: bytes, path: str) -> dict[str, Any]:
 
 
 def member(document: Mapping[str, Any], name: str, type_: MemberType, path: str) -> Any:
-    """A member that has to be there. Raises `DataError`, naming `path`, for another type."""
+    """A required member.
+
+    Raises `DataError`, which names `path`, if it is missing or has another type.
+    """
     value = document.get(name)
     if not type_.fits(value):
         found = "nothing" if value is None else repr(value)
@@ -103,10 +106,9 @@ def optional_member(
 def write_document(
     value: T, document_of: Callable[[T], Mapping[str, Any]], parse: Callable[[bytes, str], T]
 ) -> bytes:
-    """The UTF-8 bytes of a value's document, members in its order, then its checksum.
+    """The UTF-8 bytes of a value's document, with members in order, then its checksum.
 
-    Raises InvalidError unless `parse` makes an equal value of them: what cannot be read is not
-    written.
+    Raises InvalidError unless `parse` returns an equal value: what cannot be read is not written.
     """
     what = type(value).__name__
     try:

@@ -1,13 +1,13 @@
-"""Manifests: which data files were added to the table and which were taken away.
+"""Manifests: which data files were added to the table and which were deleted.
 
-A manifest holds `ManifestEntry` records, one for each file added or deleted. A manifest list holds
-one `ManifestFileMeta` for each manifest. A snapshot names two lists, and its live files are the
-added files of both lists whose identity was never deleted.
+A manifest contains `ManifestEntry` records, one for each added or deleted file. A manifest list
+contains one `ManifestFileMeta` for each manifest. A snapshot names two lists. Its live files are
+the added files of both lists whose identity was never deleted.
 
-Within the lists of a snapshot no identity is added again after its deletion, so the order of
-manifests and entries does not matter, to readers of any engine. The level is part of it: moving a
-file to another level deletes one identity and adds another. What brings files back sees to it that
-no deletion of them is left (`table.upkeep.restored_files`).
+In the lists of a snapshot, no identity is added again after its deletion. So the order of manifests
+and entries does not matter to any reader. The level is part of the identity: moving a file to
+another level deletes one identity and adds another. Code that brings files back ensures that no
+delete entry for them is left (`table.upkeep.restored_files`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ENTRY_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class ManifestFileMeta:
-    """One manifest in a manifest list; readers skip it by these counts and bounds.
+    """One manifest in a manifest list. Readers skip it by these counts and bounds.
 
     The counts are exact. The bounds may be None, which means unknown.
     """
@@ -112,11 +112,11 @@ def summarize(
     schema_id: int,
     partition_types: Sequence[DataType],
 ) -> ManifestFileMeta:
-    """The manifest list's record of a manifest with these entries, `size` bytes long."""
+    """The manifest list's record of a manifest with these entries and a size of `size` bytes."""
     added = sum(entry.kind is FileKind.ADD for entry in entries)
     buckets = [entry.bucket for entry in entries]
     levels = [entry.file.level for entry in entries]
-    # Each partition is decoded once, however many of the entries are its own.
+    # Each partition is decoded once, however many entries it has.
     partitions = Counter(entry.partition for entry in entries)
     return ManifestFileMeta(
         file_name=name,
@@ -139,7 +139,7 @@ def summarize_encoded(
     schema_id: int,
     partition_types: Sequence[DataType],
 ) -> ManifestFileMeta:
-    """The same for entries that are encoded."""
+    """The same for entries in encoded form."""
     members = entries.columns
     levels = members["_FILE"].struct.field("_LEVEL")
     added = int((members["_KIND"] == FileKind.ADD).sum())
@@ -161,7 +161,7 @@ def summarize_encoded(
 def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
     """The bytes of a manifest with these entries, in their order.
 
-    Raises InvalidError for a member that no reader could read back.
+    Raises InvalidError for a member that no reader could read.
     """
     return _ENTRIES.write(entries, _entry_record)
 
@@ -169,8 +169,8 @@ def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
 def decode_manifest(data: bytes, path: str, size: int | None = None) -> Entries:
     """The entries of a manifest of any writer and release, in the file's order.
 
-    `size` is the length recorded in the manifest list. Raises DataError, naming `path`, when the
-    file is torn or lacks a required member, and UnsupportedError when it has another version.
+    `size` is the length recorded in the manifest list. Raises DataError, which names `path`, if the
+    file is damaged or lacks a required member, and UnsupportedError if it has another version.
     """
     [records] = _ENTRIES.read_encoded([(data, path, size)])
     if records is not None:
@@ -200,13 +200,13 @@ def copy_manifest(entries: EncodedRecords) -> bytes:
 
 
 def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
-    """The bytes of a manifest list, which may be empty; raises as `encode_manifest`."""
+    """The bytes of a manifest list, which may be empty. Raises like `encode_manifest`."""
     return _MANIFESTS.write_pieces(_encoded_in_list(_Itself(each)) for each in manifests)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Itself:
-    """A manifest that is equal to nothing but itself: its members may hold what has no hash."""
+    """A manifest that equals only itself, because its members may not be hashable."""
 
     manifest: ManifestFileMeta
 
@@ -223,9 +223,9 @@ def _encoded_in_list(one: _Itself) -> bytes:
 
 
 def decode_manifest_list(data: bytes, path: str, size: int | None = None) -> list[ManifestFileMeta]:
-    """The manifests of a manifest list, in order. Raises errors as `decode_manifest` does.
+    """The manifests of a manifest list, in order. Raises like `decode_manifest`.
 
-    `size` is the length recorded in the snapshot, None when its writer did not record it.
+    `size` is the length recorded in the snapshot. None if its writer did not record it.
     """
     return _decode(_MANIFESTS.read(data, path, size), path, _manifest)
 
@@ -240,7 +240,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _partition_stats(counts: Mapping[bytes, int], types: Sequence[DataType]) -> SimpleStats:
-    """Statistics of partitions, each as often as it counts."""
+    """Statistics of partitions, each counted as often as it occurs."""
     if not types:
         return EMPTY_STATS
     if not counts:
@@ -335,7 +335,7 @@ def _optional_tuple(found: list[Any] | None) -> tuple[Any, ...] | None:
 
 
 def _millis(found: datetime | int | None) -> int | None:
-    # A writer that forgot the logical type left a plain number.
+    # A writer that omitted the logical type wrote a plain number.
     return (found - _EPOCH) // _MILLISECOND if isinstance(found, datetime) else found
 
 
@@ -462,7 +462,7 @@ _FILE_TYPE = record(
     optional("_WRITE_COLS", array("string")),
 )
 
-# Some readers expect exactly these members in this order, none of them a union.
+# Some readers expect exactly these members in this order, and no unions.
 _ENTRIES = RecordType.of(
     ENTRY_VERSION,
     required("_KIND", "int"),

@@ -1,7 +1,7 @@
 """The directory of a partition: one ``name=value`` level per partition column.
 
-The directory is only a place. What identifies a partition is its binary row in the manifest: a
-null, an empty and a blank string share one directory and remain three partitions, and a reader
+The directory is only a location. A partition is identified by its binary row in the manifest: NULL,
+an empty string and a blank string share one directory and are still three partitions. A reader
 never takes a value from a path.
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 DEFAULT_PARTITION_NAME = "__DEFAULT_PARTITION__"
-"""The value text of nulls and blanks, unless ``partition.default-name`` says otherwise."""
+"""The directory name for NULL and blanks, unless ``partition.default-name`` is set."""
 
 MILLIS_PER_DAY = 86_400_000
 
@@ -42,7 +42,7 @@ def partition_path(
 ) -> str:
     """The directory of one partition, given its Python values in partition order.
 
-    Empty for an unpartitioned table; no slash at either end. ``legacy`` is the option
+    Empty for an unpartitioned table. No slash at either end. ``legacy`` is the option
     ``partition.legacy-name``. Raises InvalidError for a value that does not fit its column.
     """
     columns = [_one_value(value, each) for value, each in zip(values, fields, strict=True)]
@@ -76,7 +76,7 @@ def partition_values(
     legacy: bool = True,
     default_name: str = DEFAULT_PARTITION_NAME,
 ) -> list[dict[str, str]]:
-    """The texts that the directories of many partitions have, by column, and nothing escaped."""
+    """The unescaped values in the directories of many partitions, by column."""
     texts = [
         _texts(column, each, legacy=legacy, default_name=default_name)
         for column, each in zip(columns, fields, strict=True)
@@ -86,18 +86,18 @@ def partition_values(
 
 
 def escape_path_name(text: str) -> str:
-    """The text with every character that a path cannot hold as ``%`` and two hex digits."""
+    """The string with every character that is not allowed in a path as ``%`` and two hex digits."""
     return text.translate(_ESCAPES)
 
 
 def unescape_path_name(text: str) -> str:
-    """The text that :func:`escape_path_name` was given; a stray ``%`` stays as it is."""
+    """The string that :func:`escape_path_name` was given. A stray ``%`` is not changed."""
     return re.sub("%([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text)
 
 
 _ESCAPES = {code: f"%{code:02X}" for code in [*range(0x20), 0x7F, *map(ord, "\"#%'*/:=?\\{}[]^")]}
 
-# Python counts these as white space, Java does not.
+# Python treats these as white space, Java does not.
 _NOT_BLANK = frozenset("\x85\xa0\u2007\u202f")
 
 
@@ -112,7 +112,7 @@ def _one_value(value: Any, column: Field) -> pa.Array:
 
 
 def _level_texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
-    # Names are escaped as well as values: both may hold what separates them.
+    # Both names and values are escaped, because both may contain the separators.
     name = escape_path_name(field.name)
     texts = _texts(column, field, legacy=legacy, default_name=default_name)
     return [f"{name}={escape_path_name(text)}" for text in texts]
@@ -129,7 +129,7 @@ def _is_blank(text: str | None) -> bool:
 
 
 def _plain_values(column: pa.Array, field: Field) -> list[Any]:
-    """Python values; dates and times as the integers that Arrow stores."""
+    """Python values. Dates and times are the integers that Arrow stores."""
     target = field.type.to_arrow()
     plain = column.cast(target)
     if pa.types.is_temporal(target):
@@ -183,12 +183,14 @@ _TEXT_OF: Mapping[str, Callable[[Any], str]] = {
 
 
 def _java_text(value: np.floating[Any]) -> str:
-    """Java's text of a float: plain between 0.001 and ten million, else with an exponent."""
+    """Java's string for a float: plain between 0.001 and ten million, otherwise with an
+    exponent.
+    """
     if not np.isfinite(value):
         return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return np.format_float_positional(value, unique=True, trim="0")
-    # Where one digit would do, Java looks for the nearest number of two: 4.9E-324, not 5.0E-324.
+    # If one digit is sufficient, Java uses the nearest number with two: 4.9E-324, not 5.0E-324.
     text = np.format_float_scientific(value, unique=True, trim="0", min_digits=1)
     mantissa, exponent = text.split("e")
     return f"{mantissa}E{int(exponent)}"
@@ -209,7 +211,7 @@ def _seconds_and_nanos(units: int, unit: str) -> tuple[int, int]:
 
 
 def _short_timestamp_text(seconds: int, nanos: int, _precision: int) -> str:
-    """Seconds only where they say something, the fraction in groups of three digits."""
+    """Seconds only if they are not zero, and the fraction in groups of three digits."""
     text = str(np.datetime64(seconds, "s"))
     if nanos == 0:
         return text.removesuffix(":00") if seconds % 60 == 0 else text
@@ -220,7 +222,7 @@ def _short_timestamp_text(seconds: int, nanos: int, _precision: int) -> str:
 
 
 def _full_timestamp_text(seconds: int, nanos: int, precision: int) -> str:
-    """Every part down to the declared precision, and further digits that are not zero."""
+    """All parts down to the declared precision, and further digits that are not zero."""
     fraction = f"{nanos:09}"
     fraction = fraction[:precision] + fraction[precision:].rstrip("0")
     text = str(np.datetime64(seconds, "s")).replace("T", " ")

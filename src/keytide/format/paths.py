@@ -1,4 +1,4 @@
-"""Every file name of a table: made here and parsed here, nowhere else.
+"""Creates and parses every file name of a table. No other module does.
 
 A table's directory::
 
@@ -11,13 +11,13 @@ A table's directory::
     statistics/stat-<uuid>-<n>
     [<partition>/]bucket-<b>/data-<uuid>-<n>.<format>
 
-Paths are relative to the table and use ``/``; those that a branch has of its own are relative to
-its folder. Schemas, snapshots, tags, consumers and branches are found by name; everything else is
-found by the name that metadata records, in which ``<uuid>`` and ``<n>`` only keep it unique.
+Paths are relative to the table and use ``/``. The own files of a branch are relative to its
+folder. Schemas, snapshots, tags, consumers and branches are found by name. Everything else is found
+by the name recorded in metadata, in which ``<uuid>`` and ``<n>`` only make the name unique.
 
-Functions named ``parse_*`` return ``None`` for any other name, because a directory also holds
-hints, temporary files and the files of other writers. A name that they accept is exactly what
-the function that makes such names returns.
+Functions named ``parse_*`` return ``None`` for any other name, because a directory also contains
+hints, temporary files and the files of other writers. They accept exactly the names that the
+creating function returns.
 
 >>> snapshot_path(7)
 'snapshot/snapshot-7'
@@ -84,7 +84,7 @@ __all__ = [
 ]
 
 POSTPONE_BUCKET = -2
-"""The bucket that other writers put rows into whose bucket is chosen later."""
+"""The bucket of rows from other writers whose real bucket is assigned later."""
 
 DATA_FILE_PREFIX = "data-"
 
@@ -97,14 +97,14 @@ MAIN_BRANCH = "main"
 
 
 class Hint(str, Enum):
-    """The two hint files beside snapshots; the values are their names."""
+    """The two hint files for snapshots. The values are their names."""
 
     LATEST = "LATEST"
     EARLIEST = "EARLIEST"
 
 
 class MetadataFile(str, Enum):
-    """What a generated metadata file holds; the value is the prefix of its name."""
+    """The kinds of generated metadata files. The values are the prefixes of their names."""
 
     MANIFEST = "manifest"
     MANIFEST_LIST = "manifest-list"
@@ -113,7 +113,7 @@ class MetadataFile(str, Enum):
 
 
 class FileNames:
-    """Fresh names for one writer or one commit: a uuid and a counter that never repeats.
+    """New names for one writer or one commit: a uuid and a counter that never repeats.
 
     Safe to share between threads of one process. Pass `uuid` to make the names repeatable.
     """
@@ -127,12 +127,12 @@ class FileNames:
         return metadata_file_name(file, self.uuid, next(self._numbers))
 
     def data_file(self, extension: str, prefix: str = DATA_FILE_PREFIX) -> str:
-        """The next data file name; `extension` has no leading dot."""
+        """The next data file name. `extension` has no leading dot."""
         return data_file_name(self.uuid, next(self._numbers), extension, prefix)
 
 
 def new_uuid() -> str:
-    """A random uuid in its usual text form."""
+    """A random uuid in its usual form."""
     return str(uuids.uuid4())
 
 
@@ -175,22 +175,22 @@ def branch_dir(branch: str) -> str:
 
 
 def unfinished_path(branch: str) -> str:
-    """The file that says that somebody makes or deletes a branch; other engines have none."""
+    """The file that says that a process creates or deletes a branch. Other engines have none."""
     return join(branch_dir(branch), "UNFINISHED")
 
 
 def schema_path(schema_id: int) -> str:
-    """The file of a schema. Raises `InvalidError` for a number that is no id."""
+    """The file of a schema. Raises `InvalidError` for an invalid id."""
     return join(schema_dir(), f"schema-{_checked_id(schema_id)}")
 
 
 def snapshot_path(snapshot_id: int) -> str:
-    """The file of a snapshot. Raises `InvalidError` for a number that is no id."""
+    """The file of a snapshot. Raises `InvalidError` for an invalid id."""
     return join(snapshot_dir(), f"snapshot-{_checked_id(snapshot_id)}")
 
 
 def tag_path(tag: str) -> str:
-    """The file of a tag. Raises `InvalidError` when the name cannot be part of a file name."""
+    """The file of a tag. Raises `InvalidError` if the name cannot be part of a file name."""
     return join(tag_dir(), f"tag-{_checked_name(tag, 'tag')}")
 
 
@@ -200,57 +200,57 @@ def changelog_path(snapshot_id: int) -> str:
 
 
 def consumer_path(consumer: str) -> str:
-    """The file of a consumer. Raises `InvalidError` when its name cannot be part of a file name."""
+    """The file of a consumer. Raises `InvalidError` if its name cannot be part of a file name."""
     return join(consumer_dir(), f"consumer-{_checked_name(consumer, 'consumer')}")
 
 
 def snapshot_hint_path(hint: Hint) -> str:
-    """The file of a hint about snapshots."""
+    """The file of a hint for snapshots."""
     return join(snapshot_dir(), hint.value)
 
 
 def expiring_path(uuid: str) -> str:
-    """The file that says what an expiry is about to delete; other engines have no such file."""
+    """The file that records what an expiry is about to delete. Other engines have no such file."""
     return join(snapshot_dir(), f"expiring-{_checked_name(uuid, 'expiry')}")
 
 
 def changelog_hint_path(hint: Hint) -> str:
-    """The file of a hint about changelogs that have outlived their snapshots."""
+    """The file of a hint for changelogs that have outlived their snapshots."""
     return join(changelog_dir(), hint.value)
 
 
 def parse_schema_name(name: str) -> int | None:
-    """The id of a file inside ``schema/``."""
+    """The id in the name of a file in ``schema/``."""
     return _numbered(name, "schema-")
 
 
 def parse_snapshot_name(name: str) -> int | None:
-    """The id of a file inside ``snapshot/``; None for the hints."""
+    """The id in the name of a file in ``snapshot/``. None for the hints."""
     return _numbered(name, "snapshot-")
 
 
 def parse_tag_name(name: str) -> str | None:
-    """The tag of a file inside ``tag/``."""
+    """The tag in the name of a file in ``tag/``."""
     return _named(name, "tag-")
 
 
 def parse_branch_name(name: str) -> str | None:
-    """The branch of a folder inside ``branch/``."""
+    """The branch in the name of a folder in ``branch/``."""
     return _named(name, "branch-")
 
 
 def parse_consumer_name(name: str) -> str | None:
-    """The consumer of a file inside ``consumer/``."""
+    """The consumer in the name of a file in ``consumer/``."""
     return _named(name, "consumer-")
 
 
 def parse_changelog_name(name: str) -> int | None:
-    """The id of a file inside ``changelog/``; None for the hints."""
+    """The id in the name of a file in ``changelog/``. None for the hints."""
     return _numbered(name, "changelog-")
 
 
 def parse_expiring_name(name: str) -> str | None:
-    """The uuid of an expiry whose file lies inside ``snapshot/``."""
+    """The uuid of an expiry in the name of its file in ``snapshot/``."""
     return _named(name, "expiring-")
 
 
@@ -260,7 +260,7 @@ def encode_hint(snapshot_id: int) -> bytes:
 
 
 def decode_hint(data: bytes) -> int | None:
-    """The id in a hint file; None for anything else, for a hint is only a hint."""
+    """The id in a hint file. None for any other content, because hints are optional."""
     match = _HINT.fullmatch(data)
     return int(match.group(1)) if match else None
 
@@ -274,22 +274,22 @@ def metadata_file_name(file: MetadataFile, uuid: str, number: int) -> str:
 
 
 def manifest_path(name: str) -> str:
-    """Where a manifest, manifest list or index manifest lies."""
+    """The path of a manifest, manifest list or index manifest."""
     return join(MANIFEST_DIR, name)
 
 
 def index_path(name: str) -> str:
-    """Where an index file lies by default."""
+    """The default path of an index file."""
     return join(INDEX_DIR, name)
 
 
 def statistics_path(name: str) -> str:
-    """Where the statistics of a table lie."""
+    """The path of the statistics of a table."""
     return join(STATISTICS_DIR, name)
 
 
 def data_file_name(uuid: str, number: int, extension: str, prefix: str = DATA_FILE_PREFIX) -> str:
-    """The name of a data file; readers take its format from `extension`."""
+    """The name of a data file. Readers determine its format from `extension`."""
     return f"{prefix}{uuid}-{_checked_id(number)}.{extension}"
 
 
@@ -304,15 +304,15 @@ def bucket_name(bucket: int) -> str:
 
 
 def is_bucket_name(name: str) -> bool:
-    """Whether a folder's name is that of a bucket."""
+    """Whether the name of a folder is that of a bucket."""
     return name == bucket_name(POSTPONE_BUCKET) or _numbered(name, "bucket-") is not None
 
 
 def never_changes(path: str) -> bool:
-    """Whether a file has the same bytes as long as it is there, and no other ever has its path.
+    """Whether the content of a file never changes, and its path is never reused.
 
-    So do data files, manifests, lists of them, indexes and statistics, which are named by a uuid.
-    `path` may be a path in a table, in a warehouse, or a URI.
+    This is true for data files, manifests, manifest lists, indexes and statistics, whose names
+    contain a uuid. `path` may be a path in a table, in a warehouse, or a URI.
 
     >>> never_changes("manifest/manifest-6f0b1c9e-0d5f-4f43-9c55-0b6f4f1a2c3d-0")
     True
@@ -327,18 +327,19 @@ def never_changes(path: str) -> bool:
 
 
 def join(*parts: str) -> str:
-    """Join path parts with ``/``, leaving out empty ones."""
+    """Join path parts with ``/``, without empty ones."""
     return "/".join(part.strip("/") for part in parts if part.strip("/"))
 
 
 # Ids are canonical decimals of a signed 64-bit number: "01" names another file than "1".
 _ID = r"0|[1-9][0-9]{0,18}"
 
-# One digit less than an id may have: what could go beyond 64 bits is no hint.
+# One digit less than an id may have, so the number cannot exceed 64 bits.
 _HINT = re.compile(rb"\s*([0-9]{1,18})\s*")
 _NUMBER = re.compile(_ID)
 
-# A number follows the uuid, and an ending that of a data file, with that of its index behind it.
+# A number follows the uuid, then an extension in a data file's name, and that of its index after
+# it.
 _HEX = "[0-9a-f]"
 _UUID = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
 _UNIQUE_NAME = re.compile(rf"(?:[^.].*-)?{_UUID}-[0-9]+(?:\..*)?", re.DOTALL)

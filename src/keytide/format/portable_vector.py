@@ -1,4 +1,4 @@
-"""Deletion vectors in the form that Delta Lake and Apache Iceberg share: bitmaps of 64 bits."""
+"""Deletion vectors in the form that Delta Lake and Apache Iceberg share: 64-bit bitmaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAGIC = struct.pack("<i", 1681511377)
 
 @dataclass(frozen=True)
 class PortableVector:
-    """One vector, encoded. `digest` tells it from any other one."""
+    """One encoded vector. `digest` identifies it."""
 
     data: bytes
     cardinality: int
@@ -34,11 +34,11 @@ class PortableVector:
             # One bitmap, of the positions whose upper half is 0.
             body = struct.pack("<qI", 1, 0) + body
         data = _MAGIC + body
-        # Of equal bitmaps the bytes are equal, whatever form they have had here.
+        # Equal bitmaps have equal bytes, whatever their form was in Keytide.
         return cls(data, len(vector), hashlib.blake2b(data, digest_size=12).hexdigest())
 
     def framed(self) -> bytes:
-        """The vector as it lies in files: between its length and its checksum."""
+        """The vector as it is stored in files: between its length and its checksum."""
         length, checksum = (
             struct.pack(">i", len(self.data)),
             struct.pack(">I", zlib.crc32(self.data)),

@@ -1,7 +1,7 @@
 """Schema files: the columns, keys and options of a table.
 
-A schema is never edited: a change writes the next id. Readers pair columns of two schemas by
-field id, so ids are assigned once and never reused.
+A schema is never edited: a change writes the next id. Readers match columns of two schemas by field
+id, so ids are assigned once and never reused.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ __all__ = [
     "validate_schema",
 ]
 
-# Persisted in schema and data files: do not change. Ids of system columns are as high as 31 bits
-# allow and those of key columns begin halfway, so that they never meet the ids of table columns.
+# Persisted in schema and data files, so it must not change. Ids of system columns are as high as 31
+# bits allow and those of key columns begin halfway, so they never collide with ids of table
+# columns.
 SCHEMA_VERSION = 3
 KEY_FIELD_ID_START = 1073741823
 NO_UPSERTS = "none"
@@ -72,9 +73,9 @@ SYSTEM_NAMES = ("_SEQUENCE_NUMBER", "_VALUE_KIND", "_LEVEL", "rowkind", "_ROW_ID
 class TableSchema:
     """One version of a table's definition.
 
-    ``primary_keys`` keeps its order, which bucket hashing depends on, and holds the partition
-    columns that are part of the key. ``highest_field_id`` is the largest id ever used in the
-    table, nested and dropped columns included; -1 before any.
+    ``primary_keys`` keeps its order, which bucket hashing depends on, and includes the partition
+    columns that are part of the key. ``highest_field_id`` is the largest id ever used in the table,
+    including nested and dropped columns. It is -1 if there were none.
     """
 
     id: int
@@ -97,10 +98,10 @@ class TableSchema:
         comment: str | None = None,
         time_millis: int = 0,
     ) -> TableSchema:
-        """The first schema of a new table: ids assigned afresh, key columns made NOT NULL.
+        """The first schema of a new table: ids are assigned, and key columns become NOT NULL.
 
-        Key columns stay as they are when the option 'primary-key.nullable' is 'true'.
-        Raises InvalidError for what :func:`validate_schema` refuses.
+        Key columns are not changed if the option 'primary-key.nullable' is 'true'. Raises
+        InvalidError for what :func:`validate_schema` refuses.
         """
         check_fields(fields)
         allows_null = (options or {}).get(keys.PRIMARY_KEY_NULLABLE, "false").lower() == "true"
@@ -121,10 +122,11 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, data: bytes, path: str = "schema") -> TableSchema:
-        """Read a schema file; older versions get the defaults that were in force then.
+        """Read a schema file. Older versions get the defaults of their time.
 
-        Raises UnsupportedError, naming ``path``, for a version newer than this release knows, and
-        DataError for a file that is torn, lacks members or names keys that are no columns.
+        Raises UnsupportedError, which names ``path``, for a version newer than this release
+        supports, and DataError for a file that is damaged, lacks members or has keys that are not
+        columns.
         """
         document = read_document(data, path)
         version = optional_member(document, "version", INTEGER, path, default=1)
@@ -153,9 +155,9 @@ class TableSchema:
         return schema
 
     def to_json(self) -> bytes:
-        """The schema file, members in Java's order. Always written as the latest version.
+        """The schema file, with members in Java's order. Always written in the latest version.
 
-        Raises InvalidError for a member that no reader could read back.
+        Raises InvalidError for a member that no reader could read.
         """
         return write_document(self, _document, TableSchema.from_json)
 
@@ -171,19 +173,19 @@ class TableSchema:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether an index of keys says which row is current, so that no file is merged."""
+        """Whether a key index says which row is current, so that files are never merged."""
         return self.upsert_mode != NO_UPSERTS
 
     @property
     def upsert_mode(self) -> str:
-        """What an upsert does: 'none' where versions are merged when they are read."""
+        """What an upsert does: 'none' if versions are merged on read."""
         return self.options.get(keys.UPSERT_MODE, NO_UPSERTS).lower()
 
     @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:
         """The key columns that files are sorted and merged by, in primary-key order.
 
-        Partition columns are none of them; and there are none where an index goes by the key.
+        Without partition columns. Empty for tables with a key index.
         """
         if self.is_indexed:
             return ()
@@ -195,7 +197,10 @@ class TableSchema:
         return bool(self.primary_keys) and not set(self.partition_keys) <= set(self.primary_keys)
 
     def field(self, name: str) -> Field:
-        """The column of that name. Raises NotFoundError naming the nearest if there is none."""
+        """The column with that name.
+
+        Raises NotFoundError, which suggests a similar name, if there is none.
+        """
         found = self.by_name.get(name)
         if found is not None:
             return found
@@ -203,7 +208,7 @@ class TableSchema:
         raise NotFoundError(f"No column {name!r}; did you mean {', '.join(near)}?")
 
     def select(self, names: Iterable[str]) -> tuple[Field, ...]:
-        """The columns of those names, in that order. Raises NotFoundError if one is missing."""
+        """The columns with these names, in that order. Raises NotFoundError if one is missing."""
         return tuple(self.field(name) for name in names)
 
     def partition_fields(self) -> tuple[Field, ...]:
@@ -215,21 +220,21 @@ class TableSchema:
         return self.select(self.trimmed_primary_keys)
 
     def key_fields(self) -> tuple[Field, ...]:
-        """The ``_KEY_`` columns of a data file: one per trimmed key column, of the same type."""
+        """The ``_KEY_`` columns of a data file: one per trimmed key column, with the same type."""
         return tuple(
             Field(KEY_FIELD_ID_START + f.id, KEY_PREFIX + f.name, f.type)
             for f in self.trimmed_primary_key_fields()
         )
 
     def arrow_schema(self) -> pa.Schema:
-        """The table's columns as an Arrow schema, nullability kept."""
+        """The table's columns as an Arrow schema, including nullability."""
         return arrow_schema(self.fields)
 
 
 def assign_field_ids(fields: Sequence[Field], first_id: int = 0) -> tuple[Field, ...]:
-    """The same fields with new ids, counted from ``first_id``.
+    """The same fields with new ids, starting at ``first_id``.
 
-    A top-level field is numbered before its nested members; inside nested types a member is
+    A top-level field is numbered before its nested members. Inside nested types, a member is
     numbered after its own members.
     """
     ids = itertools.count(first_id)
@@ -237,15 +242,15 @@ def assign_field_ids(fields: Sequence[Field], first_id: int = 0) -> tuple[Field,
 
 
 def highest_field_id(fields: Sequence[Field]) -> int:
-    """The largest id among some fields and their nested members; -1 for none."""
+    """The largest id among the fields and their nested members. -1 if there are none."""
     return max((f.id for f in all_fields(fields)), default=-1)
 
 
 def validate_schema(schema: TableSchema) -> None:
-    """Check the structural rules every table must satisfy, whatever its options.
+    """Check the structural rules that every table must satisfy, whatever its options.
 
-    Raises InvalidError for missing, repeated or reserved names, for key and partition columns
-    that do not exist or have a nested type, and for a key made of partition columns alone.
+    Raises InvalidError for missing, duplicate or reserved names, for key and partition columns that
+    do not exist or have a nested type, and for a key that consists only of partition columns.
     """
     _check_columns(schema)
     _check_key_columns(schema, schema.partition_keys, "partition", "partition fields")
@@ -261,8 +266,8 @@ def validate_schema(schema: TableSchema) -> None:
 def check_fields(fields: Iterable[Field]) -> None:
     """Raise InvalidError for columns, or members of them, that cannot be stored under their names.
 
-    A name may not be blank, have a NUL in it, look like a pattern of Polars, or occur twice among
-    its neighbours; a type may not be nested too deeply.
+    A name must not be blank, contain a NUL character, look like a Polars pattern, or occur twice
+    among its neighbors. A type must not be nested too deeply.
     """
     levels = list(fields)
     for depth in itertools.count():
@@ -280,7 +285,7 @@ def check_fields(fields: Iterable[Field]) -> None:
         levels = parts
 
 
-# Reading and writing go down such a type step by step, as other engines do: deep ones break them.
+# Reading and writing process such a type recursively, as other engines do. Deep types break them.
 NESTING_MAX = 32
 
 
@@ -303,7 +308,7 @@ def _check_field(each: Field) -> None:
 
 
 def _parts(each: Field) -> list[Field]:
-    """The parts of a nested column one level below, each as a column of its name."""
+    """The parts of a nested column one level below, each as a column with its name."""
     type_ = each.type
     if isinstance(type_, RowType):
         return list(type_.fields)
@@ -321,7 +326,7 @@ def _document(schema: TableSchema) -> dict[str, Any]:
         "fields": [f.to_json() for f in schema.fields],
         "highestFieldId": schema.highest_field_id,
         "partitionKeys": schema.partition_keys,
-        # To other engines a table whose rows need no merge is one of rows without a key.
+        # For other engines, a table whose rows need no merge is a table without a key.
         "primaryKeys": () if schema.is_indexed else schema.primary_keys,
         "options": schema.options,
         **comment,
@@ -330,7 +335,7 @@ def _document(schema: TableSchema) -> dict[str, Any]:
 
 
 def _primary_keys(stored: Sequence[str], options: Mapping[str, str]) -> tuple[str, ...]:
-    """The key of a table; one with an index of keys has it among its options."""
+    """The key of a table. A table with a key index has it among its options."""
     named = options.get(keys.UPSERT_KEY, "")
     return tuple(stored or (name for name in named.split(",") if name))
 
@@ -347,7 +352,7 @@ def _not_null(column: Field) -> Field:
 
 
 def _defaults_before(version: int) -> dict[str, str]:
-    # What was left out in a file of those days meant something else than it does today.
+    # A missing option in a file of that time had another meaning than it has now.
     defaults = {keys.BUCKET: "1"} if version < 2 else {}
     return defaults | ({keys.FILE_FORMAT: "orc"} if version < 3 else {})
 
@@ -369,7 +374,7 @@ def _renumbered_member(member: Field, ids: Iterator[int]) -> Field:
 
 
 def all_fields(fields: Iterable[Field]) -> Iterator[Field]:
-    """Some fields and their nested members, at any depth."""
+    """The fields and their nested members, at any depth."""
     for each in fields:
         yield each
         yield from all_fields(_members(each.type))
@@ -396,7 +401,7 @@ def _check_columns(schema: TableSchema) -> None:
                 f"Field name[{name}] in schema cannot be exist in {_listed(SYSTEM_NAMES)}: "
                 "these names are reserved for system columns; rename the column"
             )
-        if name.upper().startswith(KEY_PREFIX):  # Spark does not tell letter cases apart
+        if name.upper().startswith(KEY_PREFIX):  # Spark is case-insensitive
             raise InvalidError(
                 f"Field name[{name}] in schema cannot start with [{KEY_PREFIX}]: "
                 "the prefix is reserved for key columns of data files; rename the column"

@@ -1,10 +1,10 @@
-"""A table's versions: snapshots, and the tags and consumers that keep them alive.
+"""The versions of a table: snapshots, and the tags and consumers that keep them.
 
 A snapshot is one small JSON file, and creating it is the commit. It names manifest lists for
-what was there before, for what this commit changed, and for its changelog. A long-lived
-changelog file holds the same document as the snapshot that it outlives.
+earlier files, for the changes of this commit, and for its changelog. A long-lived changelog file
+contains the same document as the snapshot that it outlives.
 
-Reading follows the rules of the format: unknown members are ignored, an explicit ``null`` means
+Reading follows the rules of the format: unknown members are ignored, and an explicit ``null`` means
 absent. Writing keeps Java's member order and style.
 """
 
@@ -47,13 +47,16 @@ __all__ = [
 SNAPSHOT_VERSION = 3
 FIRST_SNAPSHOT_ID = 1
 LAST_SNAPSHOT_ID = 2**63 - 1
-# Of commits that nobody numbers: batch writes of every engine have it.
+# For commits without a number: batch writes of all engines use it.
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 NO_WATERMARK = -(2**63)
 
 
 class CommitKind(str, Enum):
-    """What a commit did: the format calls that the commit's kind. Persisted; do not change."""
+    """What a commit did. The format calls this the kind of the commit.
+
+    Persisted, so it must not change.
+    """
 
     APPEND = "APPEND"
     COMPACT = "COMPACT"
@@ -62,9 +65,9 @@ class CommitKind(str, Enum):
 
 
 class Operation(str, Enum):
-    """What was asked for, where somebody asked for rows to change. Persisted; do not change.
+    """The requested row change, if there was one. Persisted, so it must not change.
 
-    These are all that other engines know. Some cannot read a snapshot with another one.
+    Other engines know only these. Some cannot read a snapshot with another one.
     """
 
     WRITE = "WRITE"
@@ -80,12 +83,12 @@ class Operation(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One version of a table; the members of the format under their own names.
+    """One version of a table, with the member names of the format.
 
-    File names carry no directory. Sizes are bytes, times are epoch milliseconds, counts are
-    physical rows, with duplicates and deletes. Members that are ``None`` are left out of the file,
-    and so is an operation that other engines do not know. Snapshots that differ in their
-    operations alone are equal: it is told, and nothing goes by it.
+    File names have no directory. Sizes are in bytes, times are epoch milliseconds, and counts are
+    physical rows, including duplicates and deletes. Members that are ``None`` are left out of the
+    file, and so is an operation that other engines do not know. Snapshots that differ only in their
+    operation are equal, because nothing depends on it.
     """
 
     version: int = SNAPSHOT_VERSION
@@ -115,16 +118,16 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Snapshot:
-        """Parse a snapshot, changelog or tag file; `path` is for messages.
+        """Parse a snapshot, changelog or tag file. `path` is used in messages.
 
-        Raises DataError when the file is torn or a member is missing or of the wrong type, and
-        UnsupportedError when a later format version wrote it.
+        Raises DataError if the file is damaged or a member is missing or has the wrong type, and
+        UnsupportedError if a later format version wrote it.
         """
         return _snapshot_from_document(read_document(data, path), path)
 
     @property
     def told_watermark(self) -> int | None:
-        """The watermark; None where no stream told one."""
+        """The watermark. None if no stream wrote one."""
         return None if self.watermark == NO_WATERMARK else self.watermark
 
     @property
@@ -133,19 +136,19 @@ class Snapshot:
         return self.operation is None or self.operation in _OPERATIONS
 
     def to_json(self) -> bytes:
-        """The file's bytes.
+        """The bytes of the file.
 
-        Raises InvalidError for a member that no reader could read back.
+        Raises InvalidError for a member that no reader could read.
         """
         return write_document(self, _snapshot_document, Snapshot.from_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """A named snapshot; `time_retained_ns` after `create_time_ns` it may be deleted.
+    """A named snapshot. `time_retained_ns` after `create_time_ns`, it may be deleted.
 
-    `create_time_ns` is the writer's local wall clock, in nanoseconds as if it were UTC. Without
-    both times the file is a plain copy of the snapshot.
+    `create_time_ns` is the writer's local time, in nanoseconds as if it were UTC. Without both
+    times, the file is a plain copy of the snapshot.
     """
 
     snapshot: Snapshot
@@ -154,7 +157,7 @@ class Tag:
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Tag:
-        """Parse a tag file. Raises errors as `Snapshot.from_json` does."""
+        """Parse a tag file. Raises the same errors as `Snapshot.from_json`."""
         document = read_document(data, path)
         return cls(
             snapshot=_snapshot_from_document(document, path),
@@ -163,16 +166,16 @@ class Tag:
         )
 
     def to_json(self) -> bytes:
-        """The file's bytes. Raises InvalidError for a member that no reader could read back."""
+        """The bytes of the file. Raises InvalidError for a member that no reader could read."""
         return write_document(self, _tag_document, Tag.from_json)
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """The progress of a named reader: snapshots from `next_snapshot` on must not expire.
+    """The progress of a named consumer: snapshots from `next_snapshot` on must not expire.
 
-    `told_snapshot` is the last one whose changes it has, a member that other engines ignore;
-    without it that is the one before the next.
+    `told_snapshot` is the last one whose changes it has received, a member that other engines
+    ignore. Without it, that is the snapshot before the next.
     """
 
     next_snapshot: int
@@ -180,12 +183,12 @@ class Consumer:
 
     @property
     def told(self) -> int:
-        """The last snapshot whose changes the reader has."""
+        """The last snapshot whose changes the consumer has received."""
         return self.next_snapshot - 1 if self.told_snapshot is None else self.told_snapshot
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Consumer:
-        """Parse a consumer file. Raises DataError when it is torn."""
+        """Parse a consumer file. Raises DataError if it is damaged."""
         document = read_document(data, path)
         told = document.get("toldSnapshot")
         return cls(
@@ -194,7 +197,7 @@ class Consumer:
         )
 
     def to_json(self) -> bytes:
-        """The file's bytes. Raises InvalidError for a number that no reader could read back."""
+        """The bytes of the file. Raises InvalidError for a number that no reader could read."""
         return write_document(self, _consumer_document, Consumer.from_json)
 
 
@@ -211,7 +214,7 @@ def _member_type(name: str, annotation: str) -> MemberType:
     return TEXT_BY_NAME if annotation.startswith("Mapping") else TEXT
 
 
-# Attribute, member and what it may hold, in Java's order.
+# Attribute, member and its allowed content, in Java's order.
 _MEMBERS = {
     each.name: (_camel(each.name), _member_type(each.name, str(each.type)))
     for each in fields(Snapshot)
@@ -284,7 +287,7 @@ def _commit_kind(text: str, path: str) -> CommitKind:
 
 _EPOCH = datetime(1970, 1, 1)
 _NS_PER_SECOND = 1_000_000_000
-# Java counts the seconds of a duration in 64 bits.
+# Java stores the seconds of a duration in 64 bits.
 _DURATION_SECONDS_MAX = 2**63
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?"

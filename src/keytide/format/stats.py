@@ -1,7 +1,7 @@
-"""Column statistics: smallest value, largest value and null count, stored as binary rows.
+"""Column statistics: smallest value, largest value and NULL count, stored as binary rows.
 
-Statistics let a reader skip files, so they may be loose but never wrong: a null minimum and
-maximum mean "unknown" (unless every value is null), and a truncated maximum is rounded up.
+Statistics allow a reader to skip files, so they may be loose but never wrong. A NULL minimum and
+maximum mean "unknown" (unless every value is NULL), and a truncated maximum is rounded up.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SimpleStats:
-    """Statistics of several columns: two binary rows and one null count for each column.
+    """Statistics of several columns: two binary rows and one NULL count for each column.
 
-    Null counts are ``None`` where unknown, for one column or for all.
+    NULL counts are ``None`` if unknown, for one column or for all.
     """
 
     min_values: bytes
@@ -54,7 +54,7 @@ EMPTY_STATS = SimpleStats(EMPTY_ROW, EMPTY_ROW, ())
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """Statistics of one column in some pieces; bounds and counts are null where unknown."""
+    """Statistics of one column in some pieces. Bounds and counts are NULL if unknown."""
 
     type: DataType
     minimum: pa.Array
@@ -62,12 +62,12 @@ class ColumnStats:
     null_counts: tuple[int | None, ...]
 
     def within(self, mode: StatsMode) -> ColumnStats:
-        """As much of them as a mode keeps, in bounds that every reader finds the values within."""
+        """As much of them as a mode keeps, in bounds that contain the values for every reader."""
         minimum, maximum = self.minimum, self.maximum
         if mode.name == "counts":
             minimum = maximum = pa.nulls(len(minimum), minimum.type)
         elif pa.types.is_floating(minimum.type):
-            # Readers that order -0.0 before 0.0 must find either zero inside the bounds.
+            # Readers that order -0.0 before 0.0 must find both zeros inside the bounds.
             minimum, maximum = _zero_as(minimum, -0.0), _zero_as(maximum, 0.0)
         elif mode.length is not None and _is_text_or_binary(minimum.type):
             minimum, maximum = _truncated(minimum, maximum, mode.length)
@@ -78,7 +78,7 @@ class ColumnStats:
 class StatsMode:
     """How much of a column is kept: ``none``, ``counts``, ``truncate(n)`` or ``full``.
 
-    `length` is in characters for texts and bytes for binaries; None keeps whole values.
+    `length` is in characters for strings and in bytes for binaries. None keeps whole values.
     """
 
     name: str
@@ -86,7 +86,10 @@ class StatsMode:
 
     @classmethod
     def parse(cls, text: str) -> StatsMode:
-        """Parse the option's value, in any case. Raises InvalidError, naming the four forms."""
+        """Parse the option's value, case-insensitive.
+
+        Raises InvalidError, which lists the four forms.
+        """
         match = _MODE.fullmatch(text.strip())
         if match is None:
             raise InvalidError(
@@ -97,18 +100,18 @@ class StatsMode:
         return cls(match.group().split("(")[0].lower(), None if length is None else int(length))
 
 
-# As many pieces are looked at in less time than it takes to plan a look at all of them at once.
+# Up to this number of pieces, processing them individually is faster than planning for all of them.
 _FEW_PIECES = 16
-# Longer bounds than other columns have: reads by key are the ones that prune best.
+# Longer bounds than for other columns, because reads by key prune best.
 _KEY_MODE = StatsMode("truncate", 128)
 
 
 class PieceStats(NamedTuple):
-    """Statistics of some pieces of a table, one for each: of their keys and of their values.
+    """Statistics of the pieces of a table, one for each: of their keys and of their values.
 
-    `columns` are the names of the value columns covered, None exactly when every one is. Nested
-    columns and TIMESTAMP(7..9) never are, for their Parquet form carries no statistics; under mode
-    ``none`` no column is. Keys have all of their columns, whatever the mode.
+    `columns` are the names of the covered value columns. None means exactly all of them. Nested
+    columns and TIMESTAMP(7..9) are never covered, because their Parquet form has no statistics.
+    With mode ``none``, no column is. Keys have all of their columns, whatever the mode.
     """
 
     keys: list[SimpleStats]
@@ -125,7 +128,7 @@ def collect_piece_stats(
 ) -> PieceStats:
     """Statistics of each of the pieces that a table is cut into, which have `lengths` rows.
 
-    REQUIRES: no piece of several is empty.
+    REQUIRES: if there are several pieces, none is empty.
     """
     parsed = StatsMode.parse(mode)
     covered = [f for f in fields if parsed.name != "none" and has_statistics(f.type)]
@@ -150,7 +153,9 @@ def collect_piece_stats(
 
 
 def row_stats(groups: Iterable[Sequence[ColumnStats]], count: int = 1) -> list[list[SimpleStats]]:
-    """Store groups of column statistics of `count` pieces: for each group a row for each piece."""
+    """Store groups of column statistics of `count` pieces: for each group, one row for each
+    piece.
+    """
     stored = []
     for columns in groups:
         if not columns:
@@ -167,18 +172,18 @@ def row_stats(groups: Iterable[Sequence[ColumnStats]], count: int = 1) -> list[l
 
 
 def column_stats(column: pa.Array, type_: DataType, mode: StatsMode) -> ColumnStats:
-    """Statistics of one column of a type that has them."""
+    """Statistics of one column whose type supports them."""
     return _measured(pa.chunked_array([column]), type_, _Pieces([len(column)])).within(mode)
 
 
 def unknown_stats(type_: DataType, count: int = 1) -> ColumnStats:
-    """Statistics that say nothing."""
+    """Unknown statistics."""
     unknown = pa.nulls(count, type_.to_arrow())
     return ColumnStats(type_, unknown, unknown, (None,) * count)
 
 
 def has_statistics(type_: DataType) -> bool:
-    """Whether columns of a type carry statistics in the data files."""
+    """Whether columns of a type have statistics in the data files."""
     if not isinstance(type_, AtomicType) or type_.is_nested:
         return False
     # Timestamps finer than a microsecond are stored as INT96, which has no statistics.
@@ -191,10 +196,10 @@ def truncate_min(value: str | bytes, length: int) -> str | bytes:
 
 
 def truncate_max(value: str | bytes, length: int) -> str | bytes | None:
-    """An upper bound of at most `length` characters or bytes; None when there is no such bound.
+    """An upper bound of at most `length` characters or bytes. None if there is no such bound.
 
-    A value that fits is its own bound. A longer one is cut, and its last character or byte that
-    can grow is incremented.
+    A value that fits is its own bound. A longer one is cut, and its last character or byte that can
+    be incremented is incremented.
     """
     if len(value) <= length:
         return value
@@ -210,13 +215,13 @@ _MODE = re.compile(r"none|counts|full|truncate\((?P<length>[1-9][0-9]*)\)", re.I
 
 @dataclass(frozen=True)
 class _Pieces:
-    """How many rows each piece of a table has."""
+    """The number of rows in each piece of a table."""
 
     lengths: Sequence[int]
 
     @property
     def are_few(self) -> bool:
-        """Whether it takes less time to look at them one by one than to plan a look at all."""
+        """Whether processing them individually is faster than planning for all of them."""
         return len(self.lengths) <= _FEW_PIECES
 
     @cached_property
@@ -233,7 +238,7 @@ class _Pieces:
 
 
 def _measured(column: pa.ChunkedArray, type_: DataType, pieces: _Pieces) -> ColumnStats:
-    """How many NULLs, the smallest and the largest value of each piece."""
+    """The number of NULLs, the smallest and the largest value of each piece."""
     arrow_type = type_.to_arrow()
     if column.type != arrow_type:  # dictionaries and views have no order of their own
         column = column.cast(arrow_type)
@@ -262,15 +267,15 @@ def _bounds(column: pa.ChunkedArray) -> tuple[pa.Scalar, pa.Scalar]:
 def _float_bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     # Polars compares many floats at a time, Arrow one by one.
     values = pl.Series(pl.from_arrow(column, rechunk=False))
-    # NaN has no place in the order that all readers agree on.
+    # Readers do not agree on the position of NaN in the order.
     return (None, None) if values.is_nan().any() else (values.min(), values.max())
 
 
 def _of_pieces(
     column: pa.ChunkedArray, pieces: _Pieces
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
-    """The same of many pieces at once."""
-    # One column at a time: what Polars plans takes longer by the square of its columns.
+    """The same for many pieces together."""
+    # One column at a time: the time for a Polars plan grows with the square of its columns.
     frame = pl.Series("c", pl.from_arrow(column, rechunk=False)).to_frame()
     values = pl.col("c")
     bounds = [values.min(), values.max()]
@@ -300,9 +305,9 @@ def _is_text_or_binary(arrow_type: pa.DataType) -> bool:
 def _truncated(minima: pa.Array, maxima: pa.Array, length: int) -> tuple[pa.Array, pa.Array]:
     lows, highs = [], []
     for low, high in zip(minima.to_pylist(), maxima.to_pylist(), strict=True):
-        # A long text of nothing but the highest character has no bound above it that is short.
+        # A long string of only the highest character has no short upper bound.
         bound = None if high is None else truncate_max(high, length)
-        # One bound without the other would be read as "all null" or "unknown" at will.
+        # One bound without the other could be read as "all NULL" or as "unknown".
         lows.append(None if bound is None else truncate_min(low, length))
         highs.append(bound)
     return pa.array(lows, minima.type), pa.array(highs, maxima.type)
@@ -310,5 +315,5 @@ def _truncated(minima: pa.Array, maxima: pa.Array, length: int) -> tuple[pa.Arra
 
 def _next_character(character: str) -> str:
     code = ord(character) + 1
-    # The surrogates between U+D7FF and U+E000 are no characters.
+    # The surrogates between U+D7FF and U+E000 are not characters.
     return chr(0xE000 if 0xD800 <= code <= 0xDFFF else code)

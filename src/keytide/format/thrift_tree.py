@@ -1,6 +1,6 @@
-"""Thrift's compact protocol as a tree of numbered members, as it describes itself.
+"""Thrift's compact protocol as a tree of numbered members, without a schema.
 
-Footers of Parquet are written in it. What the numbers stand for is its users' to know.
+Footers of Parquet are encoded in it. Callers know what the numbers mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Items", "Member", "drop", "has", "read_struct", "replace", "value_of
 
 
 class Member(NamedTuple):
-    """One member of a struct; `type` is a `TType`."""
+    """One member of a struct. `type` is a `TType`."""
 
     type: int
     id: int
@@ -24,14 +24,14 @@ class Member(NamedTuple):
 
 
 class Items(NamedTuple):
-    """The items of a list, which are of one `TType`."""
+    """The items of a list. All have the same `TType`."""
 
     type: int
     items: list[Any]
 
 
 def read_struct(data: bytes) -> list[Member]:
-    """The members of a struct. Raises all kinds of errors for bytes that are none."""
+    """The members of a struct. Raises any kind of error for invalid bytes."""
     return list(_read_members(TCompactProtocol(TMemoryBuffer(data))))
 
 
@@ -48,18 +48,18 @@ def has(members: Sequence[Member], number: int) -> bool:
 
 
 def value_of(members: Sequence[Member], number: int) -> Any:
-    """The value of a member that is there."""
+    """The value of an existing member."""
     return next(member.value for member in members if member.id == number)
 
 
 def replace(members: list[Member], number: int, value: Any) -> None:
-    """Give a member that is there another value."""
+    """Replace the value of an existing member."""
     index = next(i for i, member in enumerate(members) if member.id == number)
     members[index] = members[index]._replace(value=value)
 
 
 def drop(members: list[Member], number: int) -> None:
-    """Take a member away."""
+    """Remove a member."""
     members[:] = [member for member in members if member.id != number]
 
 

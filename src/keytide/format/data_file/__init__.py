@@ -1,11 +1,11 @@
-"""Data files written and read: one module for each format, behind one protocol.
+"""Data files, written and read: one module for each file format, behind one protocol.
 
-A data file holds rows sorted by key, at most one per key: the key again under `_KEY_` names,
-`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table. Without a primary key it holds the
-columns alone, rows in any order.
+A data file contains rows sorted by key, at most one per key: the key again under `_KEY_` names,
+`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table. Without a primary key, it contains
+only the columns, with rows in any order.
 
-`RunWriter` turns one sorted table into one or more files; `FileReader` reads rows of a file as
-a Polars frame in the shape of the table's *current* schema, pairing columns by field id.
+`RunWriter` writes one sorted table to one or more files. `FileReader` reads rows of a file as a
+Polars DataFrame with the columns of the table's *current* schema, and matches columns by field id.
 """
 
 from keytide.format.data_file.filters import ColumnFilter, FileFilters

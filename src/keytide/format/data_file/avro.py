@@ -1,8 +1,8 @@
 """Avro data files, written row by row and read with Polars.
 
-Polars decodes columns, but knows neither maps nor zstandard. A map of Avro has the bytes of an
-array of key and value, so that a file's blocks are given to Polars unpacked, behind a header that
-calls each map such an array: as many blocks at a time as hold the wanted rows.
+Polars decodes columns, but supports neither maps nor zstandard. An Avro map has the same bytes as
+an array of key and value. So Polars gets the decompressed blocks of a file, after a header that
+declares each map as such an array: as many blocks at a time as contain the wanted rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SYNC_BYTES = 16
 _SYNC = bytes(_SYNC_BYTES)
 _BATCH_BYTES = 64 << 20
 _BLOCK_BYTES = 256 << 10
-# No reader in Java has lz4 for files of Avro.
+# No Java reader supports lz4 in Avro files.
 _CODECS = {"zstd": "zstandard", "lz4": "zstandard", "gzip": "deflate", "none": "null"}
 
 
@@ -47,7 +47,7 @@ def stored_file(
     numbered: bool,
     kept_bytes_max: int,
 ) -> StoredFile:
-    """The file, whose types are told by the schema it was written with."""
+    """The file. Its types come from the schema that it was written with."""
     source = store.open_input(path)
     if size is not None and source.size() != size:
         raise OSError(f"{source.size()} bytes found where {size} were recorded")
@@ -60,18 +60,18 @@ def stored_file(
 def group_ends(
     store: Store, path: str, names: Sequence[str], size: int | None, kept_bytes_max: int
 ) -> dict[str, GroupEnds]:
-    """Of no column: files of the format are read whole."""
+    """Empty: files of this format are read as a whole."""
     return {}
 
 
 def group_rows(store: Store, path: str, size: int | None, kept_bytes_max: int) -> list[int]:
-    """The rows of the blocks."""
+    """The number of rows in each block."""
     with store.open_input(path) as source:
         return [block.rows for block in _Container.of(source).blocks]
 
 
 def note(store: Store, path: str, key: str) -> str | None:
-    """What is noted in the header."""
+    """A note in the header."""
     with store.open_input(path) as source, _decoding():
         reader: Any = fastavro.reader(source)
     found: str | None = reader.metadata.get(key)
@@ -79,14 +79,17 @@ def note(store: Store, path: str, key: str) -> str | None:
 
 
 def check_columns(columns: pa.Schema) -> None:
-    """Refuse names and types that no record of Avro has. Raises `InvalidError`."""
+    """Refuse names and types that an Avro record cannot have. Raises `InvalidError`."""
     record_type(columns)
 
 
 def write(
     output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
 ) -> None:
-    """Write rows, one after the other. Raises `InvalidError` for columns that Avro has not."""
+    """Write rows, one after the other.
+
+    Raises `InvalidError` for columns that Avro does not support.
+    """
     schema = fastavro.parse_schema(record_type(rows.schema))
     codec = _CODECS.get(densest(codec), codec)
     fastavro.writer(
@@ -97,7 +100,7 @@ def write(
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """A block in which codecs and decoder fail with an OSError, not in ways of their own."""
+    """A block in which codecs and the decoder fail with an OSError instead of their own errors."""
     try:
         yield
     except Exception as error:
@@ -105,7 +108,7 @@ def _decoding() -> Iterator[None]:
 
 
 class _Block(NamedTuple):
-    """Where a block lies in its file, its own header and its end included."""
+    """The position of a block in its file, including its own header and end."""
 
     start: int
     stop: int
@@ -114,7 +117,7 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True)
 class _Container:
-    """What the header of a file says, and where its blocks are."""
+    """The content of a file's header, and the positions of its blocks."""
 
     header: bytes
     schema: dict[str, Any]
@@ -122,7 +125,7 @@ class _Container:
 
     @classmethod
     def of(cls, source: pa.NativeFile) -> _Container:
-        """Look through a file. Raises OSError for one that ends within a block."""
+        """Scan a file. Raises OSError if it ends inside a block."""
         source.seek(0)
         with _decoding():
             reader: Any = fastavro.reader(source)
@@ -164,7 +167,7 @@ def _long(source: pa.NativeFile) -> int:
 
 
 def _long_bytes(value: int) -> bytes:
-    """A count as Avro writes it."""
+    """A count in Avro encoding."""
     value <<= 1
     found = bytearray()
     while value > 0x7F:
@@ -175,7 +178,7 @@ def _long_bytes(value: int) -> bytes:
 
 @dataclass(frozen=True)
 class _BlockFile:
-    """A file of which the blocks are read that hold wanted rows."""
+    """A file of which the blocks with wanted rows are read."""
 
     source: pa.NativeFile
     container: _Container
@@ -189,7 +192,7 @@ class _BlockFile:
         return names
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
-        """The rows, decoded."""
+        """The decoded rows."""
         names = list(names) or self.columns.names[:1]
         schema = pa.schema([self.columns.field(name) for name in names])
         blocks, first_row = self._blocks_of(offset, length)
@@ -198,7 +201,7 @@ class _BlockFile:
         return numbered_rows(from_arrow(table), offset, numbered=self.numbered)
 
     def _blocks_of(self, offset: int, length: int | None) -> tuple[list[_Block], int]:
-        """The blocks that hold some rows, and where the first of them begins."""
+        """The blocks that contain the rows, and the first row of the first block."""
         found: list[_Block] = []
         first_row, start = offset, 0
         for block in self.container.blocks:
@@ -228,7 +231,7 @@ class _BlockFile:
 
 
 def _batches(blocks: list[_Block]) -> Iterator[list[_Block]]:
-    """The blocks, a bounded number of bytes at a time."""
+    """The blocks in groups of limited size."""
     while blocks:
         end = bisect_right(blocks, blocks[0].start + _BATCH_BYTES, key=lambda block: block.stop)
         yield blocks[: max(1, end)]
@@ -236,7 +239,7 @@ def _batches(blocks: list[_Block]) -> Iterator[list[_Block]]:
 
 
 def _without_maps(node: Any, numbers: Iterator[int]) -> Any:
-    """A type in which each map is an array of key and value, which has the same bytes."""
+    """A type with each map replaced by an array of key and value, which has the same bytes."""
     if isinstance(node, list):
         return [_without_maps(one, numbers) for one in node]
     if not isinstance(node, dict):

@@ -1,8 +1,8 @@
-"""Rows as records of Avro, as Java's writer of the format makes them.
+"""Rows as Avro records, in the same form as Java's writer of the format.
 
-What may be NULL is a union with null first. Times and timestamps are counts of milliseconds or
-microseconds, decimals whole numbers in bytes. A map with texts as keys is one of Avro's, any other
-one an array of records of key and value.
+Nullable members are a union with null first. Times and timestamps are counts of milliseconds or
+microseconds, and decimals are integers in bytes. A map with strings as keys is an Avro map. Any
+other map is an array of records of key and value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _BATCH_ROWS = 4096
 
 
 def record_type(schema: pa.Schema) -> dict[str, Any]:
-    """The type of the records of a file. Raises `InvalidError` for columns that Avro has not."""
+    """The type of a file's records.
+
+    Raises `InvalidError` for columns that Avro does not support.
+    """
     for column in schema:
         reason = why_no_name(column.name) or _why_no_type(column.type)
         if reason is not None:
@@ -35,7 +38,7 @@ def record_type(schema: pa.Schema) -> dict[str, Any]:
 
 
 def records(rows: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows, one after the other; a bounded number of them is held."""
+    """The rows, one after the other. A limited number of them is in memory."""
     names = rows.schema.names
     for batch in rows.to_batches(max_chunksize=_BATCH_ROWS):
         columns = map(_values, batch.columns)
@@ -43,8 +46,8 @@ def records(rows: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def why_no_name(name: str) -> str | None:
-    """Why no record of Avro has a member of that name; None where one may."""
-    # Java's library, which reads the files, takes any letters; others know these alone.
+    """Why no Avro record can have a member with that name. None if it can."""
+    # Java's library, which reads the files, accepts any letters. Others accept only these.
     is_name = name.isascii() and name.isidentifier()
     return None if is_name else f"name {name!r} (letters, digits and underscores make one)"
 
@@ -112,7 +115,7 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 def _made(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes of a value of Python one that is written; None where it is one."""
+    """The function that converts a Python value to one that is written. None if none is needed."""
     if pa.types.is_struct(kind):
         made = {f.name: one for f in kind.fields if (one := _made(f.type)) is not None}
         if not made:
@@ -138,7 +141,9 @@ def _unless_none(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _counted(kind: pa.DataType) -> pa.DataType:
-    """The type with counts instead of times, which Python's own types cannot all hold."""
+    """The type with counts instead of times, because Python's own types cannot represent all
+    times.
+    """
     if pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date(kind) or pa.types.is_time(kind):

@@ -1,4 +1,4 @@
-"""Columns of a file as those of the current schema, paired by field id at every depth."""
+"""Converts columns of a file to those of the current schema, matched by field id at every depth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["evolved_column"]
 
 
 def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
-    """The column `new`, which the file has as `old`; NULL where it has none.
+    """The column `new`, which the file has as `old`. NULL if it has none.
 
     `stored` are the columns of the file as Polars reads them.
     """
@@ -27,7 +27,7 @@ def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
 
 
 def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
-    """Pair members of nested rows by field id; scalar casts are left to the caller."""
+    """Match members of nested rows by field id. Scalar casts are left to the caller."""
     if _has_same_members(old, new):
         return column
     if isinstance(old, RowType) and isinstance(new, RowType):
@@ -38,7 +38,7 @@ def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
             else pl.lit(None, dtype=polars_type(f)).alias(f.name)
             for f in new.fields
         ]
-        # A struct made of members would be a row of NULLs where the whole was NULL.
+        # A struct created from members would be a row of NULLs if the whole struct was NULL.
         return pl.when(column.is_not_null()).then(pl.struct(members))
     if isinstance(old, ArrayType) and isinstance(new, ArrayType):
         return column.list.eval(_evolve(pl.element(), old.element, new.element))
@@ -53,12 +53,12 @@ def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
     return column
 
 
-# Before it had maps, Polars kept them as lists of their entries.
+# Before it had maps, Polars stored them as lists of their entries.
 _HAS_MAPS = hasattr(pl, "Map")
 
 
 def _has_same_members(old: DataType, new: DataType) -> bool:
-    """Whether nested rows have the same members under the same names, at every depth."""
+    """Whether nested rows have the same members with the same names, at every depth."""
     if isinstance(old, RowType) and isinstance(new, RowType):
         return [(f.id, f.name) for f in old.fields] == [(f.id, f.name) for f in new.fields] and all(
             _has_same_members(was.type, f.type)

@@ -1,7 +1,7 @@
-"""Parquet files that lie far away: what will be read of one is fetched at once.
+"""Remote Parquet files: fetches everything that will be read in one round of requests.
 
-A small file comes as a whole. Of a large one comes the footer, which is kept for the next read,
-and then all column chunks that are wanted, side by side.
+A small file is fetched as a whole. For a large file, the footer is fetched and cached, and then all
+wanted column chunks are fetched in parallel.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from keytide.store import SeekableReader, Store
 
 __all__ = ["WHOLE_BYTES_MAX", "FarFile", "far_file"]
 
-# A request takes about as long as the transfer of so many bytes: up to here, one for all is best.
+# A request takes about as long as the transfer of this many bytes. Smaller files are fetched as a
+# whole.
 WHOLE_BYTES_MAX = 8 << 20
-"""Larger files come in two rounds: the footer, and what is wanted."""
-# So small files, many of which come between two compactions, are kept as they are.
+"""Larger files are fetched in two rounds: the footer, and the wanted parts."""
+# Files of up to this size, of which many arrive between two compactions, are cached as a whole.
 _KEPT_BYTES_MAX = 1 << 20
-# A footer with the metadata of many column chunks fits.
+# Enough for a footer with the metadata of many column chunks.
 _TAIL_BYTES = 1 << 18
 _TIMES_FOOTER = 4
-# Pieces of a file that lie closer together come as one.
+# Parts of a file with smaller gaps are fetched together.
 _GAP_BYTES = 1 << 16
 
 Range = tuple[int, int]
-"""Where some bytes of a file begin and end."""
+"""The begin and the end of bytes in a file."""
 
 
 @dataclass(frozen=True)
 class FarFile:
-    """A file whose footer is here; `whole` has all of its bytes, if they are here too."""
+    """A file with a fetched footer. `whole` has all of its bytes, if they are fetched too."""
 
     store: Store
     path: str
@@ -46,7 +47,7 @@ class FarFile:
     whole: pa.Buffer | None = field(default=None, repr=False)
 
     def open(self, ranges: Sequence[Range]) -> pa.NativeFile:
-        """The file, of which some bytes are fetched now, and others when they are read."""
+        """The file. The given bytes are fetched now, others when they are read."""
         if self.whole is not None:
             return pa.BufferReader(self.whole)
         wanted = _joined(ranges)
@@ -56,13 +57,15 @@ class FarFile:
 
 
 def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> FarFile:
-    """A file of which nothing but perhaps its footer is fetched.
+    """A file of which at most the footer is fetched.
 
-    `size` is the recorded one, in bytes, and `kept_bytes_max` bounds what is kept of all files.
-    Raises OSError where the footer is not as it was written, and `DataError` as the store.
+    `size` is the recorded size in bytes, and `kept_bytes_max` limits the cache for all files.
+    Raises OSError if the footer has changed since it was written, and `DataError` like the store.
     """
-    # By the identity and with the store of whoever asks: credentials of an earlier one may be over.
-    key = (main_store(store).identity, path, "far")  # data files of branches lie in the table's
+    # The key uses the identity, but reads use the caller's store, because credentials of an earlier
+    # one may have expired.
+    # Data files of branches are stored in the table.
+    key = (main_store(store).identity, path, "far")
     kept: FarFile | None = FILES.find(key)
     if kept is None:
         kept = _fetched(store, path, store.size(path) if size is None else size)
@@ -97,7 +100,7 @@ def _bytes(store: Store, path: str, begin: int, end: int) -> bytes:
 
 
 def _joined(ranges: Sequence[Range]) -> list[Range]:
-    """Ranges in their order, neighbours as one."""
+    """Sorted ranges, with adjacent ones joined."""
     joined: list[Range] = []
     for begin, end in sorted(ranges):
         if joined and begin <= joined[-1][1] + _GAP_BYTES:
@@ -108,7 +111,7 @@ def _joined(ranges: Sequence[Range]) -> list[Range]:
 
 
 class _Pieces(SeekableReader):
-    """A file of which some pieces are here; what is asked for beside them is fetched."""
+    """A file of which some parts are fetched. Other parts are fetched on demand."""
 
     def __init__(self, file: FarFile, begins: Sequence[int], pieces: Sequence[bytes]) -> None:
         super().__init__(file.size)

@@ -1,4 +1,4 @@
-"""The bloom filters of a data file: made beside it, and placed in the manifest or in a file."""
+"""The bloom filters of a data file: created with it, and stored in the manifest or in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ColumnFilter", "FileFilters", "PlacedIndex"]
 
 @dataclass(frozen=True)
 class ColumnFilter:
-    """How a column's filter is sized: for `items` values, where not by the rows of the file."""
+    """How to size a column's filter: for `items` values, by default the rows of the file."""
 
     false_positives: float = 0.1
     items: int | None = None
@@ -25,7 +25,7 @@ class ColumnFilter:
 
 @dataclass(frozen=True)
 class PlacedIndex:
-    """The index of one data file, where it has one: in the manifest, or in a file beside it."""
+    """The index of one data file, if it has one: in the manifest, or in a separate file."""
 
     embedded: bytes | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class PlacedIndex:
 
     @property
     def members(self) -> dict[str, Any]:
-        """What the manifest says of it."""
+        """The members of the manifest entry for it."""
         names = tuple(path.rsplit("/", 1)[-1] for path in self.files)
         return {"embedded_file_index": self.embedded, "extra_files": names}
 
@@ -48,7 +48,7 @@ class FileFilters:
     def of_file(self, rows: pa.Table, schema: TableSchema, path: str) -> PlacedIndex:
         """The index of a file with these rows.
 
-        Columns that the format has no filters for get none.
+        Columns for which the format has no filters get none.
         """
         indexes = self.indexes(rows, schema)
         return self.placed(indexes, index_name(path)) if indexes else PlacedIndex()
@@ -62,7 +62,7 @@ class FileFilters:
         }
 
     def placed(self, indexes: ColumnIndexes, path: str) -> PlacedIndex:
-        """Indexes where their size has them: in the manifest, or in a file of that path."""
+        """The indexes, placed by their size: in the manifest, or in a file with that path."""
         data = encode_file_index(indexes)
         if len(data) <= self.in_manifest_bytes_max:
             return PlacedIndex(embedded=data)

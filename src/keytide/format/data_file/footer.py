@@ -1,8 +1,8 @@
-"""Footers of Parquet files: looked at before anything goes by what they say.
+"""Checks footers of Parquet files before anything relies on them.
 
-Arrow ends the process where Python asks a footer that contradicts itself for a column chunk or its
-statistics. A footer with an intact seal is the one that was written; of other writers' files, which
-have no seal, the members that Arrow compares are compared first.
+Arrow crashes the process if Python requests a column chunk or its statistics from a footer that
+contradicts itself. A footer with an intact seal is unchanged. In files of other writers, which have
+no seal, the members that Arrow compares are compared first.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from keytide.format.thrift_tree import Member, has, read_struct
 
 __all__ = ["read_footer"]
 
-# How many bytes a bound has at least, by the type of its column.
+# The minimum number of bytes in a bound, by the type of its column.
 _VALUE_BYTES = {
     "BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8,
 }  # fmt: skip
-# The types, in the order of the numbers that Parquet's Thrift definition gives to them.
+# The types, in the order of their numbers in Parquet's Thrift definition.
 _TYPES = (*_VALUE_BYTES, "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-# Lowest and highest value, as they were first written and as they are now.
+# The lowest and the highest value, in the old and in the present form.
 _BOUNDS = (1, 2, 5, 6)
 
 
 def read_footer(file: pa.NativeFile) -> pq.FileMetaData:
-    """The footer of a file, of which any member may be asked for.
+    """The footer of a file. All of its members are safe to request.
 
-    Raises OSError when it is not as it was written, or contradicts itself, and what Arrow raises.
+    Raises OSError if it has changed since it was written or contradicts itself, and the errors of
+    Arrow.
     """
     stored = check_footer(file)
     footer = pq.read_metadata(file)
@@ -41,7 +42,8 @@ def read_footer(file: pa.NativeFile) -> pq.FileMetaData:
             _refuse_contradictions(footer.schema, read_struct(stored[:-8]))
         except OSError:
             raise
-        except Exception as error:  # of bytes that Thrift does not understand, it raises any kind
+        # Thrift raises any kind of error for bytes that it does not understand.
+        except Exception as error:
             raise OSError(f"its footer is not to be understood: {error!r}") from error
     return footer
 
@@ -81,7 +83,9 @@ def _items(members: Sequence[Member], number: int) -> Sequence[Any]:
 
 
 def _value(members: Sequence[Member], number: int, type_: int, default: Any) -> Any:
-    """The value of a member, which is read alike by everybody: it comes once, in its type."""
+    """The value of a member that all readers read in the same way: it occurs once, with its
+    type.
+    """
     found = [member for member in members if member.id == number]
     if not found:
         return default

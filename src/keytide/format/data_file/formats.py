@@ -1,4 +1,4 @@
-"""The file formats by the extension of a file's name, which decides how it is read."""
+"""The file formats by file name extension, which determines how a file is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMATS: Mapping[str, FileFormat] = {"parquet": parquet, "orc": orc, "avro": avr
 
 
 def format_of(path: str) -> FileFormat:
-    """How to read a file. Raises `UnsupportedError` for an extension that is none of ours."""
+    """How to read a file. Raises `UnsupportedError` for an unknown extension."""
     name = format_name(path)
     if name not in FORMATS:
         raise UnsupportedError(
@@ -26,6 +26,6 @@ def format_of(path: str) -> FileFormat:
 
 
 def format_name(path: str) -> str:
-    """The format that a file's name tells; a codec may follow it."""
+    """The format in a file's name. A codec may follow it."""
     parts = path.rsplit("/", 1)[-1].lower().split(".")[1:]
     return next((part for part in reversed(parts) if part in FORMATS), parts[-1] if parts else "")

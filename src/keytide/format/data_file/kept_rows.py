@@ -1,8 +1,8 @@
-"""Row groups that look-ups come back to, decoded and kept.
+"""Decoded row groups that lookups use repeatedly, kept in the cache.
 
-To read a few rows of a near file takes about a third of what decoding all of their group takes,
-most of it before the first row. So a group is decoded once as many reads have come to it: who never
-comes back has lost nothing, and who does has spent at most twice what was needed.
+Reading a few rows of a local file takes about a third of the time of decoding their whole group,
+most of it before the first row. So a group is decoded after this many reads. A process that does
+not return loses nothing, and one that does spends at most twice what was needed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from keytide.format.data_file.reader import FileReader, Span, read_side_by_side
 __all__ = ["FEW_ROWS", "read_few"]
 
 FEW_ROWS = 64
-"""So many rows beside each other are read in the time of one."""
+"""This many adjacent rows are read in the time of one."""
 
 _READS_OF_A_GROUP = 3
-# A group that takes a greater part of what may be kept would drive all else out.
+# A group that needs a larger part of the cache would evict everything else.
 _PART_OF_KEPT = 8
 _NUMBER_BYTES, _GROUP_BYTES = 32, 1 << 10
 
@@ -30,7 +30,7 @@ _NUMBER_BYTES, _GROUP_BYTES = 32, 1 << 10
 def read_few(
     reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None = None
 ) -> list[pl.DataFrame]:
-    """What `read_side_by_side` gives, for look-ups, who come back for a few rows each time."""
+    """The result of `read_side_by_side`, for lookups, which return for a few rows each time."""
     kept = [_kept(reader, span) for reader, span in reads]
     missing = [read for read, rows in zip(reads, kept, strict=True) if rows is None]
     others = iter(read_side_by_side(missing, where) if missing else ())
@@ -41,7 +41,7 @@ def read_few(
 
 
 def _kept(reader: FileReader, span: Span) -> pl.DataFrame | None:
-    """Some rows of a group that is kept; None for those of any other."""
+    """Some rows of a cached group. None for rows of other groups."""
     start, length = span
     if length is None or length > FEW_ROWS or reader.dead_rows is not None:
         return None
@@ -69,7 +69,7 @@ def _ends(reader: FileReader, version: tuple[Hashable, ...]) -> list[int]:
 def _group(
     reader: FileReader, version: tuple[Hashable, ...], group: tuple[int, int]
 ) -> pl.DataFrame | None:
-    """All rows of a group, as the reader shows them, once it has been asked often enough."""
+    """All rows of a group, as the reader shows them, once it has been requested often enough."""
     shape = (type(reader), reader.fields, reader.system_columns, *dict(reader.constants))
     key = (*version, "rows", group, *shape)
     rows: pl.DataFrame | None = FILES.find(key)
@@ -86,7 +86,7 @@ def _group(
 
 
 def _decoded(reader: FileReader, group: tuple[int, int]) -> pl.DataFrame:
-    """The rows of a group; none of one that is too large to be kept."""
+    """The rows of a group. None if it is too large for the cache."""
     rows = reader.read(*group).rechunk()
     fits = rows.estimated_size() * _PART_OF_KEPT <= reader.kept_bytes_max
     return rows if fits else rows.clear()

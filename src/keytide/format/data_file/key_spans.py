@@ -1,7 +1,7 @@
-"""Where a file has rows of some keys, told by the keys of its row groups, which are kept.
+"""Finds the rows of keys in a file with the keys of its row groups, which are cached.
 
-Decoding the keys of one group takes as long as a look-up may take, and they are a small part of it:
-so a process keeps them for the next look-up, and reads of a group no more than the rows it wants.
+Decoding the keys of one group takes as long as a lookup may take, but they are a small part of the
+group. So a process caches them for the next lookup, and reads only the wanted rows of a group.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from keytide.types import Field
 
 __all__ = ["Key", "key_spans"]
 
-# More spans of one group take as long as what lies between them.
+# More spans of one group take as long as reading what is between them.
 _SPANS_MAX = 8
-# A group whose keys take a greater part of what may be kept would drive all else out.
+# A group whose keys need a larger part of the cache would evict everything else.
 _PART_OF_KEPT = 8
 _TEXT_BYTES = 32
 _GROUP_BYTES = 256
@@ -41,11 +41,10 @@ class _Group:
 
 
 def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> list[Span] | None:
-    """Spans of a file outside of which no row has a wanted key; None where that is not known.
+    """Spans of a file outside of which no row has a wanted key. None if that is unknown.
 
-    `key` names columns that the reader reads, `wanted` are values of theirs in ascending order:
-    whole numbers or texts. Nothing is taken for granted of the order of the rows. Raises like
-    `FileReader.read`.
+    `key` names columns that the reader reads. `wanted` are their values in ascending order:
+    integers or strings. The rows need not be sorted. Raises like `FileReader.read`.
     """
     by_name = {field.name: field for field in reader.fields}
     fields = tuple(by_name[name] for name in key)
@@ -62,7 +61,7 @@ def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> 
 
 
 def _groups(reader: FileReader, fields: tuple[Field, ...]) -> tuple[_Group, ...]:
-    """The groups; none where their ends are not known, or their keys are too many to be kept."""
+    """The groups. Empty if their ends are unknown, or their keys are too large for the cache."""
     key = (*reader.version, "groups", *fields)
     kept: tuple[_Group, ...] | None = FILES.find(key)
     if kept is None:
@@ -98,7 +97,7 @@ def _spans_in(
 def _columns(
     reader: FileReader, group: _Group, fields: tuple[Field, ...]
 ) -> tuple[Sequence[Any], ...]:
-    """The key columns of a group, or nothing if its rows are not in their order."""
+    """The key columns of a group. Empty if its rows are not sorted by key."""
     key = (*reader.version, "keys", group.offset, *fields)
     kept: tuple[Sequence[Any], ...] | None = FILES.find(key)
     if kept is None:
@@ -110,12 +109,12 @@ def _columns(
 
 
 def _searched(column: pl.Series) -> Sequence[Any]:
-    """A column in the form in which single values are at hand soonest."""
+    """A column in the form with the fastest access to single values."""
     return column.rechunk() if column.dtype == pl.String else column.to_numpy()  # type: ignore[return-value]
 
 
 def _is_sorted(keys: pl.DataFrame) -> bool:
-    """Whether rows are in the order of their keys, none of which is NULL."""
+    """Whether rows are sorted by key, and no key is NULL."""
     if any(column.null_count() for column in keys.iter_columns()):
         return False
     before, after = keys[:-1], keys[1:]
@@ -136,7 +135,7 @@ def _place(columns: Sequence[Sequence[Any]], key: Key) -> tuple[int, int] | None
 
 
 def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ascending places, those that follow each other as one."""
+    """Ascending ranges, with consecutive ones joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in places:
         if joined and joined[-1][1] >= start:

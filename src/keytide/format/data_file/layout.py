@@ -14,7 +14,7 @@ VALUE_KIND = "_VALUE_KIND"
 
 
 def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
-    """The Arrow schema of a data file, field ids included, before INT96 is settled."""
+    """The Arrow schema of a data file, including field ids, before INT96 is applied."""
     keys = [] if thin else schema.key_fields()
     arrow = schema.arrow_schema()
     return pa.schema(
@@ -47,8 +47,8 @@ _SYSTEM_FIELDS = (
 
 def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
     """The Arrow type with field ids on nested nodes."""
-    # Nested nodes have ids computed from their column's, far above those of columns, and keys of
-    # maps count downwards from the same number as other nodes count up: rules of the format.
+    # Rules of the format: ids of nested nodes are computed from their column's id, far above those
+    # of columns. Keys of maps count down from the number from which other nodes count up.
     node = 1024 * field_id + depth
     if isinstance(data_type, ArrayType):
         element = pa.field(
@@ -71,7 +71,7 @@ def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
             _with_id(key_field, 536_870_911 - node), _with_id(value_field, 536_870_911 + node)
         )
     if isinstance(data_type, RowType):
-        # Members are optional even where they are NOT NULL: below a NULL row they have no value.
+        # Members are optional even if they are NOT NULL: below a NULL row, they have no value.
         return pa.struct(
             [
                 _with_id(pa.field(f.name, _identified(f.type, f.id, 1)), f.id)

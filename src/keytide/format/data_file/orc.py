@@ -1,9 +1,9 @@
 """ORC data files.
 
-ORC knows no time of day and no instants as Java's writers use it: a TIME is an INT of milliseconds,
-and a timestamp with local time zone is stored as UTC's wall clock. Arrow reads ORC timestamps as
-nanoseconds, which end in the year 2262, and writes fractions of seconds before 1970 in a way that
-other readers take for other times; so neither are written.
+ORC has no time of day, and no instants as Java's writers use them: a TIME is stored as an INT of
+milliseconds, and a timestamp with local time zone as UTC wall-clock time. Arrow reads ORC
+timestamps as nanoseconds, which end in the year 2262, and writes fractions of seconds before 1970
+in a way that other readers misread. So neither is written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def stored_file(
     numbered: bool,
     kept_bytes_max: int,
 ) -> StoredFile:
-    """The file, whose types are told by the schema it was written with."""
+    """The file. Its types come from the schema that it was written with."""
     file = po.ORCFile(store.open_input(path))
     expected = physical_schema(schema)
     there = [expected.field(name) for name in file.schema.names if name in expected.names]
@@ -53,33 +53,33 @@ def stored_file(
 def group_ends(
     store: Store, path: str, names: Sequence[str], size: int | None, kept_bytes_max: int
 ) -> dict[str, GroupEnds]:
-    """Of no column: files of the format are read whole."""
+    """Empty: files of this format are read as a whole."""
     return {}
 
 
 def group_rows(store: Store, path: str, size: int | None, kept_bytes_max: int) -> list[int]:
-    """The rows of the stripes, which only reading tells."""
+    """The number of rows in each stripe, which only reading shows."""
     with store.open_input(path) as source:
         return _stripe_rows(po.ORCFile(source))
 
 
 def note(store: Store, path: str, key: str) -> str | None:
-    """What is noted as an attribute of the first column."""
+    """A note in an attribute of the first column."""
     with store.open_input(path) as source:
         found = (po.ORCFile(source).schema.field(0).metadata or {}).get(key.encode())
     return None if found is None else found.decode()
 
 
 def check_columns(columns: pa.Schema) -> None:
-    """All of them may be."""
+    """All columns are supported."""
 
 
 def write(
     output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
 ) -> None:
-    """Write rows; ORC's own level of compression takes the place of `zstd_level`.
+    """Write rows. ORC's own compression level replaces `zstd_level`.
 
-    Arrow writes no metadata of files, but attributes of columns.
+    Arrow writes no file metadata, but attributes of columns.
     """
     codec = densest(codec)
     with po.ORCWriter(
@@ -90,7 +90,7 @@ def write(
 
 @dataclass(frozen=True)
 class _StripedFile:
-    """A file of which the stripes are read that hold wanted rows."""
+    """A file of which the stripes with wanted rows are read."""
 
     file: po.ORCFile
     columns: pa.Schema
@@ -103,7 +103,7 @@ class _StripedFile:
         return names
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
-        """The rows, decoded."""
+        """The decoded rows."""
         names = list(names) or self.columns.names[:1]
         schema = pa.schema([self.columns.field(name) for name in names])
         if any(_has_timestamps(t) for t in schema.types) and _wraps_timestamps():
@@ -149,11 +149,12 @@ def _noted(rows: pa.Table, notes: Mapping[str, str]) -> pa.Table:
     return pa.Table.from_arrays(rows.columns, schema=schema)
 
 
-# -- what is stored otherwise ----------------------------------------------------------------------
+# -- types that are stored differently
+# --------------------------------------------------------------
 
 
 def _as_stored(rows: pa.Table) -> pa.Table:
-    """Rows in the types that ORC has. Raises `InvalidError` for a time that could not be read."""
+    """Rows in the types of ORC. Raises `InvalidError` for a time that could not be read."""
     columns = list(map(_as_stored_column, rows.schema, rows.columns))
     return pa.Table.from_arrays(columns, names=rows.schema.names)
 
@@ -164,7 +165,8 @@ def _as_stored_column(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
     except pa.ArrowInvalid as error:
         raise _not_storable(field.name, f"no times before 1678 and after 2262 ({error})") from error
     if pa.types.is_nested(field.type):
-        # Of a slice, Arrow's writer takes the NULLs of other rows; what lies beside it goes.
+        # In a slice, Arrow's writer uses the NULLs of other rows, so rows outside the slice are
+        # dropped.
         stored = pa.chunked_array([pa.concat_arrays([c]) for c in stored.chunks], stored.type)
     for chunk in stored.chunks if _has_timestamps(field.type) else ():
         if any(map(_has_early_fractions, _timestamps(chunk))):
@@ -179,7 +181,7 @@ def _not_storable(name: str, what: str) -> InvalidError:
 
 
 def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
-    """The timestamps of an array, at any depth."""
+    """The timestamps in an array, at any depth."""
     if pa.types.is_timestamp(array.type):
         yield array
     elif pa.types.is_struct(array.type):
@@ -219,7 +221,7 @@ def _has_timestamps(kind: pa.DataType) -> bool:
 
 @lru_cache(maxsize=1)
 def _wraps_timestamps() -> bool:
-    """Whether Arrow wraps what is beyond its nanoseconds around, as older releases do."""
+    """Whether Arrow wraps times beyond its nanoseconds, as older releases do."""
     first = pa.table({"t": pa.array([datetime.min], pa.timestamp("us"))})
     file = io.BytesIO()
     po.write_table(first, file)

@@ -1,7 +1,7 @@
 """Parquet data files.
 
-Physical types and encodings are those that Java readers before 2.0 understand. Footer and blocks
-carry checksums, which are looked at before anything is decoded.
+Physical types and encodings are those that Java readers before 2.0 support. Footer and blocks have
+checksums, which are verified before anything is decoded.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ __all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "
 # Planning a lazy read of a smaller file takes longer than reading all of it.
 _LAZY_FILE_BYTES_MIN = 128 << 10
 
-# So few values are decoded before threads have begun to.
+# This few values are decoded before threads have started.
 _ALONE_MAX = 1 << 17
 
-# What a mapping holds, as measured: its footer, decoded, and a plan.
+# The measured memory of a mapping: its decoded footer, and a plan.
 _MAPPING_BYTES, _MAPPING_TIMES_FOOTER = 16 << 10, 4
 
 _Read: TypeAlias = "tuple[tuple[str, ...], int, int | None]"
@@ -66,8 +66,8 @@ _WRITE_BYTES = 4 << 20
 _WRITE_BATCH_ROWS = 1 << 14
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS_MIN = 16 << 10
-# Readers take whole row groups at a time, so windows of a merge can be no finer; and to read one
-# row, Polars takes in all column chunks of its group. Yet smaller ones save little more.
+# Readers read whole row groups, so the windows of a merge cannot be smaller. To read one row,
+# Polars reads all column chunks of its group. Smaller groups hardly save more.
 _ROW_GROUP_ROWS_MAX = 64 << 10
 
 
@@ -80,7 +80,7 @@ def stored_file(
     numbered: bool,
     kept_bytes_max: int,
 ) -> StoredFile:
-    """The file as it is: its columns know their types."""
+    """The file as it is: its columns have their types."""
     local = store.local_path(path)
     if local is not None:
         found = local.stat()
@@ -94,7 +94,7 @@ def stored_file(
 
 
 def group_rows(store: Store, path: str, size: int | None, kept_bytes_max: int) -> list[int]:
-    """The rows of the row groups."""
+    """The number of rows in each row group."""
     footer = _footer(store, path, size, kept_bytes_max)
     return [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
 
@@ -102,7 +102,7 @@ def group_rows(store: Store, path: str, size: int | None, kept_bytes_max: int) -
 def group_ends(
     store: Store, path: str, names: Sequence[str], size: int | None, kept_bytes_max: int
 ) -> dict[str, GroupEnds]:
-    """The ends of the row groups, as the footer has them."""
+    """The ends of the row groups, from the footer."""
     footer = _footer(store, path, size, kept_bytes_max)
     places = {footer.schema.column(i).path: i for i in range(len(footer.schema))}
     return {
@@ -125,7 +125,7 @@ def _footer(store: Store, path: str, size: int | None, kept_bytes_max: int) -> p
 
 
 def _is_comparable(column: pq.ColumnSchema) -> bool:
-    """Whether the values of a column are whole numbers or texts."""
+    """Whether the values of a column are integers or strings."""
     logical, physical = str(column.logical_type.type), str(column.physical_type)
     if logical == "NONE":
         return physical in ("INT32", "INT64")
@@ -140,7 +140,7 @@ def _ends(footer: pq.FileMetaData, place: int) -> GroupEnds:
 
 
 def note(store: Store, path: str, key: str) -> str | None:
-    """What is noted in the footer."""
+    """A note in the footer."""
     with store.open_input(path) as file:
         check_footer(file)
         found = (pq.read_metadata(file).metadata or {}).get(key.encode())
@@ -148,13 +148,13 @@ def note(store: Store, path: str, key: str) -> str | None:
 
 
 def check_columns(columns: pa.Schema) -> None:
-    """All of them may be."""
+    """All columns are supported."""
 
 
 def write(
     output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
 ) -> None:
-    """Write rows, of which each column and nested node has its field id."""
+    """Write rows. Each column and nested node gets its field id."""
     nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
         rows = _with_int96_bytes(rows)
@@ -162,7 +162,7 @@ def write(
     group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
     dictionary = dictionary_columns(rows)
     compression = codecs(rows, codec, dictionary)
-    # Arrow refuses a level for a codec that has none.
+    # Arrow refuses a compression level for a codec without levels.
     zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
     sink = BlockSink(output)
     with (
@@ -193,19 +193,19 @@ def write(
 
 @contextmanager
 def _buffered(sink: BlockSink) -> Iterator[pa.BufferedOutputStream]:
-    """A stream to a sink that takes pages many at a time: each call waits for Python's lock."""
+    """A stream to a sink that collects many pages: each call waits for Python's global lock."""
     stream = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _WRITE_BYTES)
     try:
         yield stream
         stream.flush()
     except BaseException:
-        sink.give_up()  # Arrow hands over what is left when it forgets the stream
+        sink.give_up()  # Arrow writes the rest when it closes the stream
         raise
 
 
 @dataclass(frozen=True)
 class _Mapping:
-    """A plan over a file that has read its footer, and the reads whose blocks were checked."""
+    """A plan over a file whose footer was read, and the reads whose blocks were verified."""
 
     frame: pl.LazyFrame
     schema: pl.Schema
@@ -213,7 +213,9 @@ class _Mapping:
     checked: set[_Read] = field(default_factory=set)
 
     def around(self, offset: int, length: int | None) -> tuple[int, int | None]:
-        """The row groups that hold some rows, told by their first row and the rows of all."""
+        """The row groups that contain the rows, given as their first row and their total number of
+        rows.
+        """
         if offset == 0 and length is None:
             return 0, None
         stop = self._ends[-1] if length is None else offset + length
@@ -231,12 +233,12 @@ class _Mapping:
 
 
 def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: int) -> _Mapping:
-    """The mapping of one version of a file: a look-up reads little else than footers."""
+    """The mapping of one version of a file: a lookup reads little more than footers."""
     key = (local, version, numbered)
     found: _Mapping | None = FILES.find(key)
     if found is None:
-        # A row index keeps some releases of Polars from skipping row groups, so only deletion
-        # vectors get one.
+        # With a row index, some releases of Polars do not skip row groups. So only reads with
+        # deletion vectors get one.
         frame = pl.scan_parquet(
             local,
             glob=False,
@@ -251,7 +253,7 @@ def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: in
 
 def _footer_bytes(local: Path) -> int:
     with local.open("rb") as file:
-        file.seek(-8, os.SEEK_END)  # its length, and the magic
+        file.seek(-8, os.SEEK_END)  # the length of the footer, and the magic
         return int.from_bytes(file.read(4), "little")
 
 
@@ -269,7 +271,7 @@ class _MappedFile:
         return self.mapping.schema.names()
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
-        """The rows, of which nothing is decoded yet."""
+        """The rows, not decoded yet."""
         groups = self.mapping.around(offset, length)
         read = (tuple(names), *groups)
         if read not in self.mapping.checked:
@@ -291,7 +293,7 @@ class _SmallFile:
     numbered: bool
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
-        """The rows, decoded."""
+        """The decoded rows."""
         _check_blocks(self, names, offset, length)
         return _decoded(self.file, names or self.names[:1], offset, length, numbered=self.numbered)
 
@@ -305,13 +307,13 @@ class _FetchedFile:
     numbered: bool
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
-        """The rows, decoded."""
-        # Some column is always read: of none, Arrow would not know how many rows there are.
+        """The decoded rows."""
+        # At least one column is read: otherwise Arrow would not know the number of rows.
         read, footer = names or self.names[:1], self.far.footer
         ranges = byte_ranges(read, offset, length, footer)
         with self.far.open(ranges) as source:
             if self.far.whole is not None:
-                # Of what comes in pieces, each page has a checksum of its own.
+                # In partial files, each page has its own checksum.
                 uri = self.far.store.uri_of(self.far.path)
                 check_blocks_in(source, uri, partial(byte_ranges, read, offset, length))
             file = pq.ParquetFile(
@@ -344,7 +346,7 @@ def _check_blocks(
     file: _MappedFile | _SmallFile, names: Sequence[str], offset: int, length: int | None
 ) -> None:
     whole = offset == 0 and length is None and len(names) == len(file.names)
-    # None checks every block without a look at where the columns lie.
+    # None verifies every block without searching the positions of the columns.
     wanted = None if whole else partial(byte_ranges, names, offset, length)
     check_blocks(file.store, file.path, wanted)
 

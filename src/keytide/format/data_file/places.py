@@ -1,6 +1,6 @@
-"""Rows at some places of data files.
+"""Reads rows at given positions of data files.
 
-A few rows are read by themselves, and of more of them the row groups that have some.
+A few rows are read individually. For more rows, their row groups are read.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["begin_footers", "read_places"]
 
 Places: TypeAlias = "npt.NDArray[np.int64]"
 
-# More spans of a file take as long as what lies between them.
+# More spans of a file take as long as reading what is between them.
 _SPANS_MAX = 8
-# More requests would be made than are saved.
+# With more files, more requests would be made than saved.
 _AHEAD_MAX = 16
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A span of a file, and where in the file the rows lie that are wanted and not dead."""
+    """A span of a file, and the positions of the wanted, live rows in the file."""
 
     reader: FileReader
     start: int
@@ -52,9 +52,9 @@ class _Read:
 
 
 def begin_footers(files: Iterable[tuple[Store, str, int]], kept_bytes_max: int) -> None:
-    """Begin to fetch the footers of large far files, told by their sizes: beside other requests.
+    """Start to fetch the footers of large remote files, in parallel with other requests.
 
-    Of many files none is fetched. What goes wrong shows when they are read.
+    If there are many files, none is fetched. Errors appear when the files are read.
     """
     far = [f for f in files if f[2] > WHOLE_BYTES_MAX and f[0].local_path(f[1]) is None]
     if len(far) <= _AHEAD_MAX:
@@ -65,13 +65,14 @@ def begin_footers(files: Iterable[tuple[Store, str, int]], kept_bytes_max: int) 
 def read_places(
     files: Sequence[tuple[FileReader, Places]], where: pl.Expr | None, rows_max: int
 ) -> Iterator[pl.DataFrame]:
-    """Those rows at some places of files, ascending, that are not dead and fulfil `where`.
+    """The rows at given positions of files, ascending, that are live and match `where`.
 
     At most about `rows_max` rows are decoded at a time. Raises like `FileReader.read`.
     """
     store = files[0][0].store
     living = [store.begin(partial(_living, reader, places)) for reader, places in files]
-    # Near, dead rows are known at once; of far files they come to be known beside the rows.
+    # For local files, dead rows are known immediately. For remote files, they are read in parallel
+    # with the rows.
     near = [_is_near(reader) for reader, _ in files]
     known = [
         (reader, alive.result() if is_near else places)
@@ -93,7 +94,7 @@ def _read(batch: Sequence[_Read], where: pl.Expr | None) -> Iterator[pl.DataFram
         yield from read_few(spans, where)  # nothing to leave out
         return
     for read, frame in zip(batch, read_few(spans), strict=True):
-        rows = frame.filter(read.are_wanted)  # sooner done than picking rows out of chunks
+        rows = frame.filter(read.are_wanted)  # faster than selecting rows from chunks
         yield rows if where is None else rows.filter(where)
 
 
@@ -114,7 +115,7 @@ def _spans(reader: FileReader, places: Places, rows_max: int) -> list[tuple[int,
     if _is_near(reader) and len(cuts) < _SPANS_MAX:
         parts = np.split(places, cuts)
         return [(int(part[0]), int(part[-1] - part[0]) + 1) for part in parts]
-    # Of a far file whole column chunks are fetched.
+    # From a remote file, whole column chunks are fetched.
     groups = reader.groups()
     ends = (groups["offset"] + groups["rows"]).to_numpy()
     counts = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(ends))

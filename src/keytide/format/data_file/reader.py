@@ -1,4 +1,6 @@
-"""Rows of a data file as a Polars frame, in the shape of the table's current schema."""
+"""Reads rows of a data file as a Polars DataFrame, with the columns of the table's current
+schema.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,20 @@ __all__ = [
 ]
 
 Span = tuple[int, int | None]
-"""Where some rows of a file begin, and how many they are; None stands for all that follow."""
+"""The first row of a span in a file, and its number of rows. None means all rows that follow."""
 
 WHOLE_FILE: Span = (0, None)
 
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads rows of one data file in the shape of the current schema.
+    """Reads rows of one data file with the columns of the current schema.
 
-    `fields` are the table columns wanted; `file_schema` is the schema that the file was
-    written with; `constants` override columns whose value the manifest knows (partition
-    columns, a single sequence number, a kind that no row departs from). `POSITION` and `IS_DEAD`
-    are system columns that no file has.
+    - `fields` are the wanted table columns.
+    - `file_schema` is the schema that the file was written with.
+    - `constants` override columns whose value the manifest contains (partition columns, a single
+      sequence number, a kind that all rows have).
+    - `POSITION` and `IS_DEAD` are system columns that no file contains.
     """
 
     store: Store
@@ -60,27 +63,27 @@ class FileReader:
     system_columns: tuple[str, ...] = ()
     constants: tuple[tuple[str, pl.Series], ...] = ()
     dead_rows: VectorPlace | None = None
-    """Where a deletion vector marks rows as dead, which are then left out."""
+    """Where the deletion vector is that marks rows as dead, which are then left out."""
     keeps_retracts: bool = False
-    """Whether those of them that are of kind -U or -D are read all the same."""
+    """Whether dead rows of kind -U or -D are read nevertheless."""
     size: int | None = None
-    """What metadata recorded of the file's length, in bytes."""
+    """The file length recorded in metadata, in bytes."""
     table: Store | None = None
-    """Where the vector lies, if not in the store of the file."""
+    """The store of the vector, if it is not the store of the file."""
     kept_bytes_max: int = 0
-    """The bound of what the process keeps of files for their next read."""
+    """The limit of the cache of this process for the next read of files."""
 
     def read(
         self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
     ) -> pl.DataFrame:
-        """Rows `[offset, offset + length)` that fulfil `where`, in file order.
+        """Rows `[offset, offset + length)` that match `where`, in file order.
 
-        Raises `DataError` naming the path when the file is missing, torn or of another format, and
-        `UnsupportedError` when its format is none that can be read.
+        Raises `DataError`, which names the path, if the file is missing, damaged or has another
+        format, and `UnsupportedError` if its format is not supported.
         """
         if self._leaves_out_dead and where is None:
             stored = replace(self, dead_rows=None).read(offset, length)
-            # Far cheaper than a look at the position of each row, and for a plan there is no other
+            # Much cheaper than a check of each row's position. For a plan, that check is the only
             # way.
             return stored.filter(pl.Series(self._are_live(offset, stored.height)))
         frame = self.lazy(offset, length, where)
@@ -90,9 +93,9 @@ class FileReader:
     def lazy(
         self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
     ) -> pl.LazyFrame:
-        """The same as a plan; from local disk nothing is decoded yet."""
+        """The same as a plan. From local disk, nothing is decoded yet."""
         if self.dead_rows is not None:
-            vector = self.store.begin(lambda: self._dead_positions)  # beside the rows
+            vector = self.store.begin(lambda: self._dead_positions)  # in parallel with the rows
         with _naming_file(self.store, self.path):
             source = format_of(self.path).stored_file(
                 self.store, self.path, self.file_schema, self.size,
@@ -104,16 +107,16 @@ class FileReader:
             vector.result()
         if self.dead_rows is not None or self._tells_dead:
             frame = self._without_dead(frame, offset, length)
-        # Not `select` alone: a frame of nothing but constants would have one row.
+        # Not `select` alone: a frame of only constants would have one row.
         names = [*(f.name for f in self.fields), *self.system_columns]
         frame = frame.with_columns(self._expressions(stored)).select(names)
         return frame if where is None else frame.filter(where)
 
     def read_where(self, where: pl.Expr, spans: Callable[[], Sequence[Span]]) -> pl.DataFrame:
-        """All rows that fulfil `where` and are not dead, in file order.
+        """All live rows that match `where`, in file order.
 
-        None does outside of the `spans`, which ascend. Where few rows do, this takes far less time
-        than `read`, whose plan looks for each row's position among the dead. Raises like `read`.
+        No row outside the ascending `spans` matches. If few rows match, this is much faster than
+        `read`, whose plan checks each row's position against the dead rows. Raises like `read`.
         """
         if self.dead_rows is None:
             return self.read(where=where)
@@ -126,10 +129,10 @@ class FileReader:
         return found.select(names)
 
     def spans(self, rows_max: int) -> list[Span]:
-        """Spans that cut the file into parts of at most `rows_max` rows.
+        """Spans that split the file into parts of at most `rows_max` rows.
 
-        Groups of rows stay whole where they fit: a part of one costs as much as all of it.
-        Reads what tells them apart; raises like `read`.
+        Row groups stay whole if they fit: a part of one costs as much as all of it. Reads the
+        metadata of the groups. Raises like `read`.
         """
         with _naming_file(self.store, self.path):
             return [*_spans(self._group_rows(), rows_max)]
@@ -139,10 +142,10 @@ class FileReader:
         return group_rows(self.store, self.path, self.size, self.kept_bytes_max)
 
     def groups(self, names: Collection[str] = ()) -> pl.DataFrame:
-        """The groups of rows that the file is read in.
+        """The row groups of the file.
 
-        With the `offset` of each and how many `rows` it has, and `<column>.min` and `.max` of those
-        of some columns, of the ones that are read, of which they are known. Raises like `read`.
+        Contains the `offset` and the number of `rows` of each, and `<column>.min` and `.max` for
+        those `names` that are read and have known bounds. Raises like `read`.
         """
         stored = {f.id: f for f in self.file_schema.fields}
         alike = {f.name: stored[f.id].name for f in self.fields
@@ -165,11 +168,11 @@ class FileReader:
 
     @property
     def version(self) -> tuple[Hashable, ...]:
-        """What tells the file from any other. Raises like `read` where it is missing."""
+        """Identifies the file. Raises like `read` if it is missing."""
         return version_in(self.store, self.path)
 
     def _without_dead(self, frame: pl.LazyFrame, offset: int, length: int | None) -> pl.LazyFrame:
-        """The rows that are read, with what tells whether they are dead where that is wanted."""
+        """The rows that are read, including whether they are dead if that is requested."""
         if self.dead_rows is None:
             is_dead = pl.lit(value=False)
         else:
@@ -190,13 +193,13 @@ class FileReader:
         return self.dead_rows is not None and not self.keeps_retracts
 
     def _are_live(self, offset: int, count: int) -> npt.NDArray[np.bool_]:
-        """Whether each of some rows, from `offset` on, is not dead."""
+        """Whether each of `count` rows, starting at `offset`, is live."""
         are_live = np.ones(count, np.bool_)
         are_live[self._dead_within(offset, count) - offset] = False
         return are_live
 
     def _are_live_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether the row at each of some ascending positions, at least one, is not dead."""
+        """Whether the row at each of the ascending positions (at least one) is live."""
         first, last = int(positions[0]), int(positions[-1])
         return self._are_live(first, last - first + 1)[positions - first]
 
@@ -212,7 +215,7 @@ class FileReader:
         return dead_positions(self.table or self.store, self.dead_rows)
 
     def _stored_names(self, stored: Sequence[str]) -> list[str]:
-        """The columns of the file that the expressions look at."""
+        """The columns of the file that the expressions use."""
         constants = dict(self.constants)
         old_names = {f.id: f.name for f in self.file_schema.fields}
         wanted = [old_names.get(f.id, "") for f in self.fields if f.name not in constants]
@@ -244,37 +247,40 @@ _SYSTEM_TYPES = {
 
 
 def version_in(store: Store, path: str) -> tuple[Hashable, ...]:
-    """What tells a data file from any other. Raises like `FileReader.read` where it is missing."""
+    """Identifies a data file. Raises like `FileReader.read` if it is missing."""
     with _naming_file(store, path):
         return version_of(store, path)
 
 
 def read_note(store: Store, path: str, key: str) -> str | None:
-    """What was noted under a key when a file was written. Raises like `FileReader.read`."""
+    """The note that was stored under a key when a file was written.
+
+    Raises like `FileReader.read`.
+    """
     with _naming_file(store, path):
         file_format = FORMATS.get(format_name(path))
         return None if file_format is None else file_format.note(store, path, key)
 
 
 def read_together(readers: Sequence[FileReader], where: pl.Expr | None = None) -> pl.DataFrame:
-    """The rows of several files that fulfil `where`, file by file, as `FileReader.read` gives them.
+    """The rows of several files that match `where`, file by file, as in `FileReader.read`.
 
-    Takes far less time for small files than one after the other.
+    For small files, this is much faster than reading one after the other.
     """
     frames = _opened([(reader, WHOLE_FILE) for reader in readers], where)
     try:
-        return pl.concat(frames).collect().rechunk()  # whoever goes on has no small chunks
+        return pl.concat(frames).collect().rechunk()  # the caller gets no small chunks
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        # One of them is torn: read alone, it is named.
+        # One of them is damaged. Reading them individually names it.
         return pl.concat([reader.read(where=where) for reader in readers])
 
 
 def read_side_by_side(
     reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None = None
 ) -> list[pl.DataFrame]:
-    """The rows of each of several spans that fulfil `where`, as `FileReader.read` gives them.
+    """The rows of each span that match `where`, as in `FileReader.read`.
 
-    Takes far less time than one after the other where few rows do. All are held in memory.
+    If few rows match, this is much faster than reading one after the other. All rows are in memory.
     """
     frames = _opened(reads, where)
     try:
@@ -284,7 +290,7 @@ def read_side_by_side(
 
 
 def _opened(reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None) -> list[pl.LazyFrame]:
-    """Plans of several reads, whose bytes are fetched side by side."""
+    """Plans of several reads, whose bytes are fetched in parallel."""
     calls = [partial(reader.lazy, *span, where) for reader, span in reads]
     return reads[0][0].store.together(calls) if reads else []
 
@@ -294,7 +300,7 @@ def _is_alike(one: Field, other: Field) -> bool:
 
 
 def spans_of(groups: pl.DataFrame, rows_max: int) -> list[Span]:
-    """Spans of some groups of a file, as `FileReader.spans` makes them of all."""
+    """Spans of some row groups of a file, as `FileReader.spans` returns for all."""
     stretches: list[tuple[int, list[int]]] = []
     end = -1
     for offset, rows in groups.select("offset", "rows").iter_rows():
@@ -325,7 +331,7 @@ def _spans(group_rows: Sequence[int], rows_max: int) -> list[tuple[int, int]]:
 
 @contextmanager
 def _naming_file(store: Store, path: str) -> Iterator[None]:
-    """A block in which a file that cannot be read is a `DataError` that names it."""
+    """A block in which a file that cannot be read raises a `DataError` that names it."""
     try:
         yield
     except KeytideError:
@@ -340,7 +346,7 @@ def _naming_file(store: Store, path: str) -> Iterator[None]:
 
 def _unreadable(store: Store, path: str, error: BaseException) -> DataError:
     uri = store.uri_of(path)
-    store.forget([path])  # once it is restored, it has to be read anew
+    store.forget([path])  # after it is restored, it must be read again
     if not store.exists(path):
         return DataError(
             f"data file {uri} is missing although a snapshot names it; restore it, or read an "
@@ -353,7 +359,7 @@ def _unreadable(store: Store, path: str, error: BaseException) -> DataError:
 
 
 def _literal(value: pl.Series) -> pl.Expr:
-    """The value of a series of one: behind a series, Polars would not filter while it reads."""
+    """The value of a one-element series. With a series, Polars would not filter while it reads."""
     if value.dtype.is_temporal():  # Python's times have no nanoseconds
         return pl.lit(value.to_physical()[0]).cast(value.dtype)
     return pl.lit(value[0], dtype=value.dtype)

@@ -1,4 +1,4 @@
-"""What a file format does for data files: the seam behind which Parquet, ORC and Avro differ."""
+"""The interface of a file format for data files, implemented by Parquet, ORC and Avro."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ __all__ = [
 ]
 
 POSITION = scratch("position")
-"""The column that counts the rows of a file, from 0."""
+"""The column with the number of each row in its file, starting at 0."""
 
 IS_DEAD = scratch("is_dead")
-"""The column that tells whether a deletion vector marks a row as dead."""
+"""The column that says whether a deletion vector marks a row as dead."""
 
 
 Rows: TypeAlias = "tuple[pl.LazyFrame, pl.Schema]"
-"""Rows as a plan, and the columns that they have as Polars reads them."""
+"""Rows as a plan, and their columns as Polars reads them."""
 
 
 GroupEnds: TypeAlias = "tuple[list[Any], list[Any]]"
-"""The least and the greatest value of some parts of a file, None where they are not known."""
+"""The smallest and the largest value of each part of a file. None if unknown."""
 
 
 class StoredFile(Protocol):
-    """A data file that was opened: its columns in the types of the schema it was written with."""
+    """An open data file, with columns in the types of the schema that it was written with."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The columns that it has."""
+        """The columns of the file."""
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """Rows `[offset, offset + length)` with at least the columns `names`, in file order.
 
-        With `POSITION` where it was asked for.
+        Includes `POSITION` if it was requested.
         """
 
 
 class FileFormat(Protocol):
-    """Reads and writes the files of one format; errors are those of the library behind it."""
+    """Reads and writes the files of one format. Raises the errors of the library that it uses."""
 
     def stored_file(
         self,
@@ -63,38 +63,39 @@ class FileFormat(Protocol):
         numbered: bool,
         kept_bytes_max: int,
     ) -> StoredFile:
-        """A file that was written with `schema`; `numbered` asks for the column `POSITION`.
+        """A file that was written with `schema`. `numbered` requests the column `POSITION`.
 
-        `size` is the recorded one, in bytes, by which a format without a footer tells a torn file.
-        What the format keeps for the next read, of all files, is held to `kept_bytes_max`.
+        `size` is the recorded size in bytes, which a format without a footer uses to detect
+        truncated files. `kept_bytes_max` limits the format's cache for all files.
         """
 
     def group_rows(
         self, store: Store, path: str, size: int | None, kept_bytes_max: int
     ) -> list[int]:
-        """How many rows the parts have that a file is read in, in their order."""
+        """The number of rows in each part in which a file is read, in order."""
 
     def group_ends(
         self, store: Store, path: str, names: Sequence[str], size: int | None, kept_bytes_max: int
     ) -> dict[str, GroupEnds]:
-        """The least and the greatest value of each part, of those columns of which that is known.
+        """The smallest and the largest value of each part, for those columns for which they are
+        known.
 
-        Only of types whose values compare as those of Python do. `kept_bytes_max` as above.
+        Only for types whose values compare like Python values. `kept_bytes_max` as above.
         """
 
     def check_columns(self, columns: pa.Schema) -> None:
-        """Raise `InvalidError` for columns that files of the format cannot have."""
+        """Raise `InvalidError` for columns that files of the format cannot contain."""
 
     def write(
         self, output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
     ) -> None:
-        """Write rows and notes to a binary file, field ids where the format knows them."""
+        """Write rows and notes to a binary file, with field ids if the format supports them."""
 
     def note(self, store: Store, path: str, key: str) -> str | None:
-        """What was noted under a key when a file was written."""
+        """The note that was stored under a key when a file was written."""
 
 
 def numbered_rows(frame: pl.DataFrame, offset: int, *, numbered: bool) -> Rows:
-    """Rows that begin at `offset` of their file, with their positions if asked for."""
+    """Rows that begin at `offset` of their file, with their positions if requested."""
     rows = frame.with_row_index(POSITION, offset) if numbered else frame
     return rows.lazy(), frame.schema

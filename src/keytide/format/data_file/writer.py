@@ -1,4 +1,4 @@
-"""Sorted rows written as data files, with all that a manifest says of them."""
+"""Writes sorted rows as data files, and computes their metadata for the manifest."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from keytide.threads import begin, side_by_side
 
 __all__ = ["RunWriter", "local_wall_clock_ms"]
 
-# Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
+# Zstd at level 1 roughly halves Arrow's bytes. Only the cuts between files depend on this.
 _COMPRESSION_GUESS = 0.5
-# Below this, in Arrow's bytes, an upsert's latency counts for more than its size.
+# Below this size in Arrow, the latency of an upsert matters more than the file size.
 _SMALL_FILE_BYTES = 32 << 20
-# What files written together may hold in memory before they are stored.
+# The maximum memory of files that are written together, before they are stored.
 _TOGETHER_BYTES = 32 << 20
-# From this many rows on, a run is written as several files at once.
+# From this number of rows on, a run is written as several files in parallel.
 _PARALLEL_ROWS = 2_000_000
 
 
 @dataclass(frozen=True)
 class RunWriter:
-    """Writes sorted runs of one table into a bucket's folder.
+    """Writes sorted runs of one table to the folder of a bucket.
 
-    Where it runs: driver or executor. Files are durable when `write` returns, and belong to
-    nobody until a commit names them.
+    Runs in the driver or on an executor. Files are durable when `write` returns, but belong to the
+    table only after a commit references them.
     """
 
     store: Store
     schema: TableSchema
     file_format: str = "parquet"
     compression: str | None = None
-    """None lets sizes decide: lz4 for small files that writes wait for, and else `BALANCED`."""
+    """None: the size decides. lz4 for small files that writes wait for, otherwise `BALANCED`."""
     awaited: bool = False
-    """Whether writes wait for files of every level, not of level 0 alone."""
+    """Whether writes wait for files of every level, not only of level 0."""
     zstd_level: int = 1
     target_file_size_bytes: int = 128 << 20
     stats_mode: str = "truncate(16)"
     thin: bool = False
     filters: FileFilters = field(default_factory=FileFilters)
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What is kept in the metadata of each file, for Keytide alone."""
+    """Notes that are stored in the metadata of each file, only for Keytide."""
     key_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,9 +78,9 @@ class RunWriter:
     ) -> list[DataFileMeta]:
         """Write one run: table columns plus `_SEQUENCE_NUMBER` and `_VALUE_KIND`.
 
-        REQUIRES: rows sorted by key, one per key; without a key in any order. The files returned
-        follow each other in the order of the rows. Raises `DataError` when the store refuses; files
-        already written are left over and harmless.
+        REQUIRES: rows sorted by key, one per key. Without a key, in any order. The returned files
+        are in the order of the rows. Raises `DataError` if the store fails. Files written before
+        that are left over and harmless.
         """
         cuts = _cut(run, self.target_file_size_bytes)
         jobs = [(cut, f"{directory}/{next(file_names)}") for cut in cuts]
@@ -91,13 +91,13 @@ class RunWriter:
     def write_together(
         self, rows: pa.Table, paths: Mapping[str, int], *, threads: int = 1
     ) -> list[DataFileMeta]:
-        """Write small level-0 runs, one file each; else like `write`.
+        """Write small level-0 runs, one file each. Otherwise like `write`.
 
-        `rows` has the runs one after the other, `paths` the name of each one's file and how many
-        rows it has. Files are encoded in memory and stored many at a time: a store is waited for
-        a few times instead of once for each file.
+        `rows` has the runs one after the other, and `paths` the file name and the number of rows of
+        each. Files are encoded in memory and stored many at a time, so there are a few waits for
+        the store instead of one for each file.
         """
-        # Encoding and storing are waited for; what describes the files is worked out meanwhile.
+        # The metadata of the files are computed while they are encoded and stored.
         description = begin(partial(self._describe, rows, paths, 0, FileSource.APPEND))
         try:
             members = self._stored_together(rows, paths, threads)
@@ -108,7 +108,7 @@ class RunWriter:
     def _stored_together(
         self, rows: pa.Table, paths: Mapping[str, int], threads: int
     ) -> list[dict[str, Any]]:
-        """What the manifest says of how each of the files is stored."""
+        """The manifest members that describe how each file is stored."""
         members: list[dict[str, Any]] = []
         physical = self._physical(rows)
         pieces = zip(
@@ -138,8 +138,8 @@ class RunWriter:
         level: int = 0,
         source: int = FileSource.APPEND,
     ) -> DataFileMeta:
-        """Write rows as one file, whatever its size; else like `write`."""
-        # Arrow encodes a file with one core; the other one works out what describes it.
+        """Write rows as one file, whatever its size. Otherwise like `write`."""
+        # Arrow encodes a file with one core. Another one computes its metadata.
         write_to = self._encoding(self._physical(rows), level)
         names = {path: rows.num_rows}
         description = begin(partial(self._describe, rows, names, level, source))
@@ -153,7 +153,7 @@ class RunWriter:
         return replace(meta, file_size=size, **index.members)
 
     def _encoding(self, physical: pa.Table, level: int) -> Callable[[Any], None]:
-        """What writes the rows of a file to an output."""
+        """A function that writes the rows of a file to an output."""
         write, codec = FORMATS[self.file_format].write, self._codec(physical, level)
         return lambda output: write(output, physical, codec, self.zstd_level, self.notes)
 
@@ -174,9 +174,10 @@ class RunWriter:
     def _describe(
         self, rows: pa.Table, paths: Mapping[str, int], level: int, source: int
     ) -> list[DataFileMeta]:
-        """All that a manifest says of files but their sizes.
+        """All metadata of files for the manifest, except their sizes.
 
-        `rows` has those of all files one after the other, `paths` how many are each one's.
+        `rows` has the rows of all files one after the other, and `paths` the number of rows of
+        each.
         """
         lengths = list(paths.values())
         key_fields = self.schema.trimmed_primary_key_fields()
@@ -223,7 +224,8 @@ class RunWriter:
 
 def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:
     estimate = _sliced_bytes(run) * _COMPRESSION_GUESS
-    # A run of very many rows is cut more finely than its size asks for: each piece has a thread.
+    # A run with very many rows is cut into more pieces than its size requires: each piece has a
+    # thread.
     pieces = max(1, round(estimate / target_file_size_bytes), run.num_rows // _PARALLEL_ROWS)
     rows = -(-run.num_rows // pieces) if run.num_rows else 1
     return [run.slice(start, rows) for start in range(0, run.num_rows, rows)]
@@ -237,11 +239,11 @@ def _slices(rows: pa.Table, lengths: Iterable[int]) -> Iterator[pa.Table]:
 
 
 _Piece: TypeAlias = "tuple[str, pa.Table, pa.Table]"
-"""The name of a file, its rows, and these as they are stored."""
+"""The name of a file, its rows, and the rows in stored form."""
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """Pieces of about as many bytes as may be held in memory before they are stored."""
+    """Pieces in groups of about as many bytes as may be in memory before they are stored."""
     batch: list[_Piece] = []
     size = 0
     for piece in pieces:
@@ -255,13 +257,13 @@ def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def _sliced_bytes(table: pa.Table) -> int:
-    """Bytes of the rows a (sliced) table shows, not of the buffers it holds on to."""
+    """The bytes of the rows that a (sliced) table shows, not of the buffers that it references."""
     return int(table.get_total_buffer_size()) if table.num_rows == 0 else int(table.nbytes)
 
 
 def _bounds(numbers: pa.ChunkedArray, firsts: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """The smallest and the largest number of each piece, which begins at its first row."""
-    if len(firsts) == 1:  # as many rows as a file can have: not to be copied
+    """The smallest and the largest number of each piece, given the first row of each."""
+    if len(firsts) == 1:  # there may be as many rows as in the largest file: avoid a copy
         found = pc.min_max(numbers)
         return [found["min"].as_py()], [found["max"].as_py()]
     values = numbers.to_numpy()
@@ -270,7 +272,7 @@ def _bounds(numbers: pa.ChunkedArray, firsts: npt.NDArray[np.int64]) -> tuple[li
 
 
 def _rows_at(rows: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
-    # To take rows, Arrow joins the chunks of whole columns first, which a large file need not pay.
+    # `take` first joins the chunks of whole columns, which is unnecessary for a large file.
     return rows.slice(places[0], 1) if len(places) == 1 else rows.take(places)
 
 
@@ -279,6 +281,6 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def local_wall_clock_ms() -> int:
-    """The time in which files say when they were made: the writer's, as if it were UTC."""
+    """The creation time of a file: the writer's local time, as if it were UTC."""
     local = datetime.fromtimestamp(time.time()).replace(tzinfo=timezone.utc)
     return int(local.timestamp() * 1000)

@@ -1,1 +1,1 @@
-"""Delta Lake's log: what it says of a table, for readers who know that format."""
+"""The log of Delta Lake: the metadata of a table for readers of that format."""

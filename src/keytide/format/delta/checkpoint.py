@@ -73,7 +73,7 @@ _SCHEMA = pa.schema(
 
 
 def encode_checkpoint(state: DeltaState) -> tuple[bytes, int]:
-    """A checkpoint of a version, and how many actions it has."""
+    """A checkpoint of a version, and its number of actions."""
     actions = state.actions()
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(actions, _SCHEMA), sink, compression="snappy")
@@ -81,7 +81,7 @@ def encode_checkpoint(state: DeltaState) -> tuple[bytes, int]:
 
 
 def decode_checkpoint(data: bytes, version: int, path: str) -> DeltaState:
-    """The version that a checkpoint is of. Raises `DataError`, naming `path`, for a torn one."""
+    """The version of a checkpoint. Raises `DataError`, which names `path`, if it is damaged."""
     try:
         names = [name for name in _SCHEMA.names if name in pq.read_schema(pa.BufferReader(data))
                  .names]  # fmt: skip
@@ -93,7 +93,7 @@ def decode_checkpoint(data: bytes, version: int, path: str) -> DeltaState:
 
 
 def _without_nulls(value: Any) -> Action:
-    """A document as commits have it: what is not there is left out."""
+    """A document in the form of commits, which leave out absent members."""
     return {
         name: _without_nulls(each) if isinstance(each, dict) and name not in _MAPS else each
         for name, each in value.items()

@@ -1,4 +1,4 @@
-"""Columns as Delta Lake names their types."""
+"""Columns with Delta Lake's type names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NAMES = {
     "BINARY": "binary", "VARBINARY": "binary", "DATE": "date",
 }  # fmt: skip
 _TIMES = {"TIMESTAMP": "timestamp_ntz", "TIMESTAMP_LTZ": "timestamp"}
-# Finer ones are stored as INT96, which readers take for instants.
+# Finer timestamps are stored as INT96, which readers treat as instants.
 _TIME_PRECISION_MAX = 6
 _NO_NAME = frozenset(" ,;{}()\n\t=")
 
 
 def why_no_column(field: Field) -> str | None:
-    """Why Delta Lake has no such column; None where it has."""
+    """Why Delta Lake does not support the column. None if it does."""
     found = sorted(_NO_NAME.intersection(field.name))
     if found:
         return f"its name has {found[0]!r}, which names of Delta Lake's columns must not have"
@@ -50,20 +50,20 @@ def _parts(type_: DataType) -> tuple[DataType, ...] | None:
 
 
 def has_local_times(fields: Iterable[Field]) -> bool:
-    """Whether a column holds times without a zone, which readers have to know of."""
+    """Whether a column contains times without a time zone, which readers must know."""
     return '"timestamp_ntz"' in schema_string(fields)
 
 
 def schema_string(fields: Iterable[Field]) -> str:
-    """The columns, as the log has them. REQUIRES: columns that Delta Lake has."""
+    """The columns in the form of the log. REQUIRES: Delta Lake supports the columns."""
     return json.dumps(_struct(fields), separators=(",", ":"), ensure_ascii=False)
 
 
 def column_json(field: Field) -> dict[str, Any]:
     """One column.
 
-    Older files may lack one that is NOT NULL today, so none is required; Delta Lake would also
-    have the log name a feature for that.
+    Older files may lack a column that is NOT NULL now, so no column is required. Delta Lake would
+    also require the log to name a feature for that.
     """
     comment = {} if field.description is None else {"comment": field.description}
     return {"name": field.name, "type": _type(field.type), "nullable": True, "metadata": comment}
@@ -74,7 +74,7 @@ def _struct(fields: Iterable[Field]) -> dict[str, Any]:
 
 
 def _type(type_: DataType) -> Any:
-    # Inside of a column all parts are stored as optional.
+    # All parts inside a column are stored as optional.
     if isinstance(type_, ArrayType):
         return {"type": "array", "elementType": _type(type_.element), "containsNull": True}
     if isinstance(type_, MapType):

@@ -1,4 +1,4 @@
-"""Names of the files of a Delta log, made and parsed."""
+"""Creates and parses the file names of a Delta log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 LOG_DIR = "_delta_log"
 LAST_CHECKPOINT = f"{LOG_DIR}/_last_checkpoint"
-"""A hint: where readers begin."""
+"""A hint that says where readers begin."""
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
@@ -24,27 +24,27 @@ _VERSION = re.compile(r"([0-9]{20})\..+")
 
 
 def commit_path(version: int) -> str:
-    """The file of a version; creating it makes the version."""
+    """The file of a version. Creating it creates the version."""
     return f"{LOG_DIR}/{version:020d}.json"
 
 
 def checkpoint_path(version: int) -> str:
-    """The file that sums up all versions up to one."""
+    """The checkpoint file with all versions up to this one."""
     return f"{LOG_DIR}/{version:020d}.checkpoint.parquet"
 
 
 def parse_commit_name(name: str) -> int | None:
-    """The version of a commit's file name."""
+    """The version in the name of a commit file."""
     return _number(_COMMIT, name)
 
 
 def parse_checkpoint_name(name: str) -> int | None:
-    """The version of a checkpoint's file name."""
+    """The version in the name of a checkpoint file."""
     return _number(_CHECKPOINT, name)
 
 
 def parse_version(name: str) -> int | None:
-    """The version that a file of the log is about."""
+    """The version of a file in the log."""
     return _number(_VERSION, name)
 
 

@@ -1,7 +1,8 @@
-"""A Delta table as its log tells it: one version as a value, and the actions that lead to the next.
+"""A Delta table as its log describes it: one version as a value, and the actions that lead to the
+next.
 
-Actions are kept as the documents that they are. Members that this release does not know stay in
-them, and actions that it does not know are passed over, as readers of the log have to.
+Actions are kept as documents. Members that this release does not know are preserved, and unknown
+actions are skipped, as readers of the log must do.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ Action: TypeAlias = "dict[str, Any]"
 APP_ID = "keytide"
 """The application whose `txn` action says which snapshot a version shows."""
 VECTOR_TAG = "keytide.vector"
-"""The tag of a file that tells its deletion vector from any other."""
+"""The tag of a file that identifies its deletion vector."""
 
 
 @dataclass(frozen=True)
 class DeltaState:
-    """One version: the files by their path in the log, and what went and may be read still.
+    """One version: the files by their path in the log, and removed files that may still be read.
 
-    `snapshot_id` is the snapshot that it shows, None where Keytide did not say so.
+    `snapshot_id` is the snapshot that it shows, None if Keytide did not record it.
     """
 
     version: int
@@ -51,7 +52,7 @@ class DeltaState:
 
     @property
     def table_id(self) -> str:
-        """What tells the table from any other one that has been at its place."""
+        """Identifies the table, also among different tables at the same location."""
         return str(self.metadata.get("id"))
 
     @cached_property
@@ -60,7 +61,7 @@ class DeltaState:
         return {unquote(path.rpartition("/")[2]): action for path, action in self.files.items()}
 
     def after(self, version: int, actions: Iterable[Action]) -> DeltaState:
-        """The next version, by what its commit says. Members of commits come in any order."""
+        """The next version, after the actions of its commit. They come in any order."""
         every = list(actions)
         files, removed = dict(self.files), list(self.removed)
         for action in _of(every, "remove"):
@@ -79,12 +80,12 @@ class DeltaState:
         )
 
     def without_removed(self, before_ms: int) -> DeltaState:
-        """Without word of files that went before a time."""
+        """The same without files that were removed before a time."""
         left = (a for a in self.removed if a.get("deletionTimestamp", 0) >= before_ms)
         return replace(self, removed=tuple(left))
 
     def actions(self) -> list[Action]:
-        """All that leads to it in one step, as a checkpoint has it."""
+        """All actions that lead to it in one step, for a checkpoint."""
         told = [] if self.snapshot_id is None else [told_snapshot(self.snapshot_id)]
         return [
             {"protocol": self.protocol},
@@ -105,9 +106,9 @@ def told_snapshot(snapshot_id: int) -> Action:
 
 
 def vector_id(add: Action) -> str | None:
-    """What tells the deletion vector of a file from any other; None without one.
+    """Identifies the deletion vector of a file. None without one.
 
-    Of a vector that somebody else wrote nothing is known, so it equals none of Keytide's.
+    A vector of another writer is unknown, so it equals none of Keytide's.
     """
     if add.get("deletionVector") is None:
         return None
@@ -115,13 +116,13 @@ def vector_id(add: Action) -> str | None:
 
 
 def encode_actions(actions: Sequence[Action]) -> bytes:
-    """A commit of the log: a line for each action."""
+    """A commit of the log: one line for each action."""
     lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
     return "\n".join(lines).encode() + b"\n"
 
 
 def decode_actions(data: bytes, path: str) -> list[Action]:
-    """The actions of a commit. Raises `DataError`, naming `path`, for one that is torn."""
+    """The actions of a commit. Raises `DataError`, which names `path`, if it is damaged."""
     try:
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Where Delta Lake stores deletion vectors: in a file of some, or in the log."""
+"""Where Delta Lake stores deletion vectors: in a file with several vectors, or in the log."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = [
 ]
 
 VECTOR_DIR = "_delta_vectors"
-"""The folder, in that of the table, of files with vectors."""
+"""The folder for files with vectors, inside the folder of the table."""
 
 _FILE_VERSION = b"\x01"
-# Two ways to write 85 digits: Python's and that of Delta Lake.
+# Two alphabets for 85 digits: Python's and Delta Lake's.
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _TO_Z85, _FROM_Z85 = bytes.maketrans(_B85, _Z85), bytes.maketrans(_Z85, _B85)
@@ -29,7 +29,7 @@ _TEXT_OF_UUID = 20
 
 
 def inline(vector: PortableVector) -> dict[str, Any]:
-    """The descriptor of a vector that lies in the log itself."""
+    """The descriptor of a vector that is stored in the log itself."""
     padded = vector.data + b"\0" * (-len(vector.data) % 4)
     return {
         "storageType": "i",
@@ -40,7 +40,7 @@ def inline(vector: PortableVector) -> dict[str, Any]:
 
 
 def vector_file(vectors: Iterable[PortableVector]) -> tuple[bytes, list[int]]:
-    """A file with some vectors, and at which byte of it each begins."""
+    """A file with some vectors, and the byte at which each begins."""
     chunks, offsets, end = [_FILE_VERSION], [], len(_FILE_VERSION)
     for vector in vectors:
         offsets.append(end)
@@ -50,7 +50,7 @@ def vector_file(vectors: Iterable[PortableVector]) -> tuple[bytes, list[int]]:
 
 
 def in_file(vector: PortableVector, uuid: UUID, offset: int) -> dict[str, Any]:
-    """The descriptor of a vector in the file of that id."""
+    """The descriptor of a vector in the file with that id."""
     return {
         "storageType": "u",
         "pathOrInlineDv": VECTOR_DIR + _z85(uuid.bytes),
@@ -61,7 +61,7 @@ def in_file(vector: PortableVector, uuid: UUID, offset: int) -> dict[str, Any]:
 
 
 def vector_file_name(descriptor: dict[str, Any]) -> str | None:
-    """The name of the file in `VECTOR_DIR` that a descriptor is of; None for any other place."""
+    """The name of the file in `VECTOR_DIR` for a descriptor. None for any other location."""
     text = str(descriptor["pathOrInlineDv"])
     folder, encoded = text[:-_TEXT_OF_UUID], text[-_TEXT_OF_UUID:]
     if descriptor["storageType"] != "u" or folder != VECTOR_DIR:
@@ -71,5 +71,5 @@ def vector_file_name(descriptor: dict[str, Any]) -> str | None:
 
 
 def _z85(data: bytes) -> str:
-    # Both write four bytes as the same five digits.
+    # Both encode four bytes as the same five digits.
     return base64.b85encode(data).translate(_TO_Z85).decode()

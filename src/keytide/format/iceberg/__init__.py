@@ -1,5 +1,5 @@
-"""Apache Iceberg's metadata, versions 2 and 3: what it says of a table to its own readers.
+"""Metadata of Apache Iceberg, versions 2 and 3, for its own readers.
 
-Columns go by the ids that they have in data files. These begin at 0, and parts of nested ones have
-ids that follow from their column's: what the files say, the metadata has to say.
+Columns have the same ids as in the data files. These begin at 0, and the ids of nested fields
+follow from their column's id. The metadata must use the ids that are in the files.
 """

@@ -1,4 +1,4 @@
-"""Single values as Apache Iceberg stores bounds of columns."""
+"""Encodes single values as Apache Iceberg stores bounds of columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def has_bounds(type_: DataType) -> bool:
 
 
 def bound(value: Any, type_: DataType) -> bytes:
-    """A value of a column of such a type."""
+    """The encoded value of a column of such a type."""
     if type_.root in _INTEGERS:
         return struct.pack(_INTEGERS[type_.root], value)
     if isinstance(value, date):

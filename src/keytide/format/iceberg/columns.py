@@ -1,4 +1,4 @@
-"""Columns as Apache Iceberg has them."""
+"""Columns in the form of Apache Iceberg."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NAMES = {
     "BINARY": "binary", "VARBINARY": "binary", "DATE": "date", "TIMESTAMP": "timestamp",
     "TIMESTAMP_LTZ": "timestamptz",
 }  # fmt: skip
-# Finer ones are stored as INT96.
+# Finer timestamps are stored as INT96.
 _TIME_PRECISION_MAX = 6
 _NESTED_ID = 536_870_911
 
 
 def why_no_column(field: Field) -> str | None:
-    """Why Apache Iceberg has no such column; None where it has."""
+    """Why Apache Iceberg does not support the column. None if it does."""
     return _why_no_type(field.type)
 
 
@@ -36,7 +36,7 @@ def _why_no_type(type_: DataType) -> str | None:
             return f"Apache Iceberg has no {type_.sql()}: {ends}" if is_fine else None
         if type_.root in _NAMES or type_.root == "DECIMAL":
             return None
-    # It has TIME, in microseconds, and files have it in milliseconds.
+    # Iceberg has TIME in microseconds, but the files have it in milliseconds.
     return f"Apache Iceberg has no type for {type_.sql()} as it is stored"
 
 
@@ -49,7 +49,7 @@ def _parts(type_: DataType) -> tuple[DataType, ...] | None:
 
 
 def is_promoted(old: DataType, new: DataType) -> bool:
-    """Whether readers take values of the old type for those of the new one."""
+    """Whether readers accept values of the old type as values of the new one."""
     if not isinstance(old, AtomicType) or not isinstance(new, AtomicType):
         return old.with_nullable(True) == new.with_nullable(True)
     if "DECIMAL" in (old.root, new.root):
@@ -60,12 +60,12 @@ def is_promoted(old: DataType, new: DataType) -> bool:
 
 
 def schema_json(fields: Iterable[Field], schema_id: int) -> dict[str, Any]:
-    """The columns, as metadata has them. REQUIRES: columns that Apache Iceberg has."""
+    """The columns in the form of metadata. REQUIRES: Apache Iceberg supports the columns."""
     return {"schema-id": schema_id, **_struct(fields)}
 
 
 def column_ids(schema: dict[str, Any]) -> Iterator[int]:
-    """All ids of a schema, or of a type."""
+    """All ids in a schema, or in a type."""
     for name, value in schema.items():
         if name == "id" or (name.endswith("-id") and name != "schema-id"):
             yield value
@@ -75,7 +75,7 @@ def column_ids(schema: dict[str, Any]) -> Iterator[int]:
 
 
 def _struct(fields: Iterable[Field]) -> dict[str, Any]:
-    # Older files may lack a column that is NOT NULL today, so none is required.
+    # Older files may lack a column that is NOT NULL now, so no column is required.
     return {
         "type": "struct",
         "fields": [

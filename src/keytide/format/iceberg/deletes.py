@@ -1,7 +1,7 @@
-"""Files that say which rows of data files are dead, by their positions.
+"""Files that mark rows of data files as dead, by position.
 
-Up to version 2 of the format such a file is one of Parquet with a row for each dead one; from
-version 3 on it is one of Puffin, with a deletion vector for each data file.
+Up to version 2 of the format, such a file is a Parquet file with one row for each dead row. From
+version 3 on, it is a Puffin file with one deletion vector for each data file.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _IS_PLAIN = bytes(4)
 
 @dataclass(frozen=True)
 class DeleteFile:
-    """One file: its bytes, and the `data_file` of each entry that a manifest has of it."""
+    """One file: its bytes, and the `data_file` of each manifest entry for it."""
 
     data: bytes
     told: list[Entry]
 
 
 def position_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
-    """The file of version 2 at `uri` with the dead rows of data files, by their full paths.
+    """The version-2 file at `uri` with the dead rows of data files, by their full paths.
 
-    Rows are in order of the path, then of the position.
+    Rows are ordered by path, then by position.
     """
     paths = sorted(vectors)
     counts = [len(vectors[path]) for path in paths]
@@ -58,7 +58,7 @@ def position_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
 
 
 def vectors_of_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
-    """The file of version 3 at `uri` with the vectors of data files, by their full paths."""
+    """The version-3 file at `uri` with the vectors of data files, by their full paths."""
     paths, blobs, end = sorted(vectors), [], len(_PUFFIN)
     chunks, offsets, encoded = [_PUFFIN], [], []
     for path in paths:
@@ -81,7 +81,7 @@ def vectors_of_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
 
 
 def _told(uri: str, form: str, size: int, rows: int, first: str, last: str) -> Entry:
-    """What is told of a file; some readers pass over files by bounds of the paths in them."""
+    """The metadata of a file. Some readers skip files by the bounds of the paths in them."""
     return {
         "content": POSITION_DELETES,
         "file_path": uri,

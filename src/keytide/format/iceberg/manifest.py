@@ -1,4 +1,4 @@
-"""Manifests of Apache Iceberg and lists of them, as Avro."""
+"""Manifests of Apache Iceberg and manifest lists, as Avro."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 DATA, DELETES = 0, 1
-"""What the files of a manifest hold."""
+"""The content of the files in a manifest."""
 POSITION_DELETES = 1
 EXISTING, ADDED = 0, 1
 _DELETED = 2
@@ -39,11 +39,11 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest: where it lies, what a list says of it, and its entries.
+    """A manifest: its path, its metadata in a list, and its entries.
 
-    An entry is what the format has: `sequence_number`, `snapshot_id` and `data_file` among others.
-    `first_row_id` is the id of the first row of the data files that had none when it was listed
-    first; None for deletes, and before version 3 of the format.
+    Entries have the members of the format, such as `sequence_number`, `snapshot_id` and
+    `data_file`. `first_row_id` is the id of the first row of the data files that had none when the
+    manifest was first listed. None for deletes, and before version 3 of the format.
     """
 
     path: str
@@ -56,19 +56,19 @@ class Manifest:
 
     @cached_property
     def paths(self) -> frozenset[str]:
-        """The paths of its files, some of which may have several entries."""
+        """The paths of its files. Some may have several entries."""
         return frozenset(entry["data_file"]["file_path"] for entry in self.entries)
 
     @property
     def least_sequence_number(self) -> int:
-        """The lowest number of its files."""
+        """The lowest sequence number of its files."""
         return min((e["sequence_number"] for e in self.entries), default=0)
 
 
 def with_row_ids(manifest: Manifest, first: int) -> tuple[Manifest, int]:
-    """A manifest, whose data files have row ids where those without begin with `first`.
+    """A manifest whose data files have row ids. Those without get ids starting at `first`.
 
-    Also tells the first id that is free after it. One that was listed with ids has them already.
+    Also returns the next free id. A manifest that was listed with ids before keeps them.
     """
     if manifest.content != DATA or manifest.first_row_id is not None:
         return manifest, first
@@ -77,7 +77,7 @@ def with_row_ids(manifest: Manifest, first: int) -> tuple[Manifest, int]:
 
 
 def _inherited(entries: Iterable[Entry], first: int) -> tuple[tuple[Entry, ...], int]:
-    """Entries with ids for those that had none, in order, and the next id."""
+    """The entries with ids for those that had none, in order, and the next id."""
     found = []
     for entry in entries:
         file = entry["data_file"]
@@ -106,9 +106,9 @@ def encode_entries(
 def decode_entries(
     data: bytes, number: int, first_row_id: int | None, path: str
 ) -> tuple[Entry, ...]:
-    """The entries of a manifest, with what they inherit of what a list says of it.
+    """The entries of a manifest, with the values that they inherit from the manifest list.
 
-    That is its sequence `number` and the first of its row ids. Raises `DataError`.
+    These are the sequence `number` and the first row id. Raises `DataError`.
     """
     found = []
     for entry in _decoded(data, path):
@@ -121,7 +121,7 @@ def decode_entries(
 
 
 def encode_list(manifests: Iterable[Manifest], snapshot_id: int, format_version: int) -> bytes:
-    """A list of manifests, as a snapshot has it."""
+    """The manifest list of a snapshot."""
     told = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null",
@@ -132,7 +132,7 @@ def encode_list(manifests: Iterable[Manifest], snapshot_id: int, format_version:
 
 
 def decode_list(data: bytes, path: str) -> list[Entry]:
-    """What a list says of its manifests. Raises `DataError`."""
+    """The metadata of the manifests in a list. Raises `DataError`."""
     return _decoded(data, path)
 
 
@@ -169,7 +169,7 @@ def _encoded(schema: Any, records: Iterable[Entry], told: Mapping[str, str]) -> 
 def _decoded(data: bytes, path: str) -> list[Entry]:
     try:
         return [dict(each) for each in fastavro.reader(io.BytesIO(data))]
-    except Exception as error:  # fastavro raises whatever comes up
+    except Exception as error:  # fastavro may raise anything
         raise DataError(f"{path}: not a whole file of Iceberg's metadata ({error})") from error
 
 
@@ -185,7 +185,7 @@ def _optional(name: str, field_id: int, type_: Any) -> Entry:
 
 
 def _by_column(name: str, field_id: int, key_id: int, value_id: int, type_: str) -> Entry:
-    """A map by ids of columns, which Avro has as an array of pairs."""
+    """A map by column ids, which Avro stores as an array of pairs."""
     pair = {
         "type": "record",
         "name": f"k{key_id}_v{value_id}",
@@ -233,7 +233,7 @@ _ENTRIES = {
     2: _entry(_DATA_FILE_FIELDS),
     3: _entry([*_DATA_FILE_FIELDS, *_DATA_FILE_FIELDS_OF_3]),
 }
-"""What a manifest is made of, by the version of the format."""
+"""The entry type of a manifest, by format version."""
 _PARTITIONS = {
     "type": "array",
     "element-id": 508,
@@ -274,4 +274,4 @@ _LISTS = {
     2: _list(_LISTED_FIELDS),
     3: _list([*_LISTED_FIELDS, _optional("first_row_id", 520, "long")]),
 }
-"""What a list is made of, by the version of the format."""
+"""The entry type of a manifest list, by format version."""

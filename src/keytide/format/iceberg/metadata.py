@@ -1,7 +1,8 @@
 """The metadata files of an Apache Iceberg table: one for each version, and their names.
 
-A version has one snapshot, whose id is the version's number. What it dropped, of what the version
-before it named, is among its properties, so that it can be deleted when nobody reads it any more.
+A version has one snapshot, whose id is the number of the version. Its properties contain the files
+that it no longer references, but the previous version did, so that they can be deleted when nobody
+reads them any more.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ __all__ = [
 
 METADATA_DIR = "metadata"
 VERSION_HINT = f"{METADATA_DIR}/version-hint.text"
-"""The file that says which version is the newest."""
+"""The file that says which version is the latest."""
 FIRST_WITH_ROW_IDS = 3
-"""The version of the format that gave rows ids, and data files deletion vectors."""
+"""The first format version with row ids and deletion vectors."""
 
 _NAME = re.compile(r"v([0-9]{1,18})\.metadata\.json")
 _SNAPSHOT, _SCHEMA, _DROPPED = "keytide.snapshot-id", "keytide.schema-id", "keytide.dropped"
@@ -42,22 +43,22 @@ _LAST_PARTITION_ID = 999
 
 
 def metadata_path(version: int) -> str:
-    """The file of a version; creating it makes the version."""
+    """The file of a version. Creating it creates the version."""
     return f"{METADATA_DIR}/v{version}.metadata.json"
 
 
 def parse_metadata_name(name: str) -> int | None:
-    """The version of a metadata file's name."""
+    """The version in the name of a metadata file."""
     found = _NAME.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 @dataclass(frozen=True)
 class IcebergState:
-    """One version: what it is of, its columns, and its files.
+    """One version: the table that it belongs to, its columns, and its files.
 
-    `row_ids` are those that it is the first to give, from where the version before it ended; the
-    format has none before its version 3.
+    `row_ids` are the ids that it assigns first, starting where the previous version ended. Format
+    versions before 3 have none.
     """
 
     version: int
@@ -69,12 +70,15 @@ class IcebergState:
     row_ids: range
     manifests: tuple[Manifest, ...] = field(repr=False)
     snapshot_id: int | None = None
-    """The snapshot that it shows, None where Keytide did not say so."""
+    """The snapshot that it shows. None if Keytide did not record it."""
     options_id: int = 0
-    """The schema of the table by whose options it was made, be its columns of an older one."""
+    """The table schema whose options it was created with.
+
+    Its columns may be those of an older one.
+    """
 
     def paths(self, content: int) -> frozenset[str]:
-        """The paths of data files, or of files with deletes."""
+        """The paths of data files, or of delete files."""
         manifests = (each for each in self.manifests if each.content == content)
         return frozenset(path for manifest in manifests for path in manifest.paths)
 
@@ -85,7 +89,7 @@ class IcebergState:
 
     @cached_property
     def deletes(self) -> frozenset[str]:
-        """The paths of the files that say which of their rows are dead."""
+        """The paths of the files that mark rows as dead."""
         return self.paths(DELETES)
 
 
@@ -132,17 +136,17 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
 
 
 def _highest_id_in_files(schema: Mapping[str, Any]) -> int:
-    """At least that of every column that files have; some readers refuse a file with a higher one.
+    """At least the highest id of a column in files. Some readers refuse a file with a higher id.
 
-    Beside the table's own these are copies of its key, which have ids above all others but those
-    of the format's own columns, which Iceberg sets apart too.
+    In addition to the table's own columns, these are copies of its key. Their ids are above all
+    others except those of the format's own columns, which Iceberg also reserves.
     """
     own = [field["id"] for field in schema["fields"]]
     return int(max(*column_ids(dict(schema)), KEY_FIELD_ID_START + max(own)))
 
 
 def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState, dict[str, Any]]:
-    """A version without its manifests, and its document. Raises `DataError`, naming `path`."""
+    """A version without its manifests, and its document. Raises `DataError`, which names `path`."""
     try:
         document = json.loads(data)
         snapshots = {each["snapshot-id"]: each for each in document["snapshots"]}
