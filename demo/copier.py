@@ -2,9 +2,9 @@
 
     python demo/copier.py WAREHOUSE TABLE CHECKPOINT [--once]
 
-The process is a Spark stream from the table into its copy. With `--once`, it ends after the existing
-changes. Otherwise it runs forever. The checkpoint stores its progress, and each of its batches is
-committed once, whatever happens to the process. So it can be killed at any moment.
+The process is a Spark stream from the table into its copy. With `--once`, it ends after the
+existing changes. Otherwise it runs forever. The checkpoint stores its progress, and each of its
+batches is committed once, whatever happens to the process. So it can be killed at any moment.
 """
 
 from __future__ import annotations

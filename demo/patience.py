@@ -1,8 +1,8 @@
 """Waits for a process as long as it makes progress, however slow the machine is.
 
-A fixed timeout does not work on a machine that has other work. But it is possible to observe whether
-a process makes progress: its output grows, or it and its children use the processor. A process that
-does neither for a long time is stuck. A process that died is noticed immediately.
+A fixed timeout does not work on a machine that has other work. But it is possible to observe
+whether a process makes progress: its output grows, or it and its children use the processor. A
+process that does neither for a long time is stuck. A process that died is noticed immediately.
 """
 
 from __future__ import annotations
