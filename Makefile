@@ -5,7 +5,7 @@ WITH_JAVA = JAVA_HOME="$$(sh scripts/java-home.sh)" && export JAVA_HOME &&
 PYTEST := $(PY) -m pytest
 CHECKED := $(wildcard src tests scripts demo benchmarks examples)
 
-# Tests start hundreds of Pythons, and none of them should have to compile what it imports.
+# Tests start hundreds of Python processes, and none of them should have to compile its imports.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
@@ -41,7 +41,7 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Create .venv-pypaimon
 	@sh scripts/get-browser.sh
 
 .venv-spark-peers/.ready: scripts/get-spark-peers.sh | venv
-	@sh scripts/get-spark-peers.sh || echo "Spark writes no tables of Delta and Iceberg for the tests"
+	@sh scripts/get-spark-peers.sh || echo "Spark cannot write Delta and Iceberg tables for the tests"
 
 .venv-kafka/.ready: scripts/get-kafka.sh | venv
 	@sh scripts/get-kafka.sh

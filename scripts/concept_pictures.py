@@ -2,8 +2,8 @@
 
     python scripts/concept_pictures.py
 
-Boxes are as wide as their texts need. The ground is light, so that a picture can be read on a light
-and on a dark page.
+Boxes are as wide as their text. The background is light, so a picture is readable on light and dark
+pages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIP = (
 
 
 class Picture:
-    """A picture that grows with what is put into it."""
+    """A picture to which parts are added."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -54,7 +54,7 @@ class Picture:
     def box(
         self, x: float, y: float, kind: str, head: str, *lines: str, width: float = 0
     ) -> tuple[float, float]:
-        """A box with a heading and lines below it; its right and bottom edge."""
+        """A box with a heading and lines below it. Returns its right and bottom edge."""
         heads = [width_of(head, HEAD, is_bold=True)] if head else []
         width = max(width, *heads, *(width_of(line, SIZE) for line in lines)) + 2 * PAD
         count = len(lines) + bool(head)
@@ -74,7 +74,7 @@ class Picture:
         rows: Sequence[Sequence[str]],
         kinds: Sequence[str] | Sequence[Sequence[str]] = (),
     ) -> tuple[float, float]:
-        """Rows below the names of their columns; `kinds` says how each row, or cell, looks."""
+        """Rows below their column names. `kinds` says how each row, or cell, looks."""
         widths = [
             max(width_of(row[place], SIZE, is_mono=True) for row in [names, *rows]) + 2 * PAD
             for place in range(len(names))
@@ -89,16 +89,16 @@ class Picture:
         return x + sum(widths), y + (len(rows) + 1) * 25
 
     def note(self, x: float, y: float, text: str, anchor: str = "start") -> float:
-        """A line of text on the ground; its right edge."""
+        """A line of text on the background. Returns its right edge."""
         self._text(x, y, text, "note", anchor)
         return x + width_of(text, SIZE)
 
     def head(self, x: float, y: float, text: str) -> None:
-        """A heading on the ground."""
+        """A heading on the background."""
         self._text(x, y, text, "head")
 
     def arrow(self, *points: tuple[float, float]) -> None:
-        """A line with a tip at its end."""
+        """A line with an arrowhead at its end."""
         path = "L".join(f"{x:g} {y:g}" for x, y in points)
         self._parts.append(f'<path class="arrow" d="M{path}" marker-end="url(#tip)"/>')
         for x, y in points:

@@ -1,18 +1,22 @@
-"""The ways of data through the modules of Keytide, followed by its calls.
+"""Follows the data through the modules of Keytide, call by call.
 
     python scripts/data_ways.py
 
-Runs one small example of each way and prints the modules that the data entered in order, how many
-there are, how often a module was entered that had been left before, the returns, and how often the
-store was asked, the looks.
+Runs one small example of each operation. Prints the modules that the data entered in order, the
+number of modules, the number of returns (calls into a module that the data had left), and the
+number of looks (requests to the store).
 
-What counts. A call counts when data passes: a table, frame, array or series is among its arguments
-(on its object too, and in tuples, lists and dicts), or it is what the call gives back. Calls in the
-same module one after the other count once. Left out are the vocabulary (`arguments`, `errors`,
-`types`, `options`, ...), the bodies of comprehensions and lambdas, and what a module
-does as it is loaded; a generator counts where it begins. Work for threads is done at once, so that
-the order is the same in each run. A look is a call from outside the store that reads, lists, writes
-or deletes something there; tables lie in an object store, where each is a request.
+What counts:
+
+- A call counts if data is passed: a table, frame, array or series is among its arguments (also in
+  its object, and in tuples, lists and dicts), or in its result. Consecutive calls in the same
+  module count once.
+- Not counted are the vocabulary (`arguments`, `errors`, `types`, `options`, ...), the bodies of
+  comprehensions and lambdas, and code that runs while a module is loaded. A generator counts where
+  it starts.
+- Work for threads runs immediately, so that the order is the same in each run.
+- A look is a call from outside the store package that reads, lists, writes or deletes something
+  there. The tables are in an object store, where each look is a request.
 """
 
 from __future__ import annotations
@@ -47,12 +51,14 @@ ASKING = {
     "open_input", "open_output", "put", "put_all", "read", "read_all", "read_present",
     "read_ranges", "size",
 }  # fmt: skip
-"""The calls of a store that ask it for something."""
+"""The calls of a store that send a request."""
 
 
 @dataclass
 class Way:
-    """The modules that data entered, in the order of the calls, and the looks at the store."""
+    """The modules that the data entered, in the order of the calls, and the requests to the
+    store.
+    """
 
     name: str
     calls: list[str | None] = field(default_factory=list)
@@ -61,18 +67,18 @@ class Way:
 
     @property
     def modules(self) -> list[str]:
-        """The modules in order; calls in the same module one after the other count once."""
+        """The modules in order. Consecutive calls in the same module count once."""
         entered = [module for module in self.calls if module is not None]
         return [m for m, before in zip(entered, [None, *entered], strict=False) if m != before]
 
     @property
     def distinct(self) -> list[str]:
-        """The modules by first entry."""
+        """The modules in the order of first entry."""
         return list(dict.fromkeys(self.modules))
 
     @property
     def returns(self) -> int:
-        """How often a module was entered that had been left before."""
+        """How often the data entered a module that it had left before."""
         return len(self.modules) - len(self.distinct)
 
     @contextmanager
@@ -107,7 +113,7 @@ _GENERATOR = 0x20
 
 
 def _module_of(frame: FrameType) -> str | None:
-    """The module of a call that may count, without the name of the package."""
+    """The module of a call that may count, without the package name."""
     package, _, name = frame.f_globals.get("__name__", "").partition(".")
     if package != "keytide" or frame.f_code.co_name.startswith("<"):
         return None
@@ -115,7 +121,7 @@ def _module_of(frame: FrameType) -> str | None:
 
 
 def _is_look(frame: FrameType) -> bool:
-    """Whether a call asks the store, and does not come from inside of it."""
+    """Whether a call sends a request to the store, and does not come from inside the store."""
     if frame.f_code.co_name not in ASKING or not _is_of_store(frame):
         return False
     caller = _caller(frame)
@@ -123,7 +129,7 @@ def _is_look(frame: FrameType) -> bool:
 
 
 def _caller(frame: FrameType) -> FrameType | None:
-    """Whose call it is, whoever lends a thread to it."""
+    """The caller of a frame, also across the thread that runs it."""
     caller = frame.f_back
     while caller is not None and caller.f_globals.get("__name__") in (__name__, "keytide.threads"):
         caller = caller.f_back
@@ -148,7 +154,7 @@ def _is_data(value: Any, depth: int = 2) -> bool:
 
 
 class _AtOnce(concurrent.futures.Executor):
-    """Does what it is given at once, in the thread of the caller."""
+    """Runs submitted work immediately, in the thread of the caller."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -163,7 +169,7 @@ class _AtOnce(concurrent.futures.Executor):
 
 
 def _connected(connect: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """A connection of DuckDB that has no threads of its own: its queries are followed too."""
+    """A DuckDB connection without its own threads, so that its queries are followed too."""
     connection = connect(*given, **named)
     connection.execute("SET threads = 1")
     return connection
@@ -172,7 +178,7 @@ def _connected(connect: Callable[..., Any], *given: Any, **named: Any) -> Any:
 concurrent.futures.ThreadPoolExecutor = _AtOnce  # type: ignore[misc, assignment]
 duckdb.connect = partial(_connected, duckdb.connect)
 
-# What follows takes its threads from above.
+# The following modules use the replaced threads from above.
 import keytide as kt  # noqa: E402  # see above
 from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402  # see above
 from keytide.cdc.batch import ChangeWriter  # noqa: E402  # see above
@@ -200,36 +206,38 @@ MESSAGES: list[dict[str, Any] | str | None] = [
 
 
 def messages() -> pa.Array:
-    """A batch of a feed: a new row, changes with and without a value, a delete, a bad message."""
+    """A batch of a feed: a new row, changes with and without a value, a delete, an invalid
+    message.
+    """
     return pa.array([json.dumps(m) if isinstance(m, dict) else m for m in MESSAGES])
 
 
 def new_table(warehouse: str) -> Any:
-    """A table in the order of changes, which the feed fits."""
+    """A table with the order of the changes, which fits the feed."""
     options = {"sequence.field": "lsn", "bucket": "1"}
     return kt.connect(warehouse).create_table("db.t", COLUMNS, ["id"], options=options)
 
 
 def new_warehouse() -> str:
-    """A warehouse in the memory of the process, which is asked as one that lies far away."""
+    """A warehouse in the memory of the process, which counts as remote."""
     return f"memory://{uuid.uuid4().hex}"
 
 
 def rows_way(name: str, data: Any, read: Callable[[Any], Any]) -> Iterator[Way]:
-    """A table written and scanned."""
+    """Write and scan a table."""
     table = new_table(new_warehouse())
     for way, act in [
         (Way(f"{name} written"), lambda: table.write(data)),
         (Way(f"{name} scanned"), lambda: read(table.scan())),
     ]:
-        act()  # what is made once and kept, is made before it is followed
+        act()  # what is created once and cached is created before it is followed
         with way.followed():
             act()
         yield way
 
 
 def change_way() -> Way:
-    """Messages decoded and written, without Spark."""
+    """Decode and write messages, without Spark."""
     way = Way("change messages applied")
     for followed in (Way("the first time, which loads modules"), way):
         table = new_table(new_warehouse())
@@ -239,7 +247,7 @@ def change_way() -> Way:
 
 
 def statement_ways() -> Iterator[Way]:
-    """Statements and other calls on a table of a few commits, each after it was made once."""
+    """Statements and other calls on a table with a few commits, each after a first run."""
     query = "SELECT id, v FROM db.t WHERE id > 1 ORDER BY id"
     acts: dict[str, Callable[[Any, Any, int], Any]] = {
         "DELETE by key": lambda lake, table, turn: table.delete(f"id = {turn + 1}"),
@@ -262,7 +270,7 @@ def statement_ways() -> Iterator[Way]:
 
 
 def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
-    """Decode a batch and write it into a table, as a task of an ingestion does."""
+    """Decode a batch and write it to a table, like a task of an ingestion."""
     view = writable_view(table.stored)
     with Transaction.begin(table.stored, view) as transaction:
         writer = ChangeWriter.on(transaction, SPEC)
@@ -274,7 +282,7 @@ def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
 
 
 def ways() -> Iterator[Way]:
-    """Each way, followed."""
+    """All operations, followed."""
     yield from rows_way("a Polars frame", pl.DataFrame(ROWS), lambda scan: scan.to_polars())
     yield from rows_way("a pandas frame", pd.DataFrame(ROWS), lambda scan: scan.to_pandas())
     yield from rows_way("an Arrow table", pa.table(ROWS), lambda scan: scan.to_arrow())
@@ -283,7 +291,7 @@ def ways() -> Iterator[Way]:
 
 
 def main() -> None:
-    """Print the ways."""
+    """Print the results."""
     followed = list(ways())
     for way in followed:
         counts = f"{len(way.distinct)} modules, {way.returns} returns, {way.looks} looks"

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Looks for Debian's chromium, which apt installs with fonts where it is missing, and puts what
-# drives it (playwright) and what judges its pages (axe-core) into .venv-browser, with pip and npm,
-# for `make browser`.
+# Finds Debian's chromium, or installs it with fonts with apt. Installs playwright, which drives the
+# browser, and axe-core, which checks pages, into .venv-browser, with pip and npm. For `make browser`.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -11,7 +10,7 @@ AXE="axe-core@4.14.1"
 
 command -v chromium >/dev/null 2>&1 || apt_install chromium || fail "there is no chromium, and no apt that installs it"
 if ! fc-list 2>/dev/null | grep -qi 'noto sans'; then
-    apt_install fonts-noto-core || say "letters of other scripts may be boxes: fonts-noto-core could not be had"
+    apt_install fonts-noto-core || say "letters of some scripts may be shown as boxes: fonts-noto-core could not be installed"
 fi
 mkdir -p .venv-browser
 say "fetching $PLAYWRIGHT and $AXE into .venv-browser"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv-kafka: the jars of a Kafka broker in broker/, fetched with Maven. `make kafka` runs tests
-# against it.
+# Creates .venv-kafka: the jars of a Kafka broker in broker/, fetched with Maven. `make kafka` runs
+# tests against it.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -12,7 +12,7 @@ command -v mvn >/dev/null 2>&1 || fail "Maven is needed to fetch Kafka"
 rm -rf "$home"
 mkdir -p "$home/broker"
 
-say "fetching $BROKER and what it needs"
+say "fetching $BROKER and its dependencies"
 IFS=: read -r group artifact version <<COORDINATES
 $BROKER
 COORDINATES

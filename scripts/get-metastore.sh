@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes .venv-metastore: the jars of a Hive Metastore, with a database of its own, in jars/, fetched with
+# Creates .venv-metastore: the jars of a Hive Metastore, including a database, in jars/, fetched with
 # Maven. `make metastore` runs tests against it.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
 METASTORE="org.apache.hive:hive-standalone-metastore:3.1.3"
-# What the metastore reads and writes files with, and does not bring along.
+# The libraries with which the metastore accesses files, and which it does not include.
 HADOOP="3.1.0"
 
 home=.venv-metastore
@@ -14,7 +14,7 @@ command -v mvn >/dev/null 2>&1 || fail "Maven is needed to fetch a Hive Metastor
 rm -rf "$home"
 mkdir -p "$home/jars"
 
-say "fetching $METASTORE and what it needs"
+say "fetching $METASTORE and its dependencies"
 IFS=: read -r group artifact version <<COORDINATES
 $METASTORE
 COORDINATES

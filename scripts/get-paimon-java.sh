@@ -1,20 +1,20 @@
 #!/bin/sh
-# Puts releases of Java Paimon into .venv-java, with Maven: more engines for the interoperability
-# tests to compare with, and the REST catalog server of Paimon's own tests in .venv-java/rest.
-# Tests of what cannot be fetched are skipped and say so.
+# Installs releases of Java Paimon into .venv-java, with Maven: more engines for the interoperability
+# tests, and the REST catalog server of Paimon's own tests in .venv-java/rest. If something cannot be
+# fetched, its tests are skipped, with a message.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
-# The core of Paimon with all that it needs. From 2.0 on it comes with the connector of an engine.
+# The core of Paimon with its dependencies. From 2.0 on, it is part of an engine's connector.
 ARTIFACTS="org.apache.paimon:paimon-bundle:1.4.2 org.apache.paimon:paimon-flink-2.0:2.0.0"
-# The REST catalog server, and the HTTP server below it with what that needs.
+# The REST catalog server, and its HTTP server with dependencies.
 REST="org.apache.paimon:paimon-core:1.4.2:jar:tests com.squareup.okhttp3:mockwebserver:4.12.0
     com.squareup.okhttp3:okhttp:4.12.0 com.squareup.okio:okio-jvm:3.6.0
     org.jetbrains.kotlin:kotlin-stdlib:1.8.21 junit:junit:4.13.2"
 
 command -v mvn >/dev/null 2>&1 || {
-    say "Java Paimon needs Maven to come, and there is none; its tests are skipped"
+    say "Java Paimon needs Maven, which is not installed; its tests are skipped"
     exit 0
 }
 fetch() { # artifact, folder

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes .venv-spark-kafka: the newest pyspark whose connector to Kafka can be fetched, and the jars of that
-# in jars/. `make kafka` has a stream of Spark read from its broker with them.
-# Says why where they cannot be had, in why-not too, and fails; the test is skipped then.
+# Creates .venv-spark-kafka: the latest pyspark for which a Kafka connector can be fetched, and the
+# connector's jars in jars/. `make kafka` uses them to read from its broker with a Spark stream.
+# If they cannot be fetched, it prints the reason, stores it in why-not, and fails. The test is then
+# skipped.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -14,7 +15,7 @@ home=.venv-spark-kafka
 rm -rf "$home"
 
 without() {
-    say "no stream of Spark reads from Kafka here: $*"
+    say "Spark streams cannot read from Kafka here: $*"
     mkdir -p "$home"
     printf '%s\n' "$*" >"$home/why-not"
     exit 1
@@ -34,12 +35,12 @@ cat >"$home/pom.xml" <<POM
   </dependency></dependencies>
 </project>
 POM
-# The rest of what it needs comes with pyspark.
+# Its other dependencies are part of pyspark.
 quietly mvn -q -B -f "$home/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
     -DincludeGroupIds=org.apache.spark,org.apache.kafka,org.apache.commons \
     -DexcludeArtifactIds=spark-tags_2.13 -DoutputDirectory="$PWD/$home/jars" ||
     without "$CONNECTOR $SPARK could not be fetched"
-# What else is imported comes from .venv, such as this project.
+# Other modules, such as this project, are imported from .venv.
 shared=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 echo "import site; site.addsitedir('$shared')" >"$("$home/bin/python" -c \
     'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes .venv-spark-peers: a pyspark for which Delta Lake and Apache Iceberg have jars, and the jars,
-# fetched with Maven. benchmarks/spark_peers.py and tests/interop/lake_writers.py run there; the rest
-# comes from .venv.
+# Creates .venv-spark-peers: a pyspark for which Delta Lake and Apache Iceberg provide jars, and the
+# jars, fetched with Maven. benchmarks/spark_peers.py and tests/interop/lake_writers.py run there.
+# Other packages come from .venv.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -18,7 +18,7 @@ quietly "$home/bin/python" -m pip install "pyspark==$PYSPARK" ||
     fail "pyspark $PYSPARK could not be installed; check the package index that pip is set to"
 shared=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 own=$("$home/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-# An import in a .pth file also reads those that lie there, such as the one of this project.
+# An import in a .pth file also processes the .pth files there, such as that of this project.
 echo "import site; site.addsitedir('$shared')" >"$own/shared.pth"
 for artifact in $ARTIFACTS; do
     say "fetching $artifact"

@@ -1,10 +1,9 @@
-"""The imports of Keytide as a graph: circles, arrows that point up, and a picture.
+"""Checks the imports of Keytide: no cycles, no upward imports. Draws them as a picture.
 
-    python scripts/import_graph.py              what is wrong, if anything is; exit code 1 then
-    python scripts/import_graph.py --svg PATH   the same, and a picture of the rooms
+    python scripts/import_graph.py              prints problems, if any; the exit code is then 1
+    python scripts/import_graph.py --svg PATH   also draws a picture of the packages (rooms)
 
-Imports inside functions count as well, and so does any text in the code that spells the name of a
-module.
+Imports inside functions count too, and so does any string in the code that is the name of a module.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 Graph = dict[str, frozenset[str]]
 
-# From the bottom up. A room may import itself, those below it, and those beside it that stand
-# before it in its row.
+# From bottom to top. A room is a package or a group of modules. It may import itself, lower rooms,
+# and rooms before it in the same row.
 ROOMS = [
     ["errors"],
     [
@@ -81,9 +80,9 @@ def modules() -> list[str]:
 
 
 def import_graph(instead: Mapping[str, str] | None = None) -> Graph:
-    """What each module imports of the package, by name or by text.
+    """The modules of the package that each module imports, by name or by string.
 
-    `instead` has texts to read in the place of some modules.
+    `instead` has source code to use in place of some modules.
     """
     known = frozenset(modules())
     texts = {module: _text(module) for module in known} | dict(instead or {})
@@ -91,14 +90,14 @@ def import_graph(instead: Mapping[str, str] | None = None) -> Graph:
 
 
 def room_of(module: str) -> str:
-    """The room that a module stands in; that of `keytide` itself is `__init__`."""
+    """The room of a module. That of `keytide` itself is `__init__`."""
     name = module.removeprefix("keytide").lstrip(".") or "__init__"
     rooms = [room for row in ROOMS for room in row if f"{name}.".startswith(f"{room}.")]
     return max(rooms, key=len, default=name)
 
 
 def circles(graph: Mapping[str, frozenset[str]]) -> list[str]:
-    """A circle of imports, if there is one, as the modules on the way round."""
+    """An import cycle, if there is one, as the modules along it."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -107,7 +106,7 @@ def circles(graph: Mapping[str, frozenset[str]]) -> list[str]:
 
 
 def arrows_up(graph: Mapping[str, frozenset[str]]) -> list[tuple[str, str]]:
-    """Imports of a room that stands above, or of one in no row."""
+    """Imports of a higher room, or of one in no row."""
     height = {room: place for place, room in enumerate(r for row in ROOMS for r in row)}
     return sorted(
         (module, imported)
@@ -136,7 +135,7 @@ def _imported(tree: ast.Module, known: frozenset[str]) -> Iterator[str]:
             names = {f"{node.module}.{alias.name}" for alias in node.names} & known
             yield from names or ({node.module} & known)
         elif isinstance(node, ast.Constant) and id(node) not in ignored and node.value in known:
-            # A package names itself in texts that are no imports.
+            # Strings with the name of the package itself are no imports.
             yield from {str(node.value)} - {"keytide"}
 
 
@@ -149,7 +148,7 @@ def _docstrings(tree: ast.AST) -> Iterator[ast.AST]:
 # -- the picture -----------------------------------------------------------------------------------
 
 _WIDTH, _ROW, _LEFT, _TOP, _IN_A_ROW = 900, 62, 30, 56, 5
-_CAPTION = "The rooms of Keytide; an arrow says that one imports the other"
+_CAPTION = "The packages of Keytide: an arrow means that one imports the other"
 _STYLE = (
     'text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#1d2b36}'
     ".name{font:600 13px ui-monospace,monospace}"
@@ -158,10 +157,10 @@ _STYLE = (
 
 
 def picture(graph: Mapping[str, frozenset[str]]) -> str:
-    """The rooms from the top down, and an arrow for each import from one into another."""
+    """The rooms from top to bottom, and an arrow for each import from one into another."""
     between = {(room_of(module), room_of(name)) for module in graph for name in graph[module]}
     rows = [
-        row[first : first + _IN_A_ROW]  # those that come first in a row stand below the others
+        row[first : first + _IN_A_ROW]  # the first ones of a row are placed below the others
         for row in reversed(ROOMS)
         for first in reversed(range(0, len(row), _IN_A_ROW))
     ]
@@ -183,7 +182,8 @@ def _places(rows: list[list[str]]) -> Iterator[tuple[str, tuple[int, int]]]:
     for at, row in enumerate(rows):
         step = (_WIDTH - 2 * _LEFT) // len(row)
         for place, room in enumerate(row):
-            # Rows lean to either side in turn, so that arrows between them can be told apart.
+            # Single boxes alternate to the left and right, so that arrows between them are
+            # distinguishable.
             lean = 40 * (-1) ** at if len(row) == 1 else 0
             yield room, (_LEFT + step * place + step // 2 + lean, _TOP + at * _ROW + 20)
 
@@ -204,16 +204,16 @@ def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def main() -> int:
-    """Print what is wrong, and draw the picture if it is asked for."""
+    """Print problems, and draw the picture if requested."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--svg", type=Path, help="where to write the picture")
+    parser.add_argument("--svg", type=Path, help="write the picture to this file")
     arguments = parser.parse_args()
     graph = import_graph()
-    wrong = [f"{module} imports {imported}, which stands above it" for module, imported in
+    wrong = [f"{module} imports {imported}, which is above it" for module, imported in
              arrows_up(graph)]  # fmt: skip
     if circle := circles(graph):
-        wrong.append("a circle: " + " -> ".join(circle))
-    print("\n".join(wrong) or f"{len(graph)} modules, no circle, no arrow upwards")
+        wrong.append("a cycle: " + " -> ".join(circle))
+    print("\n".join(wrong) or f"{len(graph)} modules, no cycle, no upward import")
     if arguments.svg is not None:
         arguments.svg.write_text(picture(graph))
     return 1 if wrong else 0

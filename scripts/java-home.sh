@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints the home of a Java runtime that Spark can use (17 or newer).
-# Looks at $JAVA_HOME, the java on PATH and /usr/lib/jvm; installs one where it may, else says how.
+# Checks $JAVA_HOME, java on PATH and /usr/lib/jvm. If there is none, it installs one if permitted,
+# and otherwise says how to.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -24,7 +25,7 @@ find_java() {
     return 1
 }
 
-# The runtime is asked itself: links, shims and wrappers then all lead to the true home.
+# The runtime reports its home itself, so links, shims and wrappers lead to the real one.
 home_if_new_enough() {
     properties=$("$1" -XshowSettings:properties -version 2>&1) || return 1
     version=$(property java.specification.version)

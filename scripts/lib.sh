@@ -1,4 +1,4 @@
-# Shared by the scripts beside it; POSIX sh. Every script starts in the root of the checkout.
+# Shared by the scripts in this folder. POSIX sh. Every script starts in the root of the checkout.
 
 say() { printf '%s\n' "keytide: $*" >&2; }
 
@@ -7,7 +7,7 @@ fail() {
     exit 1
 }
 
-# quietly COMMAND...: silent on success; on failure shows what the command printed.
+# quietly COMMAND...: prints the command's output only on failure.
 quietly() {
     log=$(mktemp) || return 1
     if "$@" >"$log" 2>&1; then
@@ -20,7 +20,7 @@ quietly() {
     return 1
 }
 
-# as_root: prints the prefix that runs a command as root; fails when there is none.
+# as_root: prints the prefix that runs a command as root. Fails if there is none.
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         echo env
@@ -32,7 +32,7 @@ as_root() {
 }
 
 # apt_install PACKAGE...: installs the first package of the list that the system offers.
-# Fails without a word when there is no apt or no right to install.
+# Fails silently if there is no apt or no permission to install.
 apt_install() {
     command -v apt-get >/dev/null 2>&1 || return 1
     root=$(as_root) || return 1
@@ -48,7 +48,7 @@ apt_install() {
 }
 
 # usable_python LOWEST HIGHEST: prints a Python interpreter between two minor versions of 3.
-# Looks at $PYTHON, then python3, then python3.N from the newest down.
+# Checks $PYTHON, then python3, then python3.N from the latest down.
 usable_python() {
     for candidate in ${PYTHON:-} python3 \
         python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do
@@ -61,7 +61,7 @@ usable_python() {
     return 1
 }
 
-# environment_of FOLDER PYTHON LOCK: makes an environment of its own with what a lock names.
+# environment_of FOLDER PYTHON LOCK: creates a separate environment with the packages in a lock file.
 environment_of() {
     rm -rf "$1"
     if .venv/bin/python -m uv --version >/dev/null 2>&1; then
@@ -74,7 +74,7 @@ environment_of() {
     fi
 }
 
-# uv does not read pip's configuration: hand the index and the certificate on.
+# uv does not read pip's configuration, so pass on the index and the certificate.
 pass_pip_settings_to_uv() {
     config=$("$1" -m pip config list 2>/dev/null) || return 0
     : "${UV_DEFAULT_INDEX:=$(pip_setting index-url)}"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Writes requirements-dev.lock and those for benchmarks, documents, pypaimon and DuckDB as a reader:
-# exact pins of the newest versions that pyproject.toml allows, for every supported Python.
-# The pins name no index, so that each machine uses its own.
+# Writes requirements-dev.lock and the lock files for benchmarks, documentation, pypaimon and DuckDB as
+# a reader: exact pins of the latest versions that pyproject.toml allows, for every supported Python.
+# The pins name no index, so each machine uses its own.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -12,7 +12,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cp pyproject.toml "$scratch"
 
-# Resolved in a folder of its own: uv.lock itself would name the index it was made from.
+# Resolved in a separate folder, because uv.lock would name the index that it was created from.
 $uv lock -q --directory "$scratch"
 
 pins() { # FILE GROUP
@@ -45,6 +45,6 @@ packages() { # FILE REQUIREMENT...
 }
 
 packages requirements-pypaimon.lock "pypaimon==2.1.*"
-# The newest release whose extensions are packages.
+# The latest release whose extensions are available as packages.
 packages requirements-duckdb.lock "duckdb==1.5.*" duckdb-extension-delta \
     duckdb-extension-iceberg duckdb-extension-avro

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv-docs: MkDocs with its theme, and what the tests of the site need. Keytide itself is only
-# read there, not imported, so none of its dependencies are in it.
+# Creates .venv-docs: MkDocs with its theme, and what the tests of the site need. Keytide itself is
+# only read there, not imported, so its dependencies are not installed.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh

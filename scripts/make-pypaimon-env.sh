@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes .venv-pypaimon: pypaimon pins old releases of pyarrow and polars, so it gets an
-# environment of its own, and the interoperability tests run it as a separate process.
+# Creates .venv-pypaimon: pypaimon pins old releases of pyarrow and polars, so it gets a separate
+# environment, and the interoperability tests run it as a separate process.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
 if [ "${KEYTIDE_SKIP_PYPAIMON:-}" = 1 ]; then
-    say "pypaimon is left out (KEYTIDE_SKIP_PYPAIMON=1); its tests are skipped"
+    say "pypaimon is not installed (KEYTIDE_SKIP_PYPAIMON=1); its tests are skipped"
     exit 0
 fi
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes .venv with Keytide (editable), its spark extra and the development tools.
-# Safe to run again: an environment that works is brought up to date, not replaced.
+# Creates .venv with Keytide (editable), its spark extra and the development tools.
+# Safe to repeat: a working environment is updated, not replaced.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -17,7 +17,7 @@ make_environment() {
         "Install it (Debian, Ubuntu: apt-get install python3 python3-venv)" \
         "or name one: make venv PYTHON=/path/to/python"
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    say "making .venv with Python $version"
+    say "creating .venv with Python $version"
     for way in with_venv with_own_pip with_virtualenv with_uv; do
         rm -rf .venv
         if $way "$python" >/dev/null 2>&1; then return; fi
@@ -43,13 +43,13 @@ install_requirements() {
     if has_uv && install_with .venv/bin/python -m uv pip install -q -p .venv/bin/python; then
         return
     fi
-    say "uv could not do it; pip takes over, which takes a minute or more"
+    say "uv failed; installing with pip instead, which takes a minute or more"
     quietly install_with .venv/bin/python -m pip install || fail \
         "the packages of requirements-dev.lock could not be installed;" \
         "check the network or the package index that pip is set to"
 }
 
-# uv installs in seconds what takes pip a minute; where it cannot be had, pip does.
+# uv installs in seconds what takes pip a minute. If uv is not available, pip is used.
 has_uv() {
     .venv/bin/python -m uv --version >/dev/null 2>&1 ||
         .venv/bin/python -m pip install -q uv >/dev/null 2>&1

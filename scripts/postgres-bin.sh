@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prints the folder of PostgreSQL's programs (initdb, postgres), which tests start a server with.
-# Looks on PATH and where Debian puts them; installs them where it may, else says how.
+# Prints the folder of PostgreSQL's programs (initdb, postgres), with which tests start a server.
+# Checks PATH and Debian's location. If they are missing, it installs them if permitted, and otherwise
+# says how to.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -12,7 +13,7 @@ main() {
     fail "install PostgreSQL, for example as root: apt-get update && apt-get install postgresql"
 }
 
-# A program may be a link into the folder, in which others are looked for.
+# A program may be a link into the folder that contains the others.
 find_postgres() {
     for initdb in "$(command -v initdb || true)" /usr/lib/postgresql/*/bin/initdb; do
         [ -x "$initdb" ] || continue

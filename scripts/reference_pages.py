@@ -1,10 +1,10 @@
-"""Writes the pages of docs/reference that follow from the source.
+"""Writes the pages of docs/reference that are generated from the source.
 
     python scripts/reference_pages.py
 
-Commands are described by their own help, procedures and system tables by their signatures and
-columns, errors by their classes. Descriptions that the source lacks are in `reference_words.py`; a
-name without one is an error here.
+Commands are described by their help, procedures and system tables by their signatures and columns,
+and errors by their classes. Descriptions that the source lacks are in `reference_words.py`. A name
+without a description is an error here.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _shown_argument(argument: Any) -> str:
 
 
 def _help(command: Any) -> str:
-    """The paragraphs of the help, examples as blocks."""
+    """The paragraphs of the help, with examples as code blocks."""
     return "\n\n".join(
         f"```console\n{text.partition(':')[2].strip()}\n```"
         if text.startswith("Example:")
@@ -147,7 +147,7 @@ def _choices(type_: Any) -> str:
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:
-    """The types of what is typed: of `Annotated[list[str] | None, ...]` it is string."""
+    """The types of the typed values: string for `Annotated[list[str] | None, ...]`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _plain_types(arguments[0])
@@ -189,7 +189,7 @@ _TYPES = {"str": "string", "int": "integer", "bool": "boolean", "float": "number
 
 def _type(parameter: inspect.Parameter) -> str:
     told = dict.fromkeys(_type_names(parameter.annotation))
-    if "time" in told:  # which is a string, a date, a timestamp or a number of milliseconds
+    if "time" in told:  # a string, a date, a timestamp or a number of milliseconds
         return "time"
     return " or ".join(told)
 
@@ -298,7 +298,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def write_pages() -> None:
-    """Write them all."""
+    """Write all pages."""
     for path, page in PAGES.items():
         (ROOT / path).write_text(page())
 

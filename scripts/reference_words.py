@@ -1,4 +1,4 @@
-"""Descriptions for the pages of docs/reference where the source has none for readers."""
+"""Descriptions for the pages of docs/reference that the source does not contain."""
 
 from __future__ import annotations
 

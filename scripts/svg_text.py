@@ -1,10 +1,10 @@
-"""Texts of an SVG picture that run over their box, over its edge, or over another text.
+"""Finds text in SVG pictures that exceeds its box or the picture, or overlaps other text.
 
     python scripts/svg_text.py docs/images/*.svg
 
-Widths are those of DejaVu Sans, which is wider than the fonts that most systems take for
-`system-ui`, so a text that fits here fits for readers. Understood is what the pictures of this
-project use: rects, texts, nested `translate`s, and style sheets of plain classes.
+Widths are those of DejaVu Sans, which is wider than the fonts that most systems use for
+`system-ui`. So text that fits here fits for readers. Supports what the pictures of this project
+use: rects, texts, nested `translate`s, and style sheets of plain classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 __all__ = ["overruns", "width_of"]
 
 MARGIN = 2.0
-"""How near to the edge of its box a text may come."""
+"""The minimum distance of a text from the edge of its box."""
 
 Style = Mapping[str, str]
 
@@ -39,13 +39,13 @@ def _face(is_mono: bool, is_bold: bool) -> Any:
 
 @cache
 def width_of(text: str, size: float, *, is_mono: bool = False, is_bold: bool = False) -> float:
-    """How wide a text is."""
+    """The width of a text."""
     return float(_face(is_mono, is_bold).getlength(text)) * size / 100
 
 
 @dataclass(frozen=True)
 class Area:
-    """A box of the picture, or what a text takes up."""
+    """A box of the picture, or the area of a text."""
 
     left: float
     top: float
@@ -71,7 +71,7 @@ class Area:
 
 
 def overruns(svg: str) -> list[str]:
-    """What is wrong with a picture, a line for each text."""
+    """The problems of a picture, one line for each text."""
     root = ET.fromstring(svg)
     rules = _rules(root)
     boxes, texts = [], []
@@ -106,7 +106,7 @@ def _on_each_other(texts: list[Area]) -> Iterator[str]:
 
 
 def _placed(element: ET.Element, x: float, y: float) -> Iterator[tuple[ET.Element, float, float]]:
-    """The elements with what their groups move them by."""
+    """The elements with the offsets of their groups."""
     moved = re.match(r"translate\(([-\d.]+)[ ,]+([-\d.]+)\)", element.get("transform", ""))
     if moved:
         x, y = x + float(moved[1]), y + float(moved[2])
@@ -159,7 +159,7 @@ def _size(style: Style) -> float:
 
 
 def _rules(root: ET.Element) -> dict[str, Style]:
-    """The style sheet by selector; a `font` behind another one takes its place."""
+    """The style sheet by selector. A later `font` replaces an earlier one."""
     rules: dict[str, dict[str, str]] = {}
     for sheet in root.iter():
         if sheet.tag.rpartition("}")[2] != "style" or not sheet.text:
@@ -172,7 +172,7 @@ def _rules(root: ET.Element) -> dict[str, Style]:
 
 
 def main(paths: list[str]) -> int:
-    """Print what is wrong with some pictures; how many lines that is."""
+    """Print the problems of some pictures. Returns the number of lines."""
     lines = [f"{path}: {line}" for path in paths for line in overruns(Path(path).read_text())]
     print(*lines, sep="\n", end="\n" if lines else "")
     return len(lines)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# try-wheels.sh [PYTHON...]: builds the wheel, and for each Python installs it into an environment of
-# its own, without extras, and runs the first example of the README and the command. Without
-# arguments every Python from 3.10 on that is found. Prints how large each environment is, and what
-# CPU `import keytide` takes; fails when one of them does.
+# try-wheels.sh [PYTHON...]: builds the wheel. For each Python, installs it into a separate environment
+# without extras, and runs the first example of the README and the command. Default: every Python from
+# 3.10 on that is found. Prints the size of each environment and the CPU time of `import keytide`.
+# Fails if one of them fails.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh

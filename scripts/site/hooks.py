@@ -1,7 +1,7 @@
-"""What MkDocs is told beside mkdocs.yml: pages of the site whose text lies outside of docs/.
+"""MkDocs hooks in addition to mkdocs.yml: adds pages of the site whose files are outside docs/.
 
-The changelog, the rules for contributors and the page of the benchmarks stay where people look for
-them in a checkout. Links in them, and links to them, are rewritten as those of the site.
+The changelog, the contributing guide and the page of the benchmarks stay where people expect them
+in a checkout. Links in them, and links to them, are rewritten for the site.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ OUTSIDE = {
     "CONTRIBUTING.md": "project/contributing.md",
     "benchmarks/README.md": "project/benchmarks.md",
 }
-"""Files of the checkout and their places in the site."""
+"""Files of the checkout and their locations in the site."""
 
 BOOSTS = {"tutorial": 3, "how-to": 2, "concepts": 2, "reference": 2, "design": 0.3, "project": 0.3}
-"""How much higher or lower a search lists pages of a folder than it would otherwise."""
+"""The factors by which the search ranks pages of a folder higher or lower."""
 
 _LINK = re.compile(
     r"(?<!\\)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?\)"
@@ -30,14 +30,14 @@ _LINK = re.compile(
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages that lie elsewhere."""
+    """Add the pages from outside docs/."""
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
-    """Have links name pages of the site, and files that are no pages by their paths alone."""
+    """Rewrite links to pages of the site, and to files that are not pages."""
     place = page.file.src_uri
     page.meta["search"] = {"boost": BOOSTS.get(place.split("/")[0].removesuffix(".md"), 1)}
     source = {page: source for source, page in OUTSIDE.items()}.get(place, f"docs/{place}")
@@ -50,10 +50,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
 
 
 def _link(found: re.Match[str], source: str, place: str) -> str:
-    """The link of a file of the checkout, as one of the page at that place."""
+    """The link to a file of the checkout, rewritten for the page at that location."""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found["target"]))
     page = OUTSIDE.get(target) or (target[5:] if target.startswith("docs/") else None)
-    if page is None:  # a file or folder of the checkout, which the site has not
+    if page is None:  # a file or folder of the checkout that is not in the site
         return found["text"]
     relative = posixpath.relpath(page, posixpath.dirname(place) or ".")
     return f"[{found['text']}]({relative}{found['anchor'] or ''})"

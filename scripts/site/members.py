@@ -1,7 +1,7 @@
-"""Methods of `Table` that are made of verbs, as the reference of the API shows them.
+"""Shows methods of `Table` that are derived from functions in the API reference.
 
-`create_tag = member(create_tag)` is an attribute to whoever only reads the source. Its signature
-and its docstring are those of the verb, without the table.
+`create_tag = member(create_tag)` looks like an attribute in the source. Its signature and docstring
+are those of the function, without the table argument.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ MAKERS = ("member", "member_giving")
 
 
 class VerbsAsMethods(griffe.Extension):
-    """Puts a function in the place of each attribute that is made of a verb."""
+    """Replaces each attribute that is derived from a function with that function."""
 
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **_: Any) -> None:
-        """Look at the one class that has such attributes."""
+        """Process the one class that has such attributes."""
         if pkg.name != "keytide":
             return
         table = pkg["lake.table.Table"]
@@ -33,7 +33,7 @@ def _verb(attribute: Any, module: griffe.Module) -> griffe.Function | None:
         return None
     path = value.arguments[0].canonical_path  # type: ignore[union-attr]  # a name
     if path == attribute.path:
-        # The verb has the name of the method: it is what the module imports.
+        # The function has the same name as the method, which the module imports.
         path = module[attribute.name].target_path
     found = module.package.modules_collection[path]
     return found.final_target if found.is_alias else found
