@@ -1,9 +1,9 @@
 """How rows of a table are deleted and updated through a connector, call by call.
 
-The functions in the middle do what an engine does, but for threads and the care for errors.
-They know nothing of how the rows are stored, so the same calls change a table in memory and a table
-of files, whose dead rows are marked beside the files as in Hive ACID. The last part lets SQL do the
-same, and shows the calls that it made.
+The functions in the middle do what an engine does, except for threads and error handling. They do
+not know how the rows are stored. So the same calls change a table in memory and a table of files,
+whose deleted rows are marked in separate files as in Hive ACID. The last part does the same with
+SQL, and shows the calls that SQL made.
 
     python demo/connector_walk.py
 """
@@ -68,7 +68,7 @@ def update_orders(connector: Connector, name: str) -> int:
     def change(source: UpdatablePageSource, page: pa.RecordBatch) -> None:
         values = pc.utf8_upper(page.column("status"))
         new = pa.record_batch([values, page.column(ROW_ID)], ["status", ROW_ID])
-        source.update_rows(new, [0, 1])  # where in the page the new values are, and the row ids
+        source.update_rows(new, [0, 1])  # the columns of the new values and of the row ids
         print(f"  update_rows: {counted(new.num_rows, 'row')}")
 
     fragments = change_splits(connector, session, table, row_id, change)
@@ -84,7 +84,7 @@ def change_splits(
     row_id: ColumnHandle,
     change: Change,
 ) -> Sequence[Fragment]:
-    """Read every split, and hand what becomes of its rows back to the source that gave them."""
+    """Read every split, and pass the changes of its rows back to their source."""
     columns = [ColumnHandle("status", pa.string()), ColumnHandle(ROW_ID, row_id.type, False)]
     fragments: list[Fragment] = []
     for number, split in enumerate(connector.splits.get_splits(session, table)):
@@ -104,7 +104,7 @@ def change_splits(
 
 
 def main() -> None:
-    """Print the walks."""
+    """Print the calls."""
     memory = MemoryConnector()
     memory.create_table("orders", ORDERS.schema)
     memory.insert("orders", ORDERS.slice(0, 2))
@@ -119,12 +119,12 @@ def main() -> None:
         options = {"deletion-vectors.enabled": "true"}
         orders = lake.create_table("orders", ORDERS.schema, (), options=options)
         orders.write(ORDERS)
-        print("-- a table of files, dead rows marked beside them")
+        print("-- a table of files, deleted rows marked in separate files")
         delete_new_orders(appended_connector(lake.catalog), "default.orders")
         update_orders(appended_connector(lake.catalog), "default.orders")
         print(orders.scan().to_pylist())
 
-        print("-- the same by SQL")
+        print("-- the same with SQL")
         lake.attach("mem", memory.connector)
         for table in ("mem.orders", "orders"):
             print(f"EXPLAIN ANALYZE DELETE FROM {table} WHERE id = 2")
