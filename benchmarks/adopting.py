@@ -1,8 +1,8 @@
-"""Time and peak memory of adopting a folder of Parquet files or a Delta table.
+"""Measures the time and peak memory of adopting a folder of Parquet files or a Delta table.
 
-Makes `--rows` rows in `--files` files, in the order of the key and in any order, and makes a table
-of each by `Lake.adopt`, and by `Lake.create_table_as` of the rows that were read whole. Each call
-has a process of its own.
+Creates `--rows` rows in `--files` files, sorted by key and unsorted. From each it creates a table
+with `Lake.adopt`, and with `Lake.create_table_as` from the rows, which are first read completely.
+Each call runs in a separate process.
 
     python benchmarks/adopting.py --rows 5000000 --memory "1 gb" "64 mb"
 """

@@ -1,7 +1,8 @@
-"""What reads of a far table cost without a cache on local disk, with a new one, and with that.
+"""Measures reads of a remote table without a local cache, with an empty cache, and with a full one.
 
-The store is in memory; each request to it takes `--latency` milliseconds, and each connection
-brings `--bandwidth` megabytes in a second. Every read is that of a process that has just begun.
+The store is in memory. Each request takes `--latency` milliseconds, and each connection transfers
+`--bandwidth` megabytes per second. Every read starts with empty in-memory caches, as in a new
+process.
 
     python benchmarks/cached_reads.py
     python benchmarks/cached_reads.py --buckets 1
@@ -38,7 +39,7 @@ READS: dict[str, Callable[[kt.Table], object]] = {
 
 
 class FarClient:
-    """Stands for the module `obstore`."""
+    """Replaces the module `obstore`."""
 
     def __init__(self, latency_s: float, bytes_per_s: float) -> None:
         self.requests = 0
@@ -65,12 +66,12 @@ class FarClient:
         return late
 
     def bring(self, pieces: Sequence[Any]) -> None:
-        """Wait for bytes to come."""
+        """Wait for the transfer of bytes."""
         time.sleep(sum(map(len, pieces)) / self._bytes_per_s)
 
 
 class _Body:
-    """A response whose bytes come when they are asked for."""
+    """A response whose bytes are transferred when they are read."""
 
     def __init__(self, result: Any, client: FarClient) -> None:
         self._result, self._client = result, client
@@ -100,7 +101,7 @@ def main() -> None:
 
 
 def fill(rows: int, buckets: int) -> list[int]:
-    """Make a table of one run; gives the sizes of its data files."""
+    """Create a table with one run. Returns the sizes of its data files."""
     random = np.random.default_rng(1)
     lake = kt.connect(ADDRESS)
     names = [f"v{number}" for number in range(COLUMNS)]
@@ -123,8 +124,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--buckets", type=int, default=4)
-    parser.add_argument("--latency", type=float, default=30, help="milliseconds of a request")
-    parser.add_argument("--bandwidth", type=float, default=100, help="MB/s of a connection")
+    parser.add_argument(
+        "--latency", type=float, default=30, help="latency of a request in milliseconds"
+    )
+    parser.add_argument(
+        "--bandwidth", type=float, default=100, help="bandwidth of a connection in MB/s"
+    )
     return parser.parse_args()
 
 

@@ -1,13 +1,14 @@
-"""What a small commit costs as a table grows.
+"""Measures the cost of a small commit as a table grows.
 
-Times upserts of `--upsert-rows` rows, one data file each, into tables of more and more rows and
-of more and more files. The tables are metadata alone: their manifests tell of files that nobody
-wrote, in commits of `--files-per-commit` files each, because a commit never opens old data files.
+Measures upserts of `--upsert-rows` rows, one data file each, into tables with more and more rows
+and more and more files. The tables consist of metadata only: their manifests describe files that do
+not exist, in commits of `--files-per-commit` files each. This works because a commit never opens
+old data files.
 
-"warm" is a process that has written to the table before; "first" is the first write of a fresh
-process, opening the table included, starting Python and importing Keytide and pandas not. CPU
-time is that of all cores together: what other programs do disturbs it less. "growing" is the
-dearest of the commits that made the table, one that merged manifests.
+"warm" is a process that has written to the table before. "first" is the first write of a new
+process, including opening the table, but without starting Python and importing Keytide and pandas.
+CPU time is the sum over all cores, and other programs disturb it less. "growing" is the most
+expensive of the commits that created the table, one that merged manifests.
 
     python benchmarks/commit_cost.py
     python benchmarks/commit_cost.py --files 10 1000
@@ -47,13 +48,13 @@ from keytide.table.write.writable import writable_view
 TABLE = "bench.t"
 FLAT_RATIO_MAX = 1.25
 WARM_COMMITS = 40
-"""Enough for at least one of the commits that also merge manifests."""
+"""Enough to include at least one of the commits that also merge manifests."""
 FIRST_COMMITS = 3
 
 
 @dataclass(frozen=True)
 class Size:
-    """How big a table is before the measured commits."""
+    """The size of a table before the measured commits."""
 
     rows: int
     files: int
@@ -61,7 +62,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Cost:
-    """Every measured upsert's `wall_s` and `cpu_s`."""
+    """`wall_s` and `cpu_s` of every measured upsert."""
 
     size: Size
     warm: Sequence[dict[str, float]]
@@ -93,11 +94,17 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000, 10_000_000, 100_000_000])
     parser.add_argument("--files", nargs="+", type=int, default=[10, 100, 1_000, 10_000])
-    parser.add_argument("--rows-fixed", type=int, default=10_000_000, help="while files grow")
-    parser.add_argument("--files-fixed", type=int, default=100, help="while rows grow")
+    parser.add_argument(
+        "--rows-fixed", type=int, default=10_000_000, help="rows while the number of files grows"
+    )
+    parser.add_argument(
+        "--files-fixed", type=int, default=100, help="files while the number of rows grows"
+    )
     parser.add_argument("--files-per-commit", type=int, default=10)
     parser.add_argument("--upsert-rows", type=int, default=100)
-    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    parser.add_argument(
+        "--directory", type=Path, default=Path.cwd(), help="where tables are created"
+    )
     parser.add_argument("--first", metavar="WAREHOUSE", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -106,7 +113,7 @@ def measure(size: Size, arguments: argparse.Namespace) -> Cost:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as warehouse:
         table, growing = build(warehouse, size, arguments.files_per_commit)
         first = [fresh_process(warehouse, arguments.upsert_rows) for _ in range(FIRST_COMMITS)]
-        table.write(upsert(arguments.upsert_rows, seed=0))  # catches up with the others' commits
+        table.write(upsert(arguments.upsert_rows, seed=0))  # catches up with the commits of others
         warm = []
         for number in range(WARM_COMMITS):
             rows = upsert(arguments.upsert_rows, seed=number)
@@ -119,7 +126,9 @@ def measure(size: Size, arguments: argparse.Namespace) -> Cost:
 def build(
     warehouse: str, size: Size, files_per_commit: int
 ) -> tuple[Table, list[dict[str, float]]]:
-    """A table of that many files and rows, of which the first file exists, and what that took."""
+    """A table with that many files and rows, of which only the first file exists, and the measured
+    times.
+    """
     table = kt.connect(warehouse).create_table(
         TABLE, SCHEMA, ["id"], options={"write-only": "true"}
     )
@@ -170,7 +179,7 @@ def first_write(warehouse: str, upsert_rows: int) -> dict[str, float]:
 
 
 def findings(what: str, costs: Sequence[Cost]) -> Iterator[str]:
-    """What is flat from the smallest table to the largest and what is not."""
+    """What stays constant from the smallest table to the largest, and what does not."""
     small, large = costs[0], costs[-1]
     if small is large:
         return

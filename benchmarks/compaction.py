@@ -1,18 +1,19 @@
-"""What compaction costs: of overlapping runs, of a stream of small commits, for a changelog.
+"""Measures compaction: of overlapping runs, in a stream of small commits, and with a changelog.
 
-"runs" writes `--rows` rows and ten upserts of a hundredth of them into one bucket of a table that
-is write-only, and compacts it fully. Rows are those read, old versions among them; a core's rate
-is rows by CPU seconds, which other programs disturb less than time does.
+"runs" writes `--rows` rows and ten upserts of 1 % of them into one bucket of a write-only table,
+and compacts it fully. The number of rows includes old versions. The rate of a core is rows per CPU
+second, which other programs disturb less than wall-clock time.
 
-"stream" commits `--commits` times `--commit-rows` rows of `--keys` keys to a table with the default
-options, which compacts as it goes. The write amplification is the bytes of all data files written,
-by those of the files that commits brought.
+"stream" makes `--commits` commits of `--commit-rows` rows with `--keys` keys to a table with
+default options, which compacts as usual. The write amplification is the size of all written data
+files divided by that of the files of the commits.
 
-"changelog" upserts a hundredth of `--rows` rows, nine of ten with a key that is there, into tables
-with each `changelog-producer` that compactions make: what a commit takes beside one into a table
-without. With `lookup` it is to take at most twice as long.
+"changelog" upserts 1 % of `--rows` rows, nine out of ten with an existing key, into tables with
+each `changelog-producer` of compactions. It compares a commit with one to a table without a
+changelog. With `lookup`, it must take at most twice as long.
 
-Each runs in a process of its own; the rows read afterwards are compared with those expected.
+Each part runs in a separate process. The rows are read afterwards and compared with the expected
+ones.
 
     python benchmarks/compaction.py
     python benchmarks/compaction.py --rows 1000000 --commits 100
@@ -43,7 +44,7 @@ from keytide.format.snapshot import CommitKind
 TABLE = "bench.t"
 PRODUCERS = ("none", "lookup", "full-compaction")
 LOOKUP_COST_MAX = 2.0
-"""Times the upsert without a changelog."""
+"""As a multiple of the upsert without a changelog."""
 
 
 def main() -> None:
@@ -97,7 +98,7 @@ def runs(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def stream(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Small commits, one after the other, with compactions between them."""
+    """Small commits, one after the other, with compactions in between."""
     table = kt.connect(Path(arguments.directory, "stream")).create_table(TABLE, SCHEMA, ["id"])
     chance = np.random.default_rng(0)
     commits = [upsert(chance, arguments) for _ in range(arguments.commits)]
@@ -133,7 +134,7 @@ def stream(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def changelog(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Upserts of a hundredth of the rows, told of in different ways; the tables take turns."""
+    """Upserts of 1 % of the rows with different changelogs. The tables take turns."""
     workload = open_workload(Path(arguments.directory, "workload"))
     tables, took = {}, {producer: [] for producer in PRODUCERS}
     for producer in PRODUCERS:
@@ -163,7 +164,7 @@ def changelog(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_changelog(table: kt.Table, producer: str, workload: Workload) -> None:
-    """Raise `ValueError` unless rows and, by their number, changes are those expected."""
+    """Raise `ValueError` unless the rows and the number of changes are as expected."""
     found = digest(table.scan().to_arrow())
     if found != workload.expected:
         raise ValueError(f"{producer}: wrong rows: {found}, expected {workload.expected}")
@@ -194,7 +195,7 @@ def check_rows(table: kt.Table, commits: list[pa.Table]) -> None:
 
 
 def data_bytes(table: kt.Table, kind: CommitKind) -> int:
-    """The bytes of the data files that commits of a kind wrote; files that moved not again."""
+    """The bytes of the data files that commits of a kind wrote, without files that only moved."""
     total = 0
     for snapshot in table.snapshots():
         if snapshot.commit_kind is kind:
@@ -214,9 +215,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the large run")
     parser.add_argument("--commits", type=int, default=500, help="commits of the stream")
-    parser.add_argument("--commit-rows", type=int, default=1_000, help="rows of each")
-    parser.add_argument("--keys", type=int, default=1_000_000, help="keys that they are of")
-    parser.add_argument("--directory", type=Path, help="where tables are made; a temporary one")
+    parser.add_argument("--commit-rows", type=int, default=1_000, help="rows of each commit")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="number of keys in the stream")
+    parser.add_argument(
+        "--directory", type=Path, help="where tables are created (default: a temporary folder)"
+    )
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,11 +1,12 @@
-"""Workloads at the edges: very wide, very many, very small.
+"""Measures extreme workloads: very wide rows, very many parts, very small files.
 
-Each is run in a process of its own, which makes its table first and is timed from then on.
+Each runs in a separate process, which first creates its table. Only the step after that is
+measured.
 
     python benchmarks/edges.py
-    python benchmarks/edges.py --against ../other/src   # another Keytide, in turns with this one
+    python benchmarks/edges.py --against ../other/src   # compares with another Keytide, in turns
 
-`--against` names the folder that holds the other `keytide` package.
+`--against` names the folder that contains the other `keytide` package.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def measured(workload: str) -> dict[str, Any]:
 
 
 def run(workload: str, sources: Path, timeout_s: float) -> dict[str, Any]:
-    """The workload in a process of its own, with the package in `sources`."""
+    """Run the workload in a separate process, with the package in `sources`."""
     command = [sys.executable, __file__, "--one", workload]
     environment = {**os.environ, "PYTHONPATH": str(sources.resolve())}
     try:
@@ -149,10 +150,12 @@ def shown(runs: list[dict[str, Any]], unit: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--one", choices=WORKLOADS, help=argparse.SUPPRESS)
-    parser.add_argument("--against", type=Path, help="the sources of another Keytide")
+    parser.add_argument("--against", type=Path, help="source folder of another Keytide")
     parser.add_argument("--only", choices=WORKLOADS, nargs="+", default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for one run")
+    parser.add_argument(
+        "--timeout", type=float, default=120, help="time limit of one run in seconds"
+    )
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measured(arguments.one)))

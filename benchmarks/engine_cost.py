@@ -1,10 +1,10 @@
-"""What merging costs: partial updates and aggregation next to `deduplicate`.
+"""Measures the cost of merging: partial updates and aggregation compared with `deduplicate`.
 
-The same rows are written into one bucket of three tables: `--rows` rows with unique keys, then
-ten runs of a hundredth of them, nine of ten with a key that is there. Each table is then read in
-full, by Keytide and by pypaimon-rust from the same files, every reader in a process of its own.
-The readers take turns, and printed are the best of all their reads and the ratios, with pass or
-FAIL beside each goal.
+The same rows are written to one bucket of three tables: `--rows` rows with unique keys, then ten
+runs of 1 % of them, nine out of ten with an existing key. Each table is then read completely, by
+Keytide and by pypaimon-rust from the same files, each reader in a separate process. The readers
+take turns. The output contains the best of all reads and the ratios, with pass or FAIL for each
+goal.
 
     python benchmarks/engine_cost.py --rows 10000000
 """
@@ -57,9 +57,9 @@ RUNS = 10
 ROUNDS = 3
 READS = 4
 COST_MAX = 1.5
-"""Times the read of `deduplicate`."""
+"""As a multiple of the read of `deduplicate`."""
 PEER_SHARE_MAX = 0.5
-"""Of the time of pypaimon-rust."""
+"""As a fraction of the time of pypaimon-rust."""
 
 
 def build(warehouse: str, rows: int) -> None:
@@ -76,7 +76,7 @@ def build(warehouse: str, rows: int) -> None:
 
 
 def runs(rows: int) -> Iterator[pa.Table]:
-    """The base, whose keys are even, and the runs, of which one key in ten is odd."""
+    """The base, whose keys are even, and the runs, in which one key out of ten is odd."""
     random = np.random.default_rng(1)
     yield columns(np.arange(rows) * 2, random)
     for _ in range(RUNS):
@@ -86,7 +86,7 @@ def runs(rows: int) -> Iterator[pa.Table]:
 
 
 def columns(keys: np.ndarray, random: np.random.Generator) -> pa.Table:
-    """Rows of these keys; one value in ten is NULL, sequences too."""
+    """Rows with these keys. One value out of ten is NULL, also in sequence fields."""
     count = len(keys)
     values = {
         "a": pl.Series(random.integers(0, 1000, count)),
@@ -104,10 +104,10 @@ def columns(keys: np.ndarray, random: np.random.Generator) -> pa.Table:
 
 
 def read(reader: str, warehouse: str, engine: str) -> dict[str, float]:
-    """Read a table several times; the best time and a checksum of its rows."""
+    """Read a table several times. Returns the best time and a checksum of the rows."""
     best = float("inf")
     for _ in range(READS):
-        rows = None  # one result at a time
+        rows = None  # one result in memory at a time
         started = time.perf_counter()
         rows = READERS[reader](warehouse, f"bench.{engine.replace('-', '_')}")
         best = min(best, time.perf_counter() - started)
@@ -130,13 +130,13 @@ READERS = {"keytide": read_keytide, "pypaimon-rust": read_pypaimon_rust}
 
 
 def digest(rows: pa.Table) -> int:
-    """A checksum over whole rows, whatever their order."""
+    """A checksum over whole rows, independent of their order."""
     frame = pl.from_arrow(rows.select(SCHEMA.names).cast(SCHEMA))
     return int(frame.hash_rows().cast(pl.UInt64).to_numpy().sum(dtype=np.uint64))
 
 
 def measured(reader: str, warehouse: str, engine: str) -> dict[str, float] | None:
-    """What a process of its own finds; None where the reader is not installed."""
+    """The result of a separate process. None if the reader is not installed."""
     command = [sys.executable, __file__, "--read", reader, engine, warehouse]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] | None = json.loads(done.stdout)
@@ -198,7 +198,7 @@ def main() -> None:
     for engine in ENGINES:
         one, other = found["keytide", engine], found["pypaimon-rust", engine]
         if other is not None and (one["rows"], one["digest"]) != (other["rows"], other["digest"]):
-            print(f"{engine}: the readers disagree, {one} and {other}")
+            print(f"{engine}: the readers returned different rows, {one} and {other}")
     ours = {engine: found["keytide", engine]["seconds"] for engine in ENGINES}
     theirs = {
         engine: found["pypaimon-rust", engine] and found["pypaimon-rust", engine]["seconds"]

@@ -1,7 +1,7 @@
-"""The engines that are compared, each behind the same few calls.
+"""The compared engines, each with the same few calls.
 
-Every engine gets Arrow tables and returns one, and is used as its documentation shows. Peers are
-imported only where one is made: a missing peer is reported, not needed.
+Every engine receives Arrow tables and returns one, and is used as its documentation shows. Peers
+are imported only when an engine is created. A missing peer is reported and not required.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from workload import SCHEMA
 
 
 class Engine(ABC):
-    """One table of one engine in a directory of its own.
+    """One table of one engine in its own directory.
 
-    `buckets` is for the engines that write the Paimon format. Making an engine imports it and
-    opens the table if there is one.
+    `buckets` is for engines that write the Paimon format. Creating an engine imports it and opens
+    the table if it exists.
     """
 
     distribution: str
@@ -26,18 +26,18 @@ class Engine(ABC):
 
     has_buckets = False
     compacts = False
-    """Whether it has a compaction that can be asked for."""
+    """Whether it can be compacted on request."""
 
     def __init__(self, directory: Path, buckets: int) -> None:
         self.directory = directory
         self.buckets = buckets
 
     def create(self) -> None:  # noqa: B027  # not every engine has this step
-        """Make an empty table, where that is a step of its own. Not timed."""
+        """Create an empty table, if that is a separate step. Not measured."""
 
     @abstractmethod
     def load(self, rows: pa.Table) -> None:
-        """Write the first rows; their keys are unique."""
+        """Write the first rows, with unique keys."""
 
     @abstractmethod
     def upsert(self, rows: pa.Table) -> None:
@@ -45,14 +45,14 @@ class Engine(ABC):
 
     @abstractmethod
     def read(self) -> pa.Table:
-        """All rows and columns of the newest version."""
+        """All rows and columns of the latest version."""
 
     def compact(self) -> None:
-        """Make few large files of all there are, without outdated rows. REQUIRES: `compacts`."""
+        """Rewrite everything as few large files without outdated rows. REQUIRES: `compacts`."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  # nor this one
-        """Let go of the table."""
+        """Release the table."""
 
 
 class Keytide(Engine):
@@ -88,19 +88,19 @@ class Keytide(Engine):
 
 
 class KeytideIndex(Keytide):
-    """A table with an index of keys."""
+    """A table with a key index."""
 
     options: ClassVar[dict[str, str]] = {"upsert.mode": "full"}
 
 
 class KeytideInFront(Keytide):
-    """Every compaction in the write that made it due."""
+    """Every compaction runs in the write that made it due."""
 
     options: ClassVar[dict[str, str]] = {"compaction.background": "false"}
 
 
 class KeytideUncompacted(Keytide):
-    """No compaction at all: what writing alone takes."""
+    """No compaction: the cost of writing alone."""
 
     options: ClassVar[dict[str, str]] = {"write-only": "true"}
 
@@ -144,7 +144,9 @@ class PypaimonRust(Engine):
 
 
 class Chdb(Engine):
-    """ReplacingMergeTree: merges in the background, and read with FINAL, which merges the rest."""
+    """ReplacingMergeTree: merges in the background, and is read with FINAL, which merges the
+    rest.
+    """
 
     distribution = "chdb"
     compacts = True
@@ -178,13 +180,13 @@ class Chdb(Engine):
 
 
 class ChdbSynced(Chdb):
-    """The same with each insert on the disk when it returns, as Keytide's commits are."""
+    """The same with each insert synced to disk when it returns, like Keytide's commits."""
 
     settings = "SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
 
 
 class Ducklake(Engine):
-    """DuckDB's lake: Parquet files, and a catalog in a database file."""
+    """DuckDB's lake format: Parquet files, and a catalog in a database file."""
 
     distribution = "duckdb"
 
@@ -268,7 +270,7 @@ class Deltalake(Engine):
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def read(self) -> pa.Table:
-        # Its own query engine reads faster than `to_pyarrow_table`.
+        # Its own query engine is faster than `to_pyarrow_table`.
         builder = self.deltalake.QueryBuilder()
         builder.register("t", self.deltalake.DeltaTable(self.uri))
         return pa.table(builder.execute("SELECT * FROM t").read_all())
@@ -351,4 +353,4 @@ SLOW = ("pypaimon", "pyiceberg")
 """Engines that take minutes for the whole workload and get a fifth of it."""
 
 VARIANTS = ("keytide-in-front", "keytide-uncompacted", "chdb-synced", "ducklake")
-"""Engines that are measured only where they are asked for."""
+"""Engines that are measured only on request."""

@@ -1,16 +1,16 @@
-"""Upserts that are appended and merged on reading, beside each format's own MERGE.
+"""Compares appending upserts and merging them on read with each format's own MERGE.
 
-A Delta and an Iceberg table get the rows of the upsert workload, twice. One takes its upserts by
-the library's own MERGE (deltalake) or upsert (pyiceberg), the other one has them appended by a
-statement of Keytide on a federated table. Then all rows are read, by the library and merged by
-Keytide. What counts is the time of all upserts and a read together. Every way has a process of its
-own, and has to end with the same rows.
+A Delta table and an Iceberg table get the rows of the upsert workload, in two ways. In one, the
+upserts use the library's own MERGE (deltalake) or upsert (pyiceberg). In the other, a Keytide
+statement on a federated table appends them. Then all rows are read, by the library, or merged by
+Keytide. The result is the time of all upserts and one read together. Each way runs in a separate
+process, and both must lead to the same rows.
 
     python benchmarks/external.py
     python benchmarks/external.py --rows 1000000 --formats delta
 
-pyiceberg takes long for its upserts: `--own-upserts` says how many of them it does, and the others
-are taken to be as slow as their median; the rows are held against what is expected then.
+The upserts of pyiceberg take long. `--own-upserts` limits their number, and the others are assumed
+to take their median time. The rows are then compared with what is expected after that number.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Way(ABC):
 
 
 class DeltaMerge(Way):
-    """deltalake: `merge`, and `QueryBuilder`, which reads faster than `to_pyarrow_table`."""
+    """deltalake: `merge`, and `QueryBuilder`, which is faster than `to_pyarrow_table`."""
 
     format = "delta"
 
@@ -173,7 +173,7 @@ def in_own_process(way: str, scratch: str, own_upserts: int) -> dict[str, Any]:
 
 
 def measured(name: str, directory: Path, own_upserts: int) -> dict[str, Any]:
-    """The figures of one way. Raises `ValueError` where it ends with wrong rows."""
+    """The results of one way. Raises `ValueError` if it ends with wrong rows."""
     workload: Workload = open_workload(directory / "workload")
     folder = directory / name.replace(", ", "-").replace(" ", "-")
     folder.mkdir()
@@ -189,7 +189,7 @@ def measured(name: str, directory: Path, own_upserts: int) -> dict[str, Any]:
             way.upsert(batch)
         upserts.append(one)
     for _ in range(READS):
-        rows = None  # one result at a time
+        rows = None  # one result in memory at a time
         with stopwatch() as one:
             rows = way.read()
         reads.append(one)
@@ -221,7 +221,7 @@ def report(figures: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def whole(found: Mapping[str, Any]) -> float:
-    """Ten upserts and the first read of all."""
+    """Ten upserts and the first read of everything."""
     seconds = walls(found["upserts"])
     missing = (UPSERTS - len(seconds)) * median(seconds)
     return sum(seconds) + missing + walls(found["reads"])[0]

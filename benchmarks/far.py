@@ -1,15 +1,15 @@
-"""How fast are upserts, look-ups and reads of a table in an object store that answers late?
+"""Measures upserts, lookups and reads of a table in an object store with high latency.
 
-An S3 server on this machine stands behind a proxy whose answers come `--latency` milliseconds late.
-Each engine loads `--rows` rows, upserts ten times `--upsert-rows` of them, looks single keys up and
-reads everything, in a process that goes on; then once more each in a process that has just begun.
-What is read is compared with what was written.
+An S3 server on this machine is behind a proxy that delays responses by `--latency` milliseconds.
+Each engine loads `--rows` rows, makes ten upserts of `--upsert-rows` rows, looks up single keys and
+reads everything, in a process that continues to run. Then each of the reads is repeated in a new
+process. The rows that are read are compared with those written.
 
     python benchmarks/far.py
     python benchmarks/far.py --rows 200000 --engines keytide deltalake --server versitygw
 
-The server is moto's, which comes with the development tools and answers one request at a time, or
-what `--server` names: the program versitygw, which answers many.
+The server is moto's, which is part of the development tools and processes one request at a time, or
+the one that `--server` names: the program versitygw, which processes many.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Figures = dict[str, Any]
 
 
 class FarEngine(ABC):
-    """A table of one engine in the bucket; each call works on the newest version."""
+    """A table of one engine in the bucket. Each call uses the latest version."""
 
     distribution: str
 
@@ -54,7 +54,7 @@ class FarEngine(ABC):
 
     @abstractmethod
     def load(self, rows: pa.Table) -> None:
-        """Make the table with its first rows."""
+        """Create the table with its first rows."""
 
     @abstractmethod
     def open(self) -> None:
@@ -177,7 +177,7 @@ class Pylance(FarEngine):
 
 
 class Pyiceberg(FarEngine):
-    """Its catalog is a file of SQLite on local disk, which answers at once."""
+    """Its catalog is a SQLite file on local disk, which has no latency."""
 
     distribution = "pyiceberg"
 
@@ -220,7 +220,7 @@ ENGINES = {engine.distribution: engine for engine in (Keytide, Deltalake, Pylanc
 
 @contextmanager
 def far_server(program: str | None, folder: Path, latency_ms: float) -> Iterator[str]:
-    """The address of an S3 server that answers late, with an empty bucket."""
+    """The address of an S3 server with high latency and an empty bucket."""
     port = free_port()
     command, environment = server_command(program, folder, port)
     with running(command, environment) as _:
@@ -278,11 +278,11 @@ def make_bucket(address: str) -> None:
     client.create_bucket(Bucket=BUCKET)
 
 
-# -- one engine, in a process of its own -----------------------------------------------------------
+# -- one engine, in a separate process -------------------------------------------------------------
 
 
 def part_of(name: str, what: str, endpoint: str, directory: Path) -> Figures:
-    """The figures of a process that goes on (`warm`), or has just begun (`get`, `read`)."""
+    """The results of a process that continues to run (`warm`), or of a new one (`get`, `read`)."""
     workload = open_workload(directory / "workload")
     try:
         engine = ENGINES[name](endpoint, directory / name)
@@ -417,9 +417,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--upsert-rows", type=int, default=1_000)
     parser.add_argument("--latency", type=float, default=30, metavar="MS")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--server", metavar="PROGRAM", help="versitygw, by its name or path")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter with the peers")
-    parser.add_argument("--directory", type=Path, help="where the store and the rows lie")
+    parser.add_argument("--server", metavar="PROGRAM", help="versitygw, as a name or path")
+    parser.add_argument(
+        "--python", default=sys.executable, help="an interpreter in which the peers are installed"
+    )
+    parser.add_argument("--directory", type=Path, help="where the store and the rows are stored")
     for internal in ("--part", "--what", "--endpoint"):
         parser.add_argument(internal, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,43 +1,43 @@
-"""How what one table costs grows with its rows.
+"""Measures how the cost of one table grows with its number of rows.
 
-Makes tables of narrow rows, a BIGINT key and a BIGINT value, in pieces of `--piece-rows`, so that
-no process ever holds more than a piece. Pieces come in the order of the keys, or with `--random`
-each lies all over them; in a piece rows are in random order. A table has a bucket for each
-`--bucket-rows` rows. Then, each in a process of its own:
+Creates tables of narrow rows, a BIGINT key and a BIGINT value, in pieces of `--piece-rows`, so that
+no process ever has more than one piece in memory. Pieces are in key order, or with `--random` each
+is spread over all keys. Within a piece, rows are in random order. A table has one bucket for each
+`--bucket-rows` rows. Then each of these steps runs in a separate process:
 
-- load: rows a second, with the compactions that come by; the first and the last tenth of the pieces
-  apart,
-- upsert: 20 times 10,000 rows of keys that lie anywhere, after one that opens the table,
-- compact: `Table.compact()` right behind these,
-- get: 200 random keys, nothing of data files kept ("cold"), and 200 after as many others,
-- range: the rows of 10,000 keys that follow each other, 20 times after another,
-- plan: all files planned, by a process that sees the table for the first time.
+- load: rows per second, including the compactions in that time; also for the first and the last
+  tenth of the pieces
+- upsert: 20 times 10,000 rows with random keys, after one that opens the table
+- compact: `Table.compact()` immediately afterwards
+- get: 200 random keys with nothing of the data files cached ("cold"), and 200 after as many others
+- range: the rows of 10,000 consecutive keys, 20 times after a first one
+- plan: planning all files, in a process that sees the table for the first time
 
-"anon" is the most memory of its own that a process had, and "peak" its resident memory, which
-counts pages of mapped files too, that the system may take back: it is not judged. Memory grows up
-to what options and constants allow: 256 MB for the process, what it writes and what it keeps for
-look-ups, and for each compaction at a time, of which there are as many as cores and buckets, a
-window of 256 MB and a file of 256 MB in memory that is written. It is judged above that.
+"anon" is the peak anonymous memory of a process. "peak" is its peak resident memory, which includes
+pages of mapped files that the system may reclaim, so it is not judged. Memory grows up to what
+options and constants allow: 256 MB for the process, what it writes and what it caches for lookups.
+For each parallel compaction (at most as many as cores and buckets), it adds a window of 256 MB and
+a file of 256 MB that is written in memory. Memory is judged only above that.
 
-Rows a second of a load fall at first, for the first five pieces wait for no compaction, and all
-others share the cores with those that come by, of which a short load leaves most behind. So a load
-is judged by its rows a second once it is closed, which waits for them. Keys in order are written
-again until they fill a file, once or twice however many come; with `--random` once for each
-doubling of the rows, as in any tree of sorted runs. The processor time of a row, with compactions
-and with making the rows, tells what was done for it, whoever else uses the machine. Bytes on the
-disk count what compactions have replaced, too, which snapshots hold for an hour: about 12 a row for
-what a write leaves, and 3 for each time it is written again.
+The rows per second of a load decrease at first: the first five pieces wait for no compaction, and
+all others share the cores with compactions, most of which a short load leaves for later. So a load
+is judged by its rows per second including closing the table, which waits for compactions. Keys in
+order are rewritten until they fill a file, once or twice for any number of rows. With `--random`,
+they are rewritten once for each doubling of the rows, as in any tree of sorted runs. The processor
+time per row, including compactions and creating the rows, shows the work independent of other users
+of the machine. Bytes on disk include what compactions have replaced, which snapshots keep for an
+hour: about 12 bytes per row for what a write leaves, and 3 for each rewrite.
 
-With `--results` figures are kept in a file as soon as a step has them, and a size whose steps are
-all there is not measured again: a run that was cut goes on with the size where it was. A run that
-is killed leaves its folder `growth-*` behind, in `--directory`.
+With `--results`, results are stored in a file as soon as a step has finished, and a size with all
+steps is not measured again: an interrupted run continues with the size that it had reached. A
+killed run leaves its folder `growth-*` in `--directory`.
 
-From `--metadata-from` rows on, files are metadata alone: nobody wrote the old ones. Then
-upserts, compactions and plans are measured, none of which opens an old file.
+From `--metadata-from` rows on, tables consist of metadata only: the old files do not exist. Then
+only upserts, compactions and plans are measured, none of which opens an old file.
 
-Of each two sizes that follow each other a figure may grow as the logarithm of the rows does, and
-a quarter more for what a machine adds: what grows faster is named. Of rows a second, which ought
-to stay, it is the inverse. An upsert reaches all buckets, so what it takes follows their number.
+Between two consecutive sizes, a result may grow like the logarithm of the rows, plus a quarter for
+noise. Results that grow faster are reported. For rows per second, which should stay constant, the
+inverse is used. An upsert reaches all buckets, so its cost is proportional to their number.
 
     python benchmarks/growth.py
     python benchmarks/growth.py --rows 10000000 100000000 1000000000 --results growth.json \\
@@ -83,15 +83,15 @@ UPSERTS, UPSERT_ROWS = 20, 10_000
 GETS = 200
 RANGES, RANGE_KEYS = 20, 10_000
 FILE_ROWS = 8_000_000
-"""Of files that are metadata alone."""
+"""For files that consist of metadata only."""
 SLACK = 1.25
 UNJUDGED = (
     "files", "load, rows a second", "load, rows a second, first tenth",
     "load, rows a second, last tenth",
 )  # fmt: skip
-"""Figures that are not alike for few rows and many: see above."""
+"""Results that differ for few and many rows, see above."""
 PROCESS_MB, COMPACTION_MB = 256, 512
-"""What a process may hold of its own whatever its table, and besides for each compaction."""
+"""The memory that a process may use for itself whatever its table, and for each compaction."""
 _PRIME = 2_654_435_761
 _SAMPLE_S = 0.01
 
@@ -107,7 +107,7 @@ def main() -> None:
     kept = KeptFigures(arguments.results, settings(arguments))
     found: dict[int, Figures] = {}
     for rows in sorted(arguments.rows):
-        print(f"\n{rows:,} rows" + (", metadata alone" if is_listed(rows, arguments) else ""))
+        print(f"\n{rows:,} rows" + (", metadata only" if is_listed(rows, arguments) else ""))
         found[rows] = measured(rows, arguments, kept)
         for name, value in found[rows].items():
             print(f"  {name:<32}{value:>14,.{_places(value)}f}", flush=True)
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def measured(rows: int, arguments: argparse.Namespace, kept: KeptFigures) -> Figures:
-    """The figures of one table, step by step, each in a process of its own."""
+    """The results of one table, step by step, each in a separate process."""
     listed = is_listed(rows, arguments)
     steps = ("list", "upsert", "compact", "plan") if listed else ("load", *MEASURES)
     if kept.has(rows, steps):
@@ -149,7 +149,7 @@ def measured(rows: int, arguments: argparse.Namespace, kept: KeptFigures) -> Fig
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, int]:
-    """What figures of one file have in common."""
+    """The settings that all results in one file must have in common."""
     return {
         "cores": os.cpu_count() or 1, "piece-rows": arguments.piece_rows,
         "bucket-rows": arguments.bucket_rows, "random": int(arguments.random),
@@ -158,11 +158,11 @@ def settings(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def is_listed(rows: int, arguments: argparse.Namespace) -> bool:
-    """Whether the files of a table are metadata alone."""
+    """Whether the files of a table are metadata only."""
     return arguments.metadata_from is not None and rows >= arguments.metadata_from
 
 
-# -- steps, each in a process of its own ---------------------------------------------------------
+# -- steps, each in a separate process ---------------------------------------------------------
 
 
 def load(arguments: argparse.Namespace) -> Figures:
@@ -196,12 +196,12 @@ def _tell_progress(done: int, rows: int) -> None:
     twentieth = max(1, rows // 20)
     if done // twentieth > (done - 1) // twentieth or done >= rows:
         now = time.strftime("%H:%M:%S")
-        # Standard output is that of the figures.
+        # Standard output is for the results.
         print(f"  {now} {min(done, rows):,} of {rows:,} rows", file=sys.stderr, flush=True)
 
 
 def listed(arguments: argparse.Namespace) -> Figures:
-    """A table whose files but the first are metadata alone."""
+    """A table in which all files except the first are metadata only."""
     (rows,) = arguments.rows
     table = _made(arguments)
     table.write(pa.table([[0], [0]], schema=SCHEMA))
@@ -210,7 +210,7 @@ def listed(arguments: argparse.Namespace) -> Figures:
 
 
 def upsert(arguments: argparse.Namespace) -> Figures:
-    """Upserts of keys that lie anywhere, the first of which opens the table."""
+    """Upserts of random keys. The first one opens the table."""
     (rows,) = arguments.rows
     chance, table = np.random.default_rng(1), _opened(arguments)
 
@@ -299,18 +299,18 @@ def _opened(arguments: argparse.Namespace) -> kt.Table:
 
 
 def pieces(rows: int, arguments: argparse.Namespace) -> Iterator[pa.Table]:
-    """All keys from 0 on, each once."""
+    """All keys starting at 0, each once."""
     chance = np.random.default_rng(0)
     for start in range(0, rows, arguments.piece_rows):
         places = np.arange(start, min(start + arguments.piece_rows, rows))
-        # Without a table of all keys: the multiplier has no factor in common with any number of
-        # rows here, so that each place has a key of its own.
+        # Without an array of all keys: the multiplier has no common factor with any number of rows
+        # here, so each position has its own key.
         ids = places * _PRIME % rows if arguments.random else chance.permutation(places)
         yield pa.table([ids, ids + 1], schema=SCHEMA)
 
 
 def _copies(entry: ManifestEntry, rows: int) -> Iterator[ManifestEntry]:
-    """Files of the highest level that follow each other in key order, in each bucket alike."""
+    """Files of the highest level that follow each other in key order, the same in each bucket."""
     long, buckets = AtomicType("BIGINT"), entry.total_buckets
     per_bucket = max(1, rows // buckets // FILE_ROWS)
     lows = np.linspace(0, rows, per_bucket, endpoint=False, dtype=np.int64)
@@ -352,7 +352,7 @@ def _times(what: str, seconds: Sequence[float]) -> Figures:
 
 @contextmanager
 def _memory(what: str) -> Iterator[Figures]:
-    """The most memory while the block runs, in megabytes."""
+    """The peak memory during the block, in megabytes."""
     figures: Figures = {}
     most, is_over = _anonymous_mb(), threading.Event()
 
@@ -383,7 +383,7 @@ def _anonymous_mb() -> float:
 
 
 def findings(found: dict[int, Figures], bucket_rows: int) -> Iterator[str]:
-    """Which figures grow faster than the logarithm of the rows."""
+    """Which results grow faster than the logarithm of the rows."""
     faster = False
     for few, many in pairwise(found):
         at_once = min(os.cpu_count() or 1, -(-many // bucket_rows))
@@ -448,13 +448,17 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000, 10_000_000, 100_000_000])
-    parser.add_argument("--piece-rows", type=int, default=1_000_000, help="of one write")
-    parser.add_argument("--bucket-rows", type=int, default=100_000_000, help="of one bucket")
-    parser.add_argument("--random", action="store_true", help="pieces that lie all over the keys")
-    parser.add_argument("--metadata-from", type=int, help="from so many rows on nothing is written")
-    parser.add_argument("--results", type=Path, help="file that keeps the figures of each size")
-    parser.add_argument("--picture", type=Path, help="of the figures")
-    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    parser.add_argument("--piece-rows", type=int, default=1_000_000, help="rows of one write")
+    parser.add_argument("--bucket-rows", type=int, default=100_000_000, help="rows of one bucket")
+    parser.add_argument("--random", action="store_true", help="spread each piece over all keys")
+    parser.add_argument(
+        "--metadata-from", type=int, help="from this many rows on, tables are metadata only"
+    )
+    parser.add_argument("--results", type=Path, help="file that stores the results of each size")
+    parser.add_argument("--picture", type=Path, help="draw the results to this file")
+    parser.add_argument(
+        "--directory", type=Path, default=Path.cwd(), help="where tables are created"
+    )
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,10 +1,10 @@
-"""An index of keys by itself, of more keys than a table is made of here: what `key_index.py
---index-keys` prints and draws.
+"""Measures a key index separately, with more keys than a table here has: for
+`key_index.py --index-keys`.
 
-Entries are made up: hashes as evenly as those of keys lie, files of ten million rows, times of an
-hour in milliseconds. One run has all keys, and a newer one a tenth of them again, as upserts leave
-it. A fresh process opens the index, looks up keys of which nothing is in memory, and then others
-again and again.
+Entries are generated: hashes with the same distribution as those of keys, files of ten million
+rows, and times within an hour in milliseconds. One run has all keys, and a newer one a tenth of
+them again, as after upserts. A new process opens the index, looks up keys with nothing in memory,
+and then others repeatedly.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _HEAD, _RUNS = "index-head", ("index-run-0", "index-run-1")
 
 @dataclass(frozen=True)
 class Figures:
-    """What an index of so many keys takes."""
+    """The cost of an index with a number of keys."""
 
     keys: int
     bytes_a_key: float
     opening_ms: float
     cold_ms: float
-    """A look-up of many keys of which nothing is in memory, checksums and all."""
+    """A lookup of many keys with nothing in memory, including checksums."""
     warm_ms: float
-    """Processor time of a look-up of as many where all of it is in memory."""
+    """Processor time of a lookup of as many keys with everything in memory."""
     write_ms: float
-    """The same as an upsert asks them, which opens the index anew."""
+    """The same in the way of an upsert, which opens the index again."""
     rss_anon_mb: float
 
     def cells(self) -> list[str]:
-        """As a row of a table."""
+        """The cells of a table row."""
         return [
             f"{self.keys:,}", f"{self.bytes_a_key:.1f}", f"{self.opening_ms:.1f}",
             f"{self.cold_ms:,.0f}", f"{self.warm_ms:.1f}", f"{self.write_ms:.1f}",
@@ -68,11 +68,11 @@ class Figures:
 
 HEADINGS = ["keys", "bytes a key", "opening", "cold", "warm", "in an upsert", "RssAnon, MB"]
 GOALS = {"bytes_a_key": 24.0, "opening_ms": 100.0, "warm_ms": 100.0, "rss_anon_mb": 512.0}
-"""What an index of any size may take at most."""
+"""The maximum values for an index of any size."""
 
 
 def measured(folder: Path, keys: int, asked: int) -> Figures:
-    """Make an index, and measure it in a process of its own."""
+    """Create an index, and measure it in a separate process."""
     _make(folder, keys, asked)
     for name in _RUNS:
         _drop_from_memory(folder / paths.index_path(name))
@@ -84,7 +84,7 @@ def measured(folder: Path, keys: int, asked: int) -> Figures:
 
 
 def draw(figures: Sequence[Figures], path: Path) -> None:
-    """How each figure grows with the keys, and what it may be at most."""
+    """Draw how each result grows with the number of keys, and its limit."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -105,11 +105,11 @@ def draw(figures: Sequence[Figures], path: Path) -> None:
     plt.close(figure)
 
 
-# -- making ----------------------------------------------------------------------------------------
+# -- creating --------------------------------------------------------------------------------------
 
 
 def _make(folder: Path, keys: int, asked: int) -> None:
-    """Store an index, and beside it hashes of keys to ask for."""
+    """Store an index, and hashes of keys to look up."""
     store = LocalStore(str(folder))
     (folder / paths.INDEX_DIR).mkdir(parents=True, exist_ok=True)
     made = _Made(keys, asked)
@@ -132,7 +132,7 @@ def _stored(folder: Path, name: str, pieces: Iterable[Entries]) -> StoredRun:
 
 
 class _Made:
-    """Entries of so many keys, a tenth of them to be written again, and some to be asked for."""
+    """Entries for a number of keys, a tenth of them written again, and some to look up."""
 
     def __init__(self, keys: int, asked: int) -> None:
         self._keys, self._asked = keys, asked
@@ -164,7 +164,7 @@ def _drop_from_memory(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-# -- measuring, in a process of its own ------------------------------------------------------------
+# -- measuring, in a separate process --------------------------------------------------------------
 
 
 def _measure(folder: Path) -> dict[str, Any]:

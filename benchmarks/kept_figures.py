@@ -1,4 +1,4 @@
-"""Figures of a long run, kept in a file as soon as they are there."""
+"""Stores the results of a long run in a file as soon as they are available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["KeptFigures"]
 
 @dataclass
 class KeptFigures:
-    """Figures by rows and step; in a file if one is named, where earlier runs may have left some.
+    """Results by rows and step, in a file if one is given. Earlier runs may have left some there.
 
     Raises `SystemExit` for a file of a run with other settings.
     """
@@ -23,7 +23,7 @@ class KeptFigures:
     _sizes: dict[int, dict[str, dict[str, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Read what is there."""
+        """Read the existing results."""
         if self.path is None or not self.path.exists():
             return
         kept = json.loads(self.path.read_text())
@@ -37,17 +37,17 @@ class KeptFigures:
         return set(steps) <= set(self._sizes.get(rows, ()))
 
     def figures(self, rows: int) -> dict[str, float]:
-        """The figures of all steps."""
+        """The results of all steps."""
         return {name: value for step in self._sizes[rows].values() for name, value in step.items()}
 
     def add(self, rows: int, step: str, figures: dict[str, float]) -> None:
-        """Keep the figures of a step; those of one that was measured before give way."""
+        """Store the results of a step, and replace earlier ones."""
         self._sizes.setdefault(rows, {})[step] = figures
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = {"settings": dict(self.settings), "sizes": self._sizes}
-        # A run that is cut leaves the whole file of before.
+        # An interrupted run leaves the previous file complete.
         unfinished = self.path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(kept, indent=1) + "\n")
         os.replace(unfinished, self.path)

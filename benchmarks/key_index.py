@@ -1,15 +1,15 @@
-"""What a table with an index of keys costs, next to one that merges on reading and plain Parquet.
+"""Compares a table with a key index with one that merges on read, and with plain Parquet.
 
-Loads rows with keys in random order, upserts some of them again and again, and then reads, filters,
-looks up and opens the table. Each kind of look or read is measured side by side with what it is
-compared with, so that both see the same machine: believe the ratios. Beside each median stand the
-worst time and the sum.
+Loads rows with keys in random order, upserts some of them repeatedly, and then reads, filters,
+looks up and opens the table. Each operation and its comparison run in turns, so that both see the
+same state of the machine: use the ratios. In addition to each median, the worst time and the sum
+are printed.
 
     python benchmarks/key_index.py
     python benchmarks/key_index.py --rows 10000000 --directory /data
     python benchmarks/key_index.py --index-keys 1000000 10000000 100000000
 
-The last way measures the index alone, and with `--picture` draws how its figures grow.
+The last form measures only the index, and with `--picture` draws how its results grow.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ print(next(line.split()[1] for line in status if line.startswith("RssAnon:")))
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds of what is asked, and of what it is compared with, taken in turn."""
+    """The seconds of an operation and of its comparison, measured in turns."""
 
     what: str
     own: list[float]
@@ -110,25 +110,31 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--upsert-rows", type=int, default=100_000)
     parser.add_argument("--upserts", type=int, default=5)
-    parser.add_argument("--keys", type=int, default=100_000, help="of one get_many")
+    parser.add_argument("--keys", type=int, default=100_000, help="keys of one get_many")
     parser.add_argument("--gets", type=int, default=200)
     parser.add_argument("--warm", type=int, default=50, help="gets before those measured")
     parser.add_argument("--reads", type=int, default=5)
-    parser.add_argument("--index-keys", type=int, nargs="+", help="of indexes without tables")
-    parser.add_argument("--picture", type=Path, help="of the figures of these indexes")
-    parser.add_argument("--spark", action="store_true", help="read on Spark too")
-    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    parser.add_argument(
+        "--index-keys", type=int, nargs="+", help="numbers of keys for indexes without tables"
+    )
+    parser.add_argument(
+        "--picture", type=Path, help="draw the results of these indexes to this file"
+    )
+    parser.add_argument("--spark", action="store_true", help="also read on Spark")
+    parser.add_argument(
+        "--directory", type=Path, default=Path.cwd(), help="where tables are created"
+    )
     return parser.parse_args()
 
 
 def index_alone(arguments: argparse.Namespace) -> None:
-    """Indexes without tables, smallest first; at most one is stored at a time."""
+    """Indexes without tables, smallest first. At most one is stored at a time."""
     figures = []
     for keys in sorted(arguments.index_keys):
         with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as folder:
             figures.append(measured(Path(folder), keys, arguments.keys))
             print(f"{keys:,} keys: {figures[-1]}", flush=True)
-    print(f"\nMilliseconds of {arguments.keys:,} look-ups\n")
+    print(f"\nMilliseconds of {arguments.keys:,} lookups\n")
     print_table(HEADINGS, [each.cells() for each in figures])
     print()
     for name, most in GOALS.items():
@@ -139,7 +145,7 @@ def index_alone(arguments: argparse.Namespace) -> None:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[Line], list[str]]:
-    """Everything, in the order in which a table lives."""
+    """Everything, in the order of a table's life."""
     rng = np.random.default_rng(0)
     lake = kt.connect(folder / "lake")
     options = {"sequence.field": "at"}
@@ -210,7 +216,9 @@ def reads(table: kt.Table, plain: Path, arguments: argparse.Namespace) -> list[L
 
 
 def reads_on_spark(table: kt.Table, folder: Path, arguments: argparse.Namespace) -> list[Line]:
-    """Into Spark's sink that keeps nothing, next to a folder of Parquet that Spark wrote."""
+    """Reads into Spark's sink that discards rows, compared with a folder of Parquet written by
+    Spark.
+    """
     spark = kt.spark.session(spark_local_dir=f"{folder}/local")
     plain = f"{folder}/plain-on-spark"
     table.scan().to_spark(spark).write.parquet(plain)
@@ -248,7 +256,9 @@ def look_ups(
 
 
 def changes(table: kt.Table, before: int, plain: Path, arguments: argparse.Namespace) -> list[Line]:
-    """The changes of one commit, next to reading as many rows, and the files that have them."""
+    """The changes of one commit, compared with reading as many rows, and the files that contain
+    them.
+    """
     told = table.changes(before, before + 1)
     rows = told.to_arrow()
     pq.write_table(rows, plain)
@@ -298,7 +308,7 @@ def index_size(table: kt.Table) -> str:
 def in_turn(
     what: str, own: Callable[[], Any], peer: str, other: Callable[[], Any], times: int
 ) -> Line:
-    """Both, one after the other, again and again."""
+    """Run both, one after the other, several times."""
     own(), other()
     pairs = [(timed(own), timed(other)) for _ in range(times)]
     return Line(what, [pair[0] for pair in pairs], [pair[1] for pair in pairs], peer)

@@ -1,10 +1,10 @@
-"""A proxy in front of a server on this machine, whose answers come late: a far server.
+"""A proxy that adds latency to a server on this machine.
 
-Every piece of an answer reaches the client `latency` milliseconds after the server sent it. Pieces
-follow each other at the server's own speed, so what grows is the wait for each request and not the
-time that bytes take.
+Every piece of a response reaches the client `latency` milliseconds after the server sent it. Pieces
+follow each other at the server's own speed, so each request waits longer, but the transfer of bytes
+does not take longer.
 
-    python benchmarks/late_proxy.py 9000 30        prints the port that it listens at
+    python benchmarks/late_proxy.py 9000 30        prints the port on which it listens
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def _pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> 
 async def _pass_late(
     source: asyncio.StreamReader, sink: asyncio.StreamWriter, latency_s: float
 ) -> None:
-    """Pass pieces on in their order, each when its time has come."""
+    """Forward pieces in order, each when its time has come."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 

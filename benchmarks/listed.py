@@ -1,7 +1,7 @@
-"""Tables by metadata: files that manifests tell of and nobody wrote.
+"""Tables of metadata only: their manifests describe files that do not exist.
 
-Neither a plan nor a commit opens data files, and a read leaves those alone whose key range has
-nothing of what it looks for.
+Neither a plan nor a commit opens data files, and a read does not open files whose key range does
+not match.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILES_PER_COMMIT = 1_000
 
 
 def list_files(table: kt.Table, entries: Sequence[ManifestEntry]) -> None:
-    """Commit entries of files to a table, which may be there or not."""
+    """Commit entries for files to a table. The files need not exist."""
     live = table.stored.newest_files()
     committer = Committer(table.metadata, writable_view(table.stored), restamp)
     for start in range(0, len(entries), FILES_PER_COMMIT):

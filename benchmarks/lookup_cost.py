@@ -1,23 +1,25 @@
-"""What a stored changelog (`changelog-producer` = `lookup`) costs an upsert, and what it has to.
+"""Compares the cost of a stored changelog (`changelog-producer` = `lookup`) with the necessary
+minimum.
 
-Of `--rows` rows nine tenths are loaded at once, and the last tenth comes by ten upserts. Then come
-upserts of a hundredth of the rows, in turns into a table with a changelog and one without: of keys
-that lie anywhere ("random"), and of keys of the last tenth ("recent").
+Nine tenths of `--rows` rows are loaded in one write, and the last tenth in ten upserts. Then come
+upserts of 1 % of the rows, alternating between a table with a changelog and one without: with
+random keys ("random"), and with keys of the last tenth ("recent").
 
-The least is measured beside each upsert: what the same upsert takes without a changelog, and
+The minimum is measured together with each upsert. It is the same upsert without a changelog, plus:
 
-- the rows before it, by the cheaper of two ways. "pages" decodes the row groups of the live files
-  that have some of the keys (a column chunk has one page), with Polars, and picks the rows; "at
-  hand" finds and picks them in the same rows as uncompressed Arrow files that are mapped;
-- and the changelog written, synced, as one Parquet file.
+- The rows before it, in the cheaper of two ways. "pages" decodes the row groups of the live files
+  that contain the keys (a column chunk has one page) with Polars, and selects the rows. "at hand"
+  finds and selects them in the same rows as uncompressed, memory-mapped Arrow files.
+- The changelog written and synced as one Parquet file.
 
-Where the rows lie is known beforehand and not timed. The first upsert of a process, which has
-nothing laid out, is measured in fresh processes, and is held against "pages"; all others against
-the least. With random keys an upsert is to take at most 1.3 times the least, with recent ones twice
-the upsert without a changelog. Between two upserts what runs behind the first one ends, so that
-none is timed with the work of another. That work counts in upserts in a row, of each table by
-itself and until it is closed. Times are of the clock, processor seconds beside them: believe those
-where the machine is busy.
+The positions of the rows are known in advance and not measured. The first upsert of a process,
+which has no lookup files, is measured in new processes and compared with "pages". All others are
+compared with the minimum. With random keys, an upsert must take at most 1.3 times the minimum, and
+with recent ones at most twice the upsert without a changelog. Background work of an upsert ends
+before the next one starts, so that none is measured with the work of another. This work is included
+in the measurement of consecutive upserts, which is made for each table separately and includes
+closing it. Times are wall-clock times, and processor seconds are printed too: use those if the
+machine is busy.
 
     python benchmarks/lookup_cost.py
     python benchmarks/lookup_cost.py --rows 1000000 --upserts 5
@@ -94,7 +96,7 @@ def rows_of(keys: np.ndarray, chance: np.random.Generator) -> pa.Table:
 
 
 def upserts(kind: str, arguments: argparse.Namespace) -> Iterator[pa.Table]:
-    """Upserts of keys that are there."""
+    """Upserts of existing keys."""
     keys = np.random.default_rng(0).permutation(arguments.rows)
     own = keys if kind == "random" else keys[arguments.rows * 9 // 10 :]
     chance = np.random.default_rng(1)
@@ -106,9 +108,10 @@ def upserts(kind: str, arguments: argparse.Namespace) -> Iterator[pa.Table]:
 
 
 def measured(kind: str, arguments: argparse.Namespace) -> dict[str, list[Took]]:
-    """What each step took, one upsert after the other; the first one, which lays out, is left out.
+    """The times of each step, one upsert after the other.
 
-    It is of the same process as the first of another kind, so it is none of a fresh process.
+    The first one, which creates lookup files, is left out. It is in the same process as the first
+    of another kind, so it is not the first of a new process.
     """
     tables = {name: copied(name, kind, arguments) for name in PRODUCERS}
     import_lazily_loaded()
@@ -122,16 +125,16 @@ def measured(kind: str, arguments: argparse.Namespace) -> dict[str, list[Took]]:
             one[name] = timed(partial(table.write, rows))
             table.close()
         check(tables["lookup"], rows)
-        if number > 1:  # files are laid out when they are looked up again
+        if number > 1:  # lookup files are created at the second lookup
             for name, figures in one.items():
                 took[name].append(figures)
     return took
 
 
 def in_a_row(kind: str, producer: str, arguments: argparse.Namespace) -> Took:
-    """What an upsert takes in a row of them, with all that they have done behind them.
+    """The time of an upsert in a sequence of them, including all background work.
 
-    The first two, which lay out, are left out.
+    The first two, which create lookup files, are left out.
     """
     table = copied(producer, f"{kind}-row", arguments)
     given = [*upserts(kind, arguments)]
@@ -163,7 +166,7 @@ def timed(step: Callable[[], object]) -> Took:
 
 
 def check(table: kt.Table, rows: pa.Table) -> None:
-    """Raise `ValueError` unless each row of the last upsert is told with the one before it."""
+    """Raise `ValueError` unless each row of the last upsert is emitted with the row before it."""
     told = table.snapshots()[-1].changelog_record_count
     if told != 2 * rows.num_rows:
         raise ValueError(f"{told} changes, expected {2 * rows.num_rows}")
@@ -180,7 +183,7 @@ def in_a_fresh_process(arguments: argparse.Namespace) -> dict[str, Took]:
 
 
 def first_upsert(arguments: argparse.Namespace) -> dict[str, Took]:
-    """The first upsert of this process into each table, and the least beside it."""
+    """The first upsert of this process into each table, and the minimum for it."""
     rows = next(upserts("random", arguments))
     tables = {name: copied(name, f"first-{os.getpid()}", arguments) for name in PRODUCERS}
     import_lazily_loaded()
@@ -199,18 +202,18 @@ def first_upsert(arguments: argparse.Namespace) -> dict[str, Took]:
     return took
 
 
-# -- the least -----------------------------------------------------------------------------------
+# -- the minimum ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Before:
-    """Where the rows before an upsert lie: in files, newest first, at ascending positions."""
+    """Where the rows before an upsert are: in files, newest first, at ascending positions."""
 
     files: list[tuple[Path, np.ndarray]]
 
     @classmethod
     def of(cls, table: kt.Table, rows: pa.Table) -> Before:
-        """The newest file of each key that is there."""
+        """The newest file of each existing key."""
         live = sorted(table.scan().live.entries, key=lambda each: each.file.level)
         missing, files = pl.Series("id", rows["id"].to_numpy()), []
         for entry in live:
@@ -223,7 +226,7 @@ class Before:
         return cls([(path, at) for path, at in files if len(at)])
 
     def steps(self, rows: pa.Table, directory: Path) -> dict[str, Callable[[], object]]:
-        """What has to be done, by name."""
+        """The necessary steps, by name."""
         mapped = [_mapped(path, directory) for path, _ in self.files]
         before = pl.concat([frame[at] for frame, (_, at) in zip(mapped, self.files, strict=True)])
         told = pl.concat([before, pl.DataFrame(rows).select(before.columns)]).sort("id").to_arrow()
@@ -234,7 +237,7 @@ class Before:
         }
 
     def decoded(self) -> pl.DataFrame:
-        """The rows, of which no more is decoded than the row groups that have some."""
+        """The rows. Only the row groups that contain some are decoded."""
         found = []
         for path, at in self.files:
             footer = pq.read_metadata(path)
@@ -248,7 +251,7 @@ class Before:
         return pl.concat(found)
 
     def picked(self, mapped: list[pl.DataFrame], rows: pa.Table) -> pl.DataFrame:
-        """The rows, found by their keys and picked from what is in memory."""
+        """The rows, found by their keys and selected from what is in memory."""
         wanted = np.sort(rows["id"].to_numpy())
         found = []
         for frame, (_, at) in zip(mapped, self.files, strict=True):
@@ -258,7 +261,7 @@ class Before:
 
 
 def _stretches(groups: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Groups that follow each other, eight at most: the first, and the one behind the last."""
+    """Groups that follow each other, at most eight: the first, and the exclusive end."""
     stretch: list[int] = []
     for group in groups.tolist():
         if stretch and (group != stretch[-1] + 1 or len(stretch) == 8):
@@ -270,7 +273,7 @@ def _stretches(groups: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _mapped(path: Path, directory: Path) -> pl.DataFrame:
-    """The rows of a file, mapped from an Arrow file that is made when it is first asked for."""
+    """The rows of a file, mapped from an Arrow file that is created on first use."""
     arrow = directory / f"{path.name}.arrow"
     if not arrow.exists():
         rows = pl.read_parquet(path).select(SCHEMA.names).rechunk()
@@ -300,14 +303,14 @@ def report(
     print("\nfirst upsert of a process, random keys")
     shown(first)
     least = sums(first, "pages")
-    print(f"  least, with pages: {least * 1000:.0f} ms of CPU")
+    print(f"  minimum, with pages: {least * 1000:.0f} ms of CPU")
     verdict("lookup, times the least with pages", cpu(first["lookup"]) / least, RANDOM_TIMES_MAX)
     for kind, took in results.items():
         print(f"\nlater upserts, {kind} keys")
         shown(took)
         cheaper = min(("pages", "at hand"), key=lambda name: cpu(took[name]))
         for name in ("pages", "at hand"):
-            print(f"  least, with {name}: {sums(took, name) * 1000:.0f} ms of CPU")
+            print(f"  minimum, with {name}: {sums(took, name) * 1000:.0f} ms of CPU")
         if kind == "random":
             times = cpu(took["lookup"]) / sums(took, "pages")
             verdict("lookup, times the least with pages", times, RANDOM_TIMES_MAX)
@@ -329,7 +332,7 @@ def report(
 
 
 def shown(took: dict[str, list[Took]]) -> None:
-    """Each step: by the clock the median, 95 of 100 and the worst, and CPU."""
+    """The median, 95th percentile and worst wall-clock time of each step, and its CPU time."""
     print(f"  {'':<10}{'median':>8}{'mean':>8}{'p95':>8}{'worst':>8}{'CPU, median':>14}{'mean':>8}")
     for name, some in took.items():
         walls = sorted(one["wall_s"] * 1000 for one in some)
@@ -342,7 +345,7 @@ def shown(took: dict[str, list[Took]]) -> None:
 
 
 def sums(took: dict[str, list[Took]], rows_by: str) -> float:
-    """The least, in seconds of CPU, with the rows before by one of the ways."""
+    """The minimum, in CPU seconds, with the rows before in one of the ways."""
     return sum(cpu(took[name]) for name in ("none", rows_by, "written"))
 
 
@@ -362,7 +365,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of each table")
     parser.add_argument("--upserts", type=int, default=20, help="upserts of each kind")
-    parser.add_argument("--directory", type=Path, help="where tables are made; a temporary one")
+    parser.add_argument(
+        "--directory", type=Path, help="where tables are created (default: a temporary folder)"
+    )
     parser.add_argument("--first", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

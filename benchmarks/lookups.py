@@ -1,9 +1,9 @@
-"""What a look-up by key costs as a table grows.
+"""Measures the cost of a lookup by key as a table grows.
 
-Makes tables of more and more rows, each with ten overlapping runs of a hundredth of them on top,
-and times `get` of random keys, half of which are there, and `get_many` of some. "first" is the
-first look-up of the process in that table; the others come after as many as `--warm` says.
-`--filters` gives the key a bloom filter.
+Creates tables with more and more rows, each with ten overlapping runs of 1 % of them on top.
+Measures `get` of random keys, half of which exist, and `get_many` of some. "first" is the first
+lookup of the process in that table. The others come after `--warm` lookups. `--filters` gives the
+key a bloom filter.
 
     python benchmarks/lookups.py
     python benchmarks/lookups.py --filters
@@ -40,7 +40,7 @@ GROWTH_MAX = 1.5
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of the look-ups in a table of `rows` rows."""
+    """Milliseconds of the lookups in a table with `rows` rows."""
 
     rows: int
     first: float
@@ -54,7 +54,7 @@ def main() -> None:
     import_lazily_loaded()
     costs = [measure(rows, arguments) for rows in arguments.rows]
     headings = ["rows", "first get", "get", "get, p90", f"get_many({arguments.keys})"]
-    print(f"\nMilliseconds of look-ups, medians, {RUNS} overlapping runs:\n")
+    print(f"\nMilliseconds of lookups, medians, {RUNS} overlapping runs:\n")
     print_table(headings, [_cells(cost) for cost in costs])
     print()
     for line in findings(costs):
@@ -67,11 +67,13 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000, 10_000_000, 100_000_000])
-    parser.add_argument("--keys", type=int, default=10, help="of one get_many")
-    parser.add_argument("--warm", type=int, default=50, help="look-ups before those measured")
+    parser.add_argument("--keys", type=int, default=10, help="keys of one get_many")
+    parser.add_argument("--warm", type=int, default=50, help="lookups before those measured")
     parser.add_argument("--repeat", type=int, default=200)
     parser.add_argument("--filters", action="store_true", help="give the key a bloom filter")
-    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    parser.add_argument(
+        "--directory", type=Path, default=Path.cwd(), help="where tables are created"
+    )
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
-"""One phase of one engine, in this process and nothing else: times and peak memory.
+"""Measures one phase of one engine in this process: times and peak memory.
 
-Started by run.py: `python measure.py write|read ENGINE BUCKETS WORKLOAD TABLE RESULT`, the last
-three being the workload's directory, the table's directory and the JSON file to write.
+Started by run.py: `python measure.py write|read ENGINE BUCKETS WORKLOAD TABLE RESULT`. The last
+three are the workload's directory, the table's directory and the JSON file to write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READS = 3
 
 
 def write(engine: Engine, workload: Workload) -> dict[str, Any]:
-    """Load and upsert. The disk is quiet before each of the two."""
+    """Load and upsert. Pending disk writes are finished before each of the two."""
     engine.create()
     import_lazily_loaded()
     rows, upserts = workload.load_rows(), list(workload.upserts())
@@ -45,7 +45,7 @@ def read(engine: Engine, workload: Workload) -> dict[str, Any]:
     """Read everything several times, then compare the rows."""
     table, reads = None, []
     for _ in range(READS):
-        table = None  # one result at a time
+        table = None  # one result in memory at a time
         with stopwatch() as one:
             table = engine.read()
         reads.append(one)
@@ -57,13 +57,15 @@ def read(engine: Engine, workload: Workload) -> dict[str, Any]:
 
 
 def import_lazily_loaded() -> None:
-    """Import what pyarrow imports at its first conversion of a Python value, pandas, untimed."""
+    """Import, without measuring, what pyarrow imports at its first conversion of a Python value:
+    pandas.
+    """
     pa.array([0])
 
 
 @contextmanager
 def stopwatch() -> Iterator[dict[str, float]]:
-    """Seconds on the wall clock, and of all cores together, which other programs disturb less."""
+    """Wall-clock seconds, and seconds of all cores together, which other programs disturb less."""
     took: dict[str, float] = {}
     wall, cpu = time.perf_counter(), time.process_time()
     yield took
@@ -72,8 +74,10 @@ def stopwatch() -> Iterator[dict[str, float]]:
 
 
 def peak_memory_mb() -> float:
-    """Peak resident memory of this program; memory-mapped files count as far as they were read."""
-    # Linux hands ru_maxrss down from the parent that started a process; VmHWM begins anew.
+    """The peak resident memory of this program, including the parts of memory-mapped files that
+    were read.
+    """
+    # Linux passes ru_maxrss of the parent to a new process. VmHWM starts again.
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

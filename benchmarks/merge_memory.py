@@ -1,8 +1,8 @@
-"""Peak memory and speed of merging one bucket of overlapping runs.
+"""Measures peak memory and speed of merging one bucket of overlapping runs.
 
-Writes `--rows` rows as `--runs` sorted runs whose key ranges all overlap (one in ten keys of a
-run occurs in the others too), then merges them in a process of its own and reports rows per
-second and that process's peak resident memory.
+Writes `--rows` rows as `--runs` sorted runs whose key ranges all overlap (one key out of ten occurs
+in the other runs too). Then merges them in a separate process, and reports rows per second and the
+peak resident memory of that process.
 
     python benchmarks/merge_memory.py --rows 50000000 --runs 10
 """
@@ -84,7 +84,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as warehouse:
         build(warehouse, arguments.rows, arguments.runs)
-        # A fresh process, so that the peak is the merge's own.
+        # A new process, so that the peak belongs only to the merge.
         command = [sys.executable, __file__, "--merge", warehouse]
         subprocess.run(command, check=True)
 

@@ -1,12 +1,12 @@
-"""What planning a scan and making a commit cost as a table gets more files.
+"""Measures planning a scan and making a commit as a table gets more files.
 
-The tables are metadata alone: their manifests tell of files that nobody wrote, because neither a
-plan nor a commit opens data files. A table has partitions of 200 files in 4 buckets; of the files
-of a bucket, five overlap on level 0 and the others follow each other on a level above it.
+The tables consist of metadata only: their manifests describe files that do not exist, because
+neither a plan nor a commit opens data files. A table has partitions of 200 files in 4 buckets. Of
+the files of a bucket, five overlap on level 0, and the others follow each other on a higher level.
 
-Every figure is of a fresh process, opening the table included, starting Python and importing
-Keytide and pandas not; "again" is the plan of everything a second time in the same process. CPU
-time is that of all cores together: what other programs do disturbs it less.
+Every result is from a new process, including opening the table, but without starting Python and
+importing Keytide and pandas. "again" is a second plan of everything in the same process. CPU time
+is the sum over all cores, and other programs disturb it less.
 
     python benchmarks/planning.py
     python benchmarks/planning.py --files 10 1000 --runs 1
@@ -77,7 +77,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--files", nargs="+", type=int, default=[10, 10_000, 100_000])
     parser.add_argument("--runs", type=int, default=5, help="processes for each figure")
-    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    parser.add_argument(
+        "--directory", type=Path, default=Path.cwd(), help="where tables are created"
+    )
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--warehouse", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -139,8 +141,8 @@ FIGURES = ("everything", "again", "day = 0", "day = 0 AND id = 1500", "first com
 
 
 def build(warehouse: str, files: int) -> None:
-    """A table of that many files, of which the first one exists."""
-    # A compaction, which would be due, is none of the commit's cost, and its files are not there.
+    """A table with that many files, of which only the first one exists."""
+    # A due compaction is not part of the commit's cost, and its files do not exist.
     options = {"bucket": str(BUCKETS), "write-only": "true"}
     table = kt.connect(warehouse).create_table(
         TABLE, SCHEMA, ["day", "id"], partition_by=["day"], options=options
@@ -174,7 +176,7 @@ def _copies(entry: ManifestEntry, count: int) -> Iterator[ManifestEntry]:
 
 
 def findings(figures: dict[int, dict[str, list[Took]]]) -> Iterator[str]:
-    """How the figures stand to what they are to be."""
+    """The results compared with the goals."""
     files = max(figures)
     plan_s = _median_ms(figures[files]["everything"], "wall_s") / 1000
     verdict = "pass" if plan_s < PLAN_S_MAX else "FAIL"

@@ -1,4 +1,4 @@
-"""The picture of a run: bars for each figure, one an engine, or lines of what grows with rows."""
+"""Draws the results of a run: bars for each result and engine, or lines that grow with the rows."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LINE_COLOURS = ("#0b5394", "#e08e0b", "#cc4125")
 _SUBJECT_COLOUR, _PEER_COLOUR, _SMALLER_COLOUR = "#0b5394", "#b4bec9", "#dfe4ea"
 _GOAL_COLOUR = "#cc4125"
 _LINEAR_SPAN_MAX = 12
-"""From this ratio of longest to shortest bar on, a scale is logarithmic."""
+"""From this ratio of the longest to the shortest bar on, the scale is logarithmic."""
 
 
 def save_chart(results: Sequence[Result], cores: int, path: Path) -> bool:
-    """Draw the results that have figures; false when there is nothing to draw or draw with."""
+    """Draw the available results. False if there are none, or no library to draw them."""
     finished = [result for result in results if not result.trouble]
     try:
         import matplotlib as mpl
@@ -69,10 +69,10 @@ def save_lines(
     title: str,
     path: Path,
 ) -> None:
-    """Draw how figures, which are found by rows and name, grow with the rows.
+    """Draw how results, given by rows and name, grow with the rows.
 
-    `panels` has for each title the figures that it shows, by name, and what they are called there.
-    Raises `ModuleNotFoundError` without matplotlib.
+    `panels` has the results for each title, by name, with their labels. Raises
+    `ModuleNotFoundError` without matplotlib.
     """
     import matplotlib as mpl
 
@@ -85,7 +85,7 @@ def save_lines(
     for axes, (panel, names) in zip(grid.flat, panels.items(), strict=True):
         _lines(axes, panel, names, found)
     figure.suptitle(title, fontsize=13, x=0.01, ha="left")
-    # Not transparent: pages may be dark. Without a date, equal figures are equal files.
+    # Not transparent, because pages may be dark. Without a date, equal results give equal files.
     figure.savefig(path, facecolor="white", metadata={"Date": None})
     plt.close(figure)
 
@@ -155,7 +155,7 @@ def _bars(axes: Any, panel: Panel, results: Sequence[Result], limit: float | Non
 
 def _tidy(axes: Any) -> None:
     if not axes.yaxis_inverted():
-        axes.invert_yaxis()  # the axis is shared: turn it once
+        axes.invert_yaxis()  # the axis is shared, so invert it once
     axes.xaxis.set_minor_formatter("")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.tick_params(axis="x", which="both", length=0, labelsize=8, colors="#777777")

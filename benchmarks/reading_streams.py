@@ -1,11 +1,12 @@
-"""How long a change takes to come out of a stream that reads a table, and what it costs.
+"""Measures the latency and the cost of a stream that reads the changes of a table.
 
-A table gets its rows, a stream of its changes begins at the newest snapshot, and small batches of
-upserts (nine keys in ten are old) are written one by one, each after the stream has told of the one
-before. What Spark says of a micro-batch counts, from its trigger to the commit of its offset; the
-first ones, in which processes start and code is compiled, count apart. The start is the time until
-a new query is ready to read. `changes` of one commit is measured beside it, without Spark. Delta
-Lake's change data feed reads the same batches, by MERGE, on the same Spark.
+A table gets its rows, and a stream of its changes starts at the latest snapshot. Small batches of
+upserts (nine keys out of ten exist) are written one by one, each after the stream has emitted the
+previous one. The result is the duration of a micro-batch reported by Spark, from its trigger to the
+commit of its offset. The first ones, in which processes start and code is compiled, are reported
+separately. The start is the time until a new query is ready to read. `changes` of one commit is
+measured too, without Spark. Delta Lake's change data feed reads the same batches, written by MERGE,
+on the same Spark.
 
     python benchmarks/reading_streams.py
     .venv-spark-peers/bin/python benchmarks/reading_streams.py --engines keytide delta
@@ -40,7 +41,7 @@ RUN, WHOLE = "addBatch", "triggerExecution"
 
 
 class Engine(ABC):
-    """A table of the benchmark's rows, batches that go into it, and a stream of its changes."""
+    """A table with the benchmark's rows, batches to write, and a stream of its changes."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
@@ -56,12 +57,12 @@ class Engine(ABC):
         """The changes from now on."""
 
     def changes(self, rows: DataFrame) -> float | None:
-        """How long it takes to tell of one more commit without Spark."""
+        """The time to read the changes of one more commit without Spark."""
         return None
 
 
 class Keytide(Engine):
-    """Four buckets; rows that are told are before and after images."""
+    """Four buckets. Emits before and after images."""
 
     def load(self, rows: DataFrame) -> None:
         fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
@@ -130,7 +131,7 @@ def main() -> None:
 
 
 def in_own_process(engine: str, arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
-    """The figures of one engine."""
+    """The results of one engine."""
     sizes = {"--rows": arguments.rows, "--changes": arguments.changes}
     given = {**sizes, "--batches": arguments.batches, "--directory": folder, "--job": engine}
     command = [sys.executable, __file__, *(str(part) for pair in given.items() for part in pair)]
@@ -173,7 +174,7 @@ def in_session(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def some_keys(spark: SparkSession, rows: int, count: int, number: int) -> DataFrame:
-    """Keys of which nine in ten are old, spread over the table."""
+    """Keys of which nine out of ten exist, spread over the table."""
     old = count - count // 10
     first = rows + number * count
     spread = spark.range(old).selectExpr(f"pmod(xxhash64(id, {number}), {rows}) AS id").distinct()
@@ -187,7 +188,7 @@ def counting(changes: DataFrame, checkpoint: Path) -> StreamingQuery:
 
 
 def batches_after(query: StreamingQuery, last: int) -> dict[int, float]:
-    """What each micro-batch after one took."""
+    """The duration of each micro-batch after `last`."""
     told = [p for p in query.recentProgress if p["batchId"] > last and RUN in p["durationMs"]]
     return {p["batchId"]: p["durationMs"][WHOLE] / 1000 for p in told}
 
@@ -215,7 +216,7 @@ def report(figures: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def at(times: Sequence[float], share: float) -> float:
-    """The time that so large a share of the times is within."""
+    """The percentile of the times for this fraction."""
     return sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 

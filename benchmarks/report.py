@@ -1,4 +1,4 @@
-"""What the figures say: one result an engine, the table, and Keytide's goals."""
+"""Reports results: one for each engine, the table, and Keytide's goals."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SUBJECT, INDEXED = OWN = ("keytide", "keytide-index")
 
 @dataclass(frozen=True)
 class Result:
-    """The figures of one engine; `trouble` says why there are none.
+    """The results of one engine. `trouble` says why there are none.
 
-    `load`, `upsert` and `read` hold each repetition's `wall_s` and `cpu_s`.
+    `load`, `upsert` and `read` have the `wall_s` and `cpu_s` of each repetition.
     """
 
     engine: str
@@ -54,7 +54,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Goal:
-    """Keytide's figure is to be at most `ratio_max` times that of the best of `peers`."""
+    """Keytide's result must be at most `ratio_max` times that of the best of `peers`."""
 
     what: str
     figure: Callable[[Result], float]
@@ -77,7 +77,10 @@ GOALS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """A goal in one run. `ratio` and `passed` are None when there was nothing to compare."""
+    """The outcome of a goal in one run.
+
+    `ratio` and `passed` are None if there was nothing to compare.
+    """
 
     what: str
     ratio_max: float
@@ -95,7 +98,7 @@ class Verdict:
 
 
 def verdicts(results: Sequence[Result]) -> list[Verdict]:
-    """How the first Keytide result of each kind stands to peers that had as many rows."""
+    """The first Keytide result of each kind, compared with peers that had as many rows."""
     finished = [result for result in results if not result.trouble]
     first = {result.engine: result for result in reversed(finished)}
     return [_verdict(goal, first.get(goal.subject), finished) for goal in GOALS]
@@ -107,7 +110,7 @@ def with_buckets(text: str, buckets: int) -> str:
 
 
 def print_report(results: Sequence[Result], load_averages: Sequence[tuple[float, ...]]) -> None:
-    """Print the table of figures and the goals, as Markdown."""
+    """Print the table of results and the goals, as Markdown."""
     finished = [result for result in results if not result.trouble]
     print_table(_HEADINGS, [_cells(result) for result in finished])
     print("\nCPU seconds of all cores together, which other programs disturb less:\n")
@@ -122,11 +125,11 @@ def print_report(results: Sequence[Result], load_averages: Sequence[tuple[float,
     cores = os.cpu_count() or 1
     print(f"- load average {before:.1f} before, {after:.1f} after, on {cores} cores")
     if before > cores / 4:
-        print("- The machine was busy with other work: take these figures as provisional.")
+        print("- The machine was busy with other work: these results are provisional.")
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a Markdown table whose columns line up; the first is text, the others are figures."""
+    """Print an aligned Markdown table. The first column is text, the others are numbers."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     for row in (headings, rule, *rows):

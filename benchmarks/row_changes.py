@@ -1,12 +1,12 @@
-"""DELETE, UPDATE and MERGE of single rows: Keytide beside deltalake and DuckDB's own storage.
+"""Compares DELETE, UPDATE and MERGE of single rows: Keytide, deltalake and DuckDB's own storage.
 
-Each engine loads the rows of the upsert workload and then, one after the other, deletes a
-hundredth of them by a condition on a column that is no key, updates another hundredth likewise,
-merges the rows of one upsert, and updates one row by its key. Every engine has a process of its
-own, and has to end with the same rows.
+Each engine loads the rows of the upsert workload. Then, one after the other, it deletes 1 % of them
+by a condition on a non-key column, updates another 1 % in the same way, merges the rows of one
+upsert, and updates one row by its key. Every engine runs in a separate process, and must end with
+the same rows.
 
-A last figure is that of one row, updated by its key in tables of a tenth of the rows, of all of
-them, and of ten times as many, of which nine tenths are metadata alone; the tables take turns.
+The last result is an update of one row by its key in tables of a tenth of the rows, of all of them,
+and of ten times as many, of which nine tenths are metadata only. The tables take turns.
 
     python benchmarks/row_changes.py
     python benchmarks/row_changes.py --rows 1000000 --engines keytide deltalake
@@ -47,7 +47,7 @@ SIZES = "sizes"
 
 
 class Engine(ABC):
-    """An engine with one table of the workload's rows in a folder of its own."""
+    """An engine with one table of the workload's rows in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -182,7 +182,7 @@ def in_own_process(engine: str, rows: int, scratch: str) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The figures of one engine, and the digest of what it has in the end."""
+    """The results of one engine, and the digest of its final rows."""
     workload: Workload = open_workload(Path(arguments.directory, "workload"))
     folder = Path(arguments.directory, arguments.engine)
     folder.mkdir()
@@ -216,7 +216,7 @@ def one_row(engine: Engine, key: int) -> float:
 
 
 def one_row_by_size(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What an update of one row takes in tables of three sizes, by their rows."""
+    """The cost of an update of one row in tables of three sizes, by their rows."""
     import keytide
 
     rows = open_workload(Path(arguments.directory, "workload")).load_rows()
@@ -242,7 +242,7 @@ def one_row_by_size(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def shifted(entries: Sequence[ManifestEntry], distance: int, times: int) -> list[ManifestEntry]:
-    """Files that nobody wrote, like these but for their keys, which follow theirs."""
+    """Entries for files that do not exist, like these but with keys that follow theirs."""
     long = AtomicType("BIGINT")
     made = []
     for step in range(1, times + 1):
@@ -273,7 +273,7 @@ def report_sizes(sizes: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def written() -> int:
-    """The bytes that this process has had written to the disk."""
+    """The bytes that this process has written to disk."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("write_bytes")))
 

@@ -1,8 +1,9 @@
-"""Measure Keytide and its peers side by side on one upsert workload.
+"""Compares Keytide and its peers on one upsert workload.
 
-Loads `--rows` rows, upserts a hundredth of them ten times, reads everything: each engine on the
-same rows, in processes of its own. Prints a table and how Keytide stands to its goals, and leaves
-the figures as JSON and PNG in `--results`. Engines that are not installed are reported so.
+Loads `--rows` rows, makes ten upserts of 1 % of them, and reads everything: each engine with the
+same rows, in separate processes. Prints a table and the result for each of Keytide's goals, and
+stores the results as JSON and PNG in `--results`. Engines that are not installed are reported as
+missing.
 
     python benchmarks/run.py
     python benchmarks/run.py --rows 1000000 --engines keytide deltalake
@@ -30,13 +31,13 @@ from workload import Workload, prepare
 
 HERE = Path(__file__).resolve().parent
 SLOW_SHARE = 5
-"""Slow engines get one of this many rows."""
+"""Slow engines get this fraction of the rows (one divided by this number)."""
 PYPAIMON_PYTHON = HERE.parent / ".venv-pypaimon" / "bin" / "python"
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """An engine as it takes part."""
+    """An engine and its settings in this run."""
 
     engine: str
     buckets: int
@@ -68,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
         nargs="+",
         choices=ENGINES,
         default=[name for name in ENGINES if name not in (*SLOW, *VARIANTS)],
-        help="engines to measure (default: all but the slow ones)",
+        help="engines to measure (default: all except the slow ones)",
     )
     parser.add_argument(
         "--slow",
@@ -90,7 +91,7 @@ def parse_arguments() -> argparse.Namespace:
         help="run an engine with another interpreter (pypaimon: .venv-pypaimon is known)",
     )
     parser.add_argument(
-        "--directory", type=Path, default=Path.cwd(), help="where the tables are made for a while"
+        "--directory", type=Path, default=Path.cwd(), help="where temporary tables are created"
     )
     parser.add_argument("--results", type=Path, default=HERE / "results")
     return parser.parse_args()
@@ -125,7 +126,7 @@ def list_entrants(arguments: argparse.Namespace) -> list[Entrant]:
 
 
 def measure(entrant: Entrant, workload: Workload, scratch: Path) -> Result:
-    """Write in one process, read in another, so that each has a peak memory of its own."""
+    """Write in one process and read in another, so that each has its own peak memory."""
     who: dict[str, Any] = {
         "engine": entrant.engine,
         "buckets": entrant.buckets,
@@ -162,7 +163,7 @@ def run_phase(phase: str, entrant: Entrant, workload: Workload, table: Path) -> 
 
 
 def disk_mb(directory: Path) -> float:
-    """Size of all files, each once however many names it has."""
+    """The size of all files, each once however many names it has."""
     stats = [path.stat() for path in directory.rglob("*") if path.is_file()]
     return sum({(s.st_dev, s.st_ino): s.st_size for s in stats}.values()) / 1e6
 

@@ -1,11 +1,11 @@
-"""Keytide on Spark against what Spark does by itself.
+"""Compares Keytide on Spark with Spark's own reads.
 
-Loads rows, upserts ten batches of a hundredth of them (nine keys in ten are old), and reads all
-rows back into nothing. The yardsticks read the same rows: as Parquet that Spark wrote, and with
-the newest version of each key picked by `max_by` and by `row_number` over everything written.
-One session does all of it; the merged rows are then read once more in a session that only reads,
-in a process of its own. Reads to compare take turns in one session, and each figure is the median
-of its turns.
+Loads rows, makes ten upserts of 1 % of them (nine keys out of ten exist), and reads all rows
+without storing them. The comparisons read the same rows: as Parquet that Spark wrote, and with the
+latest version of each key selected by `max_by` and by `row_number` over everything written. One
+session does all of it. The merged rows are then read again in a session that only reads, in a
+separate process. Compared reads take turns in one session, and each result is the median of its
+turns.
 
     python benchmarks/spark_bench.py --rows 10000000
 """
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def in_own_process(job: str, rows: int, buckets: int, folder: str) -> dict[str, float]:
-    """The figures of one job."""
+    """The results of one job."""
     where = ["--rows", str(rows), "--buckets", str(buckets), "--directory", folder]
     command = [sys.executable, __file__, *where, "--job", job]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -82,7 +82,7 @@ def in_session(arguments: argparse.Namespace) -> dict[str, float]:
 def load(spark: SparkSession, folder: Path, rows: int, buckets: int) -> dict[str, float]:
     made_of(spark.range(rows), 0).write.parquet(f"{folder}/base")
     base = spark.read.parquet(f"{folder}/base")
-    for number in range(UPSERTS):  # on disk, where the session that only reads finds them
+    for number in range(UPSERTS):  # on disk, for the session that only reads
         batch = made_of(upserted(spark, rows, number), number + 1)
         batch.write.parquet(f"{folder}/batch-{number}")
     table = make_table(folder, buckets)
@@ -124,7 +124,7 @@ def read_merged(spark: SparkSession, folder: Path) -> dict[str, float]:
 def everything(spark: SparkSession, folder: Path, rows: int, buckets: int) -> dict[str, float]:
     figures = load(spark, folder, rows, buckets) | read_unmerged(spark, folder)
     figures |= upsert(spark, folder) | read_merged(spark, folder)
-    os.sync()  # the session that only reads is not to wait for what this one wrote
+    os.sync()  # the session that only reads must not wait for what this one wrote
     table = open_table(folder)
     versions = all_versions(spark.read.parquet(f"{folder}/base"), batches_of(spark, folder))
     check(table, versions)
@@ -200,7 +200,7 @@ def upserted(spark: SparkSession, rows: int, number: int) -> DataFrame:
 
 
 def upserted_by(spark: SparkSession, rows: int, number: int, batch: int) -> DataFrame:
-    """The keys of a batch of so many rows, of which a tenth is new."""
+    """The keys of a batch with `batch` rows, of which a tenth is new."""
     new = batch // 10
     old = spark.range(batch - new).select(
         F.pmod(F.xxhash64("id", F.lit(number)), F.lit(rows)).alias("id")
@@ -228,7 +228,7 @@ def by_row_number(versions: DataFrame) -> DataFrame:
 
 
 def check(table: kt.Table, versions: DataFrame) -> None:
-    """Figures of wrong rows would be worth nothing."""
+    """Check the rows, because results for wrong rows would be worthless."""
     found = digest(table.scan().to_spark(versions.sparkSession))
     expected = digest(by_max_by(versions))
     if found != expected:
@@ -250,7 +250,7 @@ def seconds(action: Callable[[], Any]) -> float:
 
 
 def median_reads(reads: Mapping[str, Read], turns: int = TURNS) -> dict[str, float]:
-    """The reads in turn, several times, after some turns that warm up."""
+    """The reads in turns, several times, after some turns to warm up."""
     took: dict[str, list[float]] = {name: [] for name in reads}
     for _ in range(WARM_UP_TURNS + turns):
         for name, read in reads.items():

@@ -1,9 +1,9 @@
-"""Upserts that are appended to a Delta or Iceberg table and merged on reading, beside MERGE.
+"""Compares appending upserts to a Delta or Iceberg table and merging them on read with MERGE.
 
-A table of each engine gets ten batches of a hundredth of its rows (nine keys in ten are old) twice:
-by the engine's own MERGE, and as plain appends, after which Keytide reads the table as an external
-one, merged by key. Every engine runs in a session of its own, one after the other, and both ways
-have to end with the same rows. Needs what `spark_peers.py` needs:
+A table of each engine gets ten batches of 1 % of its rows (nine keys out of ten exist) in two ways:
+with the engine's own MERGE, and as plain appends, after which Keytide reads the table as an
+external one, merged by key. Every engine runs in its own session, one after the other, and both
+ways must lead to the same rows. Needs the environment of `spark_peers.py`:
 
     sh scripts/get-spark-peers.sh
     .venv-spark-peers/bin/python benchmarks/spark_external.py --rows 10000000
@@ -74,9 +74,9 @@ def main() -> None:
 
 
 def in_own_process(engine: str, rows: int, folder: str) -> dict[str, float]:
-    """The figures of one engine."""
+    """The results of one engine."""
     command = [sys.executable, __file__, "--rows", str(rows), "--directory", folder]
-    # Spark starts its Python workers by this name.
+    # Spark starts its Python workers with this interpreter.
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [*command, "--job", engine], stdout=subprocess.PIPE, text=True, check=True, env=environment
@@ -119,7 +119,7 @@ def appended(batch: DataFrame, table: str) -> None:
 def external(
     folder: Path, name: str, appending: Any, spark: SparkSession
 ) -> tuple[kt.Lake, kt.ExternalTable]:
-    """The table to which versions were appended, as one of a lake."""
+    """The table with appended versions, as an external table of a lake."""
     lake = kt.connect(folder / f"lake-{name}", spark)
     kt.spark.register(spark)
     place = folder / appending.place.format(engine=ENGINES[name][0].__name__)

@@ -1,15 +1,15 @@
-"""Keytide on Spark beside Delta Lake and Apache Iceberg on the same release of Spark.
+"""Compares Keytide on Spark with Delta Lake and Apache Iceberg on the same release of Spark.
 
-Each engine loads the rows into a table of its own and reads them once, takes `--upserts` of a
-fortieth of them (nine keys in ten are old; the peers by MERGE), is read whole, is compacted in
-full, and is read again.
-Then, in turns, a hundredth of the rows is deleted by a condition, another one updated, and a batch
-of half a hundredth merged. Medians count; the 95th percentile and the worst stand beside them, and
-what the first of its kind took in the session, which waits for code and workers to be loaded.
-Every engine runs in a session of its own, one after the other, and has to end with the same rows.
+Each engine loads the rows into its own table and reads them once. It gets `--upserts` upserts of
+1/40 of the rows (nine keys out of ten exist; the peers use MERGE), is read completely, is compacted
+fully, and is read again. Then, in turns, 1 % of the rows is deleted by a condition, another 1 % is
+updated, and a batch of 0.5 % is merged. The result is the median. The 95th percentile and the worst
+time are printed too, and so is the first operation of each kind in the session, which includes
+loading code and starting workers. Every engine runs in its own session, one after the other, and
+must end with the same rows.
 
-The peers' jars exist for older releases of Spark than the newest. `scripts/get-spark-peers.sh`
-makes .venv-spark-peers with such a pyspark, and fetches the jars with Maven:
+The peers' jars exist only for older releases of Spark. `scripts/get-spark-peers.sh` creates
+.venv-spark-peers with such a pyspark, and fetches the jars with Maven:
 
     sh scripts/get-spark-peers.sh
     .venv-spark-peers/bin/python benchmarks/spark_peers.py --rows 2000000
@@ -41,14 +41,14 @@ COLUMNS = {"id": "BIGINT", "a": "BIGINT", "b": "DOUBLE", "c": "BIGINT", "s": "ST
 READS = 5
 TURNS = 10
 UPSERTED, BROUGHT = 40, 200
-"""Which part of the rows an upsert has, and a MERGE."""
+"""An upsert and a MERGE have one row out of this many."""
 
 LOAD, UPSERT, MERGED = "load", "upsert of 2.5 %", "read after the upserts"
 COMPACT, READ = "compact", "read after compaction"
 DELETE, UPDATE, MERGE = "DELETE of 1 %", "UPDATE of 1 %", "MERGE of 0.5 %"
 LOADED = "load and first read"
 MANY = (UPSERT, MERGED, READ, DELETE, UPDATE, MERGE)
-"""What is done many times."""
+"""The operations that are repeated."""
 LOADED_MAX = 1.2
 LOAD_MAX, UPSERT_MIN, READ_MAX, CHANGE_MIN, FIRST_MAX = 1.5, 5.0, 1.1, 3.0, 1.5
 
@@ -76,15 +76,15 @@ class Engine(ABC):
 
     @abstractmethod
     def bring(self, batch: DataFrame) -> None:
-        """Make rows known as `batch`. Not timed."""
+        """Make rows available as `batch`. Not measured."""
 
     @abstractmethod
     def change(self, text: str, bounds: Sequence[int]) -> None:
-        """Run a statement on `{table}`, perhaps with `{batch}` or between bounds."""
+        """Run a statement on `{table}`, which may use `{batch}` or bounds."""
 
 
 class Keytide(Engine):
-    """Four buckets, compaction after writes as by default."""
+    """Four buckets, with compaction after writes, as by default."""
 
     def load(self, rows: DataFrame) -> None:
         fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
@@ -110,7 +110,7 @@ class Keytide(Engine):
 
 
 class Peer(Engine):
-    """An engine that is used by SQL, with MERGE for upserts."""
+    """An engine that is used through SQL, with MERGE for upserts."""
 
     table: str
     definition: str
@@ -141,7 +141,7 @@ class Peer(Engine):
 
 
 class Delta(Peer):
-    """Delta Lake with deletion vectors, its default for new tables being to rewrite files."""
+    """Delta Lake with deletion vectors. By default, new tables rewrite files."""
 
     jars = ("delta-spark", "delta-storage")
     settings: ClassVar = {
@@ -199,8 +199,8 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--upserts", type=int, default=UPSERTS, help="three at least")
-    parser.add_argument("--turns", type=int, default=TURNS, help="of changes; three at least")
+    parser.add_argument("--upserts", type=int, default=UPSERTS, help="number of upserts, 3 or more")
+    parser.add_argument("--turns", type=int, default=TURNS, help="number of changes, 3 or more")
     parser.add_argument("--directory", type=Path, default=Path.cwd())
     parser.add_argument("--job", choices=ENGINES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -217,10 +217,10 @@ def main() -> None:
 
 
 def in_own_process(engine: str, arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
-    """The figures of one engine."""
+    """The results of one engine."""
     command = [sys.executable, __file__, "--rows", str(arguments.rows), "--directory", folder]
     command += ["--upserts", str(arguments.upserts), "--turns", str(arguments.turns)]
-    # Spark starts its Python workers by this name.
+    # Spark starts its Python workers with this interpreter.
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [*command, "--job", engine], stdout=subprocess.PIPE, text=True, check=True, env=environment
@@ -238,7 +238,7 @@ def in_session(arguments: argparse.Namespace) -> dict[str, Any]:
         stored(spark, folder / f"batch-{n}", lambda n=n: batch_of(spark, rows, n, UPSERTED))
         for n in range(arguments.upserts)
     ]
-    after = arguments.upserts * BROUGHT // UPSERTED  # its new keys come behind those of upserts
+    after = arguments.upserts * BROUGHT // UPSERTED  # its new keys come after those of the upserts
     brought = stored(spark, folder / "brought", lambda: batch_of(spark, rows, after, BROUGHT))
     into_nothing(base)
     figures: dict[str, Any] = {LOAD: seconds(lambda: engine.load(base))}
@@ -266,7 +266,7 @@ def in_session(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def session(engine: type[Engine], folder: Path) -> SparkSession:
-    """A session with the engine's jars; Keytide's own has none."""
+    """A session with the engine's jars. Keytide's session has none."""
     builder = SparkSession.builder.master("local[*]").config("spark.driver.memory", "6g")
     builder.config("spark.sql.shuffle.partitions", 2 * (os.cpu_count() or 1))
     builder.config("spark.ui.enabled", "false").config("spark.local.dir", f"{folder}/local")
@@ -287,7 +287,7 @@ def batch_of(spark: SparkSession, rows: int, number: int, part: int) -> DataFram
 
 
 def stored(spark: SparkSession, folder: Path, made: Any) -> DataFrame:
-    """Rows on disk, made by the first engine that needs them."""
+    """Rows on disk, created by the first engine that needs them."""
     if not folder.exists():
         made().write.parquet(str(folder))
     return spark.read.parquet(str(folder))
@@ -298,7 +298,7 @@ def read_seconds(engine: Engine) -> list[float]:
 
 
 def computed(rows: DataFrame) -> None:
-    """Compute every row and column inside of Spark. Delta Lake cannot be read into `noop`."""
+    """Compute every row and column inside Spark. Delta Lake cannot be read into `noop`."""
     rows._jdf.queryExecution().toRdd().count()
 
 
@@ -327,7 +327,7 @@ def report(figures: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def rows_of(step: str, figures: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """The rows of the report on a step, with a cell for each engine."""
+    """The rows of the report for a step, with a cell for each engine."""
     if step not in MANY:
         yield (step, *(f"{found[step]:.2f}" for found in figures.values()))
         return
@@ -337,7 +337,7 @@ def rows_of(step: str, figures: Mapping[str, Mapping[str, Any]]) -> Iterator[tup
 
 
 def median(took: float | list[float]) -> float:
-    """Of all but the first, which has a row of its own."""
+    """The median of all except the first, which has its own row."""
     return took if isinstance(took, float) else statistics.median(took[1:])
 
 

@@ -1,7 +1,7 @@
-"""Peak memory of statements that change every row of a table, by the table's size.
+"""Measures the peak memory of statements that change every row of a table, by table size.
 
-Each statement runs in a process of its own, over tables of several sizes whose memory options are
-low. Memory that is bounded stays level from the second size on.
+Each statement runs in a separate process, over tables of several sizes with low memory options. If
+memory is bounded, it stays constant from the second size on.
 
     python benchmarks/statement_memory.py --rows 250000 1000000 3000000
 """
@@ -77,7 +77,7 @@ def main() -> None:
                 with tempfile.TemporaryDirectory(dir=Path.cwd()) as warehouse:
                     build(warehouse, kind, rows, given.memory)
                     print(f"{kind:>7} {statement:<25}", end="", flush=True)
-                    # A fresh process, so that the peak is the statement's own.
+                    # A new process, so that the peak belongs only to the statement.
                     command = [sys.executable, __file__, "--run", warehouse, statement]
                     subprocess.run(command, check=True)
 

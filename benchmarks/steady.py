@@ -1,11 +1,11 @@
-"""Measure the life of a table: a steady stream of commits, with reads between them.
+"""Measures the life of a table: a steady stream of commits, with reads in between.
 
-Loads `--rows` rows and commits `--commits` times `--commit-rows` of them, nine of ten with a key
-that is there, into each engine in a process of its own. Printed are what a commit takes, how many
-bytes are written for each byte of the rows, and after each tenth of the commits how many files
-there are and what a full read takes; then the same after each engine's own full compaction, and how
-Keytide stands to its goals. Rows are compared at each read; a wrong one ends the engine's run.
-"closing" is what an engine still does when the commits are over, such as compacting behind them.
+Loads `--rows` rows and makes `--commits` commits of `--commit-rows` rows, nine out of ten with an
+existing key, with each engine in a separate process. Prints the time of a commit and the bytes
+written for each byte of the rows. After each tenth of the commits, prints the number of files and
+the time of a full read. Then prints the same after each engine's own full compaction, and the
+result for each of Keytide's goals. Rows are compared at each read, and wrong rows end the engine's
+run. "closing" is what an engine still does after the commits, such as background compactions.
 
     python benchmarks/steady.py
     python benchmarks/steady.py --rows 1000000 --commits 20 --commit-rows 10000
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def measured(engine: str, scratch: str, arguments: argparse.Namespace) -> Figures:
-    """The figures of an engine, or its `trouble`; its table is gone afterwards."""
+    """The results of an engine, or its `trouble`. Its table is deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix=f"{engine}-", dir=scratch) as table:
         command = [sys.executable, __file__, "--part", engine, "--directory", table]
         command += ["--looks", str(arguments.looks), "--buckets", str(arguments.buckets)]
@@ -83,7 +83,7 @@ def measured(engine: str, scratch: str, arguments: argparse.Namespace) -> Figure
     return figures
 
 
-# -- one engine, in a process of its own -----------------------------------------------------------
+# -- one engine, in a separate process -------------------------------------------------------------
 
 
 def life(name: str, arguments: argparse.Namespace) -> Figures:
@@ -122,13 +122,13 @@ def life(name: str, arguments: argparse.Namespace) -> Figures:
 
 
 def settle(engine: Engine) -> None:
-    """Wait for what an engine of ours does behind the commits; others do not tell."""
+    """Wait for background work of Keytide's engines. Others do not report it."""
     if isinstance(engine, Keytide):
         engine.close()
 
 
 def compacted(engine: Engine, expected: Digest) -> Figures | None:
-    """What a full compaction takes and brings; None of an engine that has none."""
+    """The time and the effect of a full compaction. None if the engine has none."""
     if not engine.compacts:
         return None
     before = written_bytes()
@@ -140,12 +140,12 @@ def compacted(engine: Engine, expected: Digest) -> Figures | None:
 
 
 def look(engine: Engine, expected: Digest) -> Figures:
-    """How many files there are, and the best of some reads. Raises ValueError for wrong rows."""
-    # Engines that compact behind the commits remove folders while they are walked through.
+    """The number of files, and the best of some reads. Raises ValueError for wrong rows."""
+    # Engines with background compaction may remove folders during the walk.
     files = sum(len(names) for _, _, names in os.walk(engine.directory))
     rows, reads = None, []
     for _ in range(READS):
-        rows = None  # one result at a time
+        rows = None  # one result in memory at a time
         with stopwatch() as took:
             rows = engine.read()
         reads.append(took)
@@ -160,12 +160,12 @@ def check(rows: pa.Table, expected: Digest) -> None:
 
 
 def written_bytes() -> int:
-    """What this process has sent to the disk, its threads included (Linux)."""
+    """The bytes that this process, with its threads, has written to disk (Linux)."""
     counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(counts["write_bytes"])
 
 
-# -- what is printed -------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
 def report(found: dict[str, Figures]) -> None:
@@ -184,9 +184,9 @@ def report(found: dict[str, Figures]) -> None:
     print_table(headings, [commit_cells(name, figures) for name, figures in found.items()])
     looks = max((len(figures["looks"]) for figures in found.values()), default=0)
     headings = ("engine", *(f"{n + 1}/{looks}" for n in range(looks)), "compacted")
-    print("\nFull read, seconds (CPU seconds), as the commits go on:\n")
+    print("\nFull read, seconds (CPU seconds), during the commits:\n")
     print_table(headings, [[n, *map(seconds, reads(f))] for n, f in found.items()])
-    print("\nFiles that are there, those of older versions included:\n")
+    print("\nFiles, including those of older versions:\n")
     print_table(headings, [[n, *map(file_count, all_looks(f))] for n, f in found.items()])
     print()
     for line in goals(found):
@@ -253,7 +253,7 @@ def goals(found: dict[str, Figures]) -> list[str]:
 
 
 def own_goals(found: dict[str, Figures]) -> Iterator[str]:
-    """How Keytide stands to itself: to its median commit, and to writing without compaction."""
+    """Keytide compared with itself: with its median commit, and with writing without compaction."""
     if SUBJECT not in found:
         return
     walls = sorted(float(one["wall_s"]) for one in found[SUBJECT]["commits"])
@@ -282,14 +282,18 @@ def parse_arguments() -> argparse.Namespace:
         nargs="+",
         choices=ENGINES,
         default=[name for name in ENGINES if name not in (*SLOW, *VARIANTS)],
-        help="engines to measure (default: all but the slow ones and variants)",
+        help="engines to measure (default: all except the slow ones and variants)",
     )
-    parser.add_argument("--looks", type=int, default=10, help="full reads while commits are made")
-    parser.add_argument("--buckets", type=int, default=1, help="for the engines that have buckets")
     parser.add_argument(
-        "--directory", type=Path, default=Path.cwd(), help="where the tables are made for a while"
+        "--looks", type=int, default=10, help="number of full reads between the commits"
     )
-    parser.add_argument("--json", type=Path, help="a file for all figures")
+    parser.add_argument(
+        "--buckets", type=int, default=1, help="number of buckets, for engines that have buckets"
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path.cwd(), help="where temporary tables are created"
+    )
+    parser.add_argument("--json", type=Path, help="write all results to this file")
     parser.add_argument("--part", choices=ENGINES, help=argparse.SUPPRESS)
     return parser.parse_args()
 

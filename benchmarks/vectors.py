@@ -1,11 +1,11 @@
-"""What deletion vectors cost writers, and what they spare readers.
+"""Measures what deletion vectors cost writers and save readers.
 
-The upsert workload (`--rows` rows, ten upserts of a hundredth of them) goes into one bucket of
-three tables: one that merges on reading, and two with deletion vectors, of which one orders
-versions by a sequence field. The same rows are written as one plain Parquet file, which the reads
-are measured by: with deletion vectors a read is to take at most 1.1 times as long. Reads of all
-tables and of plain Parquet take turns in one process; the best of each counts. The rows are
-compared with those expected.
+The upsert workload (`--rows` rows, ten upserts of 1 % of them) goes into one bucket of three
+tables: one that merges on read, and two with deletion vectors, one of which orders versions by a
+sequence field. The same rows are written as one plain Parquet file, with which the reads are
+compared: with deletion vectors, a read must take at most 1.1 times as long. Reads of all tables and
+of plain Parquet take turns in one process, and the best of each counts. The rows are compared with
+the expected ones.
 
     python benchmarks/vectors.py
     python benchmarks/vectors.py --rows 1000000
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def written(name: str, workload: Workload, directory: Path) -> kt.Table:
-    """A table after the load and the upserts, and what these took."""
+    """A table after the load and the upserts, and their times."""
     schema = SCHEMA.append(pa.field("n", pa.int64()))
     lake = kt.connect(directory / name.replace(" ", "-").replace(",", ""))
     table = lake.create_table("t", schema, ["id"], options=TABLES[name])
@@ -85,13 +85,13 @@ def numbered(rows: pa.Table, number: int) -> pa.Table:
 
 
 def write_plain(table: kt.Table, path: Path) -> None:
-    """The rows as a Parquet file such as the table's own."""
+    """The rows as a Parquet file like the table's own."""
     rows = table.scan().to_polars().sort("id").to_arrow().cast(table.schema)
     pq.write_table(rows, path, compression="zstd", compression_level=1, row_group_size=1 << 18)
 
 
 def show_reads(tables: dict[str, kt.Table], plain: Path) -> None:
-    """The best of some reads of each, of all columns and of one."""
+    """The best of some reads of each, with all columns and with one."""
     for columns in (None, [COLUMN]):
         reads: dict[str, Callable[[], Any]] = {
             "plain Parquet": lambda c=columns: pl.read_parquet(plain, columns=c).to_arrow(),
@@ -113,7 +113,7 @@ def show_reads(tables: dict[str, kt.Table], plain: Path) -> None:
 
 
 def lookup_ms(table: kt.Table, workload: Workload) -> float:
-    """The median of look-ups of single keys."""
+    """The median of lookups of single keys."""
     step, took = max(1, workload.rows // LOOKUPS), []
     for key in range(0, workload.rows, step):
         with stopwatch() as one:
@@ -125,7 +125,9 @@ def lookup_ms(table: kt.Table, workload: Workload) -> float:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--directory", help="where tables are made; left out, a temporary folder")
+    parser.add_argument(
+        "--directory", help="where tables are created (default: a temporary folder)"
+    )
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
-"""The upsert workload: its rows, and a digest that tells whether an engine returns them.
+"""The upsert workload: its rows, and a digest to check whether an engine returns them.
 
-Needs only numpy and pyarrow, so that engines with environments of their own can import it.
+Needs only NumPy and pyarrow, so that engines with their own environments can import it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DESCRIPTION = "workload.json"
 class Digest:
     """What is compared of a table: its row count and a sum over hashes of whole rows.
 
-    The sum does not depend on the order of rows; a lost, doubled or outdated row changes it.
+    The sum does not depend on the order of rows. A lost, duplicate or outdated row changes it.
     """
 
     rows: int
@@ -42,7 +42,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Workload:
-    """Files of one workload: the first load, the upserts, and what must be there after each."""
+    """The files of one workload: the first load, the upserts, and the expected rows after each."""
 
     directory: Path
     rows: int
@@ -51,15 +51,15 @@ class Workload:
 
     @property
     def expected(self) -> Digest:
-        """What must be there after all upserts."""
+        """The expected rows after all upserts."""
         return self.digests[-1]
 
     def load_rows(self) -> pa.Table:
-        """The rows to load, mapped into memory and every page of them touched."""
+        """The rows to load, mapped into memory, with every page loaded."""
         return _mapped(self.directory / "load.arrow")
 
     def upserts(self) -> Iterator[pa.Table]:
-        """The rows of each upsert, likewise."""
+        """The rows of each upsert, mapped in the same way."""
         for number in range(len(self.digests)):
             yield _mapped(self.directory / f"upsert-{number}.arrow")
 
@@ -69,14 +69,14 @@ def prepare(
 ) -> Workload:
     """Write the files of a workload.
 
-    Keys are dense and in random order; new keys lie between old ones. Nine of ten rows of an
-    upsert, which by default has a hundredth of the rows, have a key that is there, shuffled.
+    Keys are dense and in random order, and new keys are between old ones. An upsert has by default
+    1 % of the rows. Nine out of ten of its rows have an existing key, in random order.
     """
     rng = np.random.default_rng(0)
     upsert_rows = upsert_rows or max(10, rows // 100)
     new_rows = int(upsert_rows * _NEW_KEYS)
     keys = rng.permutation(rows + upserts * new_rows)
-    row_digests = np.zeros(len(keys), dtype=np.uint64)  # 0 for keys that are not there yet
+    row_digests = np.zeros(len(keys), dtype=np.uint64)  # 0 for keys that do not exist yet
     digests = []
     directory.mkdir(parents=True)
     _write(directory / "load.arrow", keys[:rows], row_digests, rng)
@@ -108,7 +108,7 @@ def open_workload(directory: Path) -> Workload:
 
 
 def digest(table: pa.Table) -> Digest:
-    """The digest of a table. Raises `ValueError` for columns that are not the workload's."""
+    """The digest of a table. Raises `ValueError` for columns that do not match the workload's."""
     if set(table.column_names) != set(SCHEMA.names):
         raise ValueError(f"columns are {table.column_names}, expected {SCHEMA.names}")
     checksum = np.uint64(0)
@@ -142,7 +142,7 @@ def _mapped(path: Path) -> pa.Table:
     for column in table.columns:
         for chunk in column.chunks:
             for buffer in filter(None, chunk.buffers()):
-                np.frombuffer(buffer, np.uint8)[::4096].sum()  # fetch each page
+                np.frombuffer(buffer, np.uint8)[::4096].sum()  # load each page
     return table
 
 
@@ -162,5 +162,5 @@ def _bits(column: pa.Array, kind: pa.DataType) -> np.ndarray:
         raise ValueError(f"a column has {column.null_count} NULLs, expected none")
     values = column.cast(kind)
     if pa.types.is_string(kind):
-        values = values.cast(pa.int64())  # these texts are numbers
+        values = values.cast(pa.int64())  # these strings are numbers
     return values.to_numpy(zero_copy_only=False).view(np.uint64)

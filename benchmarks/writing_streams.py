@@ -1,11 +1,12 @@
-"""What the micro-batches of a stream cost that writes upserts into a table.
+"""Measures the micro-batches of a stream that writes upserts to a table.
 
-A table gets its rows, then a stream brings small batches of upserts (nine keys in ten are old),
-each a file of Parquet and a micro-batch of its own. Keytide takes them in `foreachBatch`, as by
-default, with compactions in the writes, and without compactions, and by its own sink; Delta Lake
-and Iceberg by MERGE in `foreachBatch`, on the same Spark. What Spark says of a micro-batch counts,
-from its trigger to its commit; the first ones, in which processes start and code is compiled, count
-apart. Closing is what the table still waits for after the last one.
+A table gets its rows. Then a stream brings small batches of upserts (nine keys out of ten exist),
+each a Parquet file and a separate micro-batch. Keytide writes them in `foreachBatch` (with default
+settings, with compactions in the writes, and without compactions) and with its own sink. Delta Lake
+and Iceberg use MERGE in `foreachBatch`, on the same Spark. The result is the duration of a
+micro-batch reported by Spark, from its trigger to its commit. The first ones, in which processes
+start and code is compiled, are reported separately. Closing is what the table still waits for after
+the last one.
 
     .venv-spark-peers/bin/python benchmarks/writing_streams.py --batches 100
 """
@@ -37,7 +38,7 @@ FIRST, BATCHES, CLOSING = "first", "batches", "closing"
 
 
 class Keytide(spark_peers.Engine):
-    """Two buckets; compactions run behind the writer."""
+    """Two buckets. Compactions run in the background."""
 
     options: ClassVar[Mapping[str, str]] = {}
 
@@ -109,7 +110,7 @@ def main() -> None:
 
 
 def in_own_process(engine: str, arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
-    """The figures of one engine."""
+    """The results of one engine."""
     sizes = {"--rows": arguments.rows, "--batch-rows": arguments.batch_rows}
     given = {**sizes, "--batches": arguments.batches, "--directory": folder, "--job": engine}
     command = [sys.executable, __file__, *(str(part) for pair in given.items() for part in pair)]
@@ -136,7 +137,7 @@ def in_session(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def feed_of(spark: SparkSession, arguments: argparse.Namespace) -> Path:
-    """A folder with a file for each micro-batch, made by the first engine that needs it."""
+    """A folder with a file for each micro-batch, created by the first engine that needs it."""
     folder: Path = arguments.directory / "feed"
     if folder.exists():
         return folder
@@ -153,7 +154,7 @@ def feed_of(spark: SparkSession, arguments: argparse.Namespace) -> Path:
 def micro_batches(
     spark: SparkSession, engine: spark_peers.Engine, feed: Path, checkpoint: Path
 ) -> list[float]:
-    """Seconds of each micro-batch, in their order."""
+    """Seconds of each micro-batch, in order."""
     schema = spark.read.parquet(str(feed)).schema
     rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(feed))
     stream = rows.writeStream.option("checkpointLocation", str(checkpoint))
@@ -168,7 +169,8 @@ def micro_batches(
 
 
 def upsert(engine: spark_peers.Engine, batch: DataFrame, _number: int) -> None:
-    engine.spark = batch.sparkSession  # the stream's own, in which views of the batch are
+    # The stream's own session, which contains the views of the batch.
+    engine.spark = batch.sparkSession
     engine.upsert(batch)
 
 
