@@ -293,8 +293,10 @@ class Catalog:
             ) from None
 
     def _first_tables(self, database: str) -> str:
-        """The tables of a database to show, the first few of many: of the others no more is asked
-        than their names."""
+        """The first tables of a database, for a message.
+
+        Only the names of the others are requested.
+        """
         likely = self.likely_tables([database]) if database in self.warehouse.databases() else []
         if len(likely) <= _NAMES_SHOWN:
             return ", ".join(self.tables(database))

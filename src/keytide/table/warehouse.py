@@ -76,7 +76,7 @@ class Warehouse(Protocol):
         ...
 
     def likely_tables(self, database: str) -> list[str]:
-        """The same by as few requests as possible: some names may have no table any more."""
+        """The same with as few requests as possible. Some of the names may no longer be tables."""
         ...
 
     def holds(self, database: str, table: str) -> bool:

@@ -1,6 +1,4 @@
-"""Reads rows of a data file as a Polars DataFrame, with the columns of the table's current
-schema.
-"""
+"""Reads rows of a data file as a Polars DataFrame, with the columns of the current schema."""
 
 from __future__ import annotations
 

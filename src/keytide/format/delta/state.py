@@ -1,5 +1,4 @@
-"""A Delta table as its log describes it: one version as a value, and the actions that lead to the
-next.
+"""A Delta table as its log describes it: one version as a value, and actions to the next one.
 
 Actions are kept as documents. Members that this release does not know are preserved, and unknown
 actions are skipped, as readers of the log must do.

@@ -1,4 +1,4 @@
-"""What happened between two snapshots, row by row."""
+"""The first changes between two snapshots, row by row, for a page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from keytide.table.read.row_source import RowSource
 __all__ = ["ROWS_MAX", "changed_rows", "first_changes"]
 
 ROWS_MAX = 200
-"""How many changes a page shows."""
+"""The maximum number of changes on a page."""
 
 
 def changed_rows(changes: Changes, start: int | str) -> ChangedRows:
-    """The first changes as a page shows them, after a `start` as somebody called it.
+    """The first changes, for a page. `start` is the start as the user named it.
 
-    Reads no further. Raises as `Changes.to_batches`.
+    Reads no further. Raises like `Changes.to_batches`.
     """
     told = changes.explain()
     return first_changes(changes, str(start), str(told.end_id), changes.mode, str(told))
@@ -31,7 +31,7 @@ def changed_rows(changes: Changes, start: int | str) -> ChangedRows:
 def first_changes(
     changes: RowSource, start: str, end: str, mode: str, found_by: str
 ) -> ChangedRows:
-    """The first of some rows with their kinds, likewise. Raises as `RowSource.to_batches`."""
+    """The first of some rows with their kinds, for a page. Raises like `RowSource.to_batches`."""
     first, has_more = _first(changes.to_batches(), changes.schema)
     place = first.schema.get_field_index(ROW_KIND)
     kinds = first.column(place).to_pylist()
@@ -55,7 +55,7 @@ def _first(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> tuple[pa.Tab
 
 
 def _rows(kinds: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[ChangedRow]:
-    """The rows; of an image after an update the cells are marked that differ from that before."""
+    """The rows. In an after image, the cells are marked that differ from the before image."""
     before: tuple[Cell, ...] | None = None
     for kind, cells in zip(kinds, rows, strict=True):
         compared = before if kind == "+U" and before is not None else cells

@@ -1,5 +1,4 @@
-"""The columns and the order by which the rows of an append table are sorted, so readers can skip
-files.
+"""How the rows of an append table are sorted, so that readers can skip files.
 
 'order' sorts by one column after the other. 'zorder' and 'hilbert' treat all columns equally and
 sort along a curve. The distribution of values is learned from a sample: each column is cut into

@@ -1,5 +1,4 @@
-"""Space-filling curves: map points in several dimensions to numbers, so that close points get close
-numbers.
+"""Space-filling curves: map points in several dimensions to numbers, close points to close numbers.
 
 Morton's Z-order interleaves the bits of the dimensions. Hilbert's curve never jumps: consecutive
 points on it are neighbors. Its numbers are computed as in J. Skilling, "Programming the Hilbert

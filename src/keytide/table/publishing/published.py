@@ -1,6 +1,4 @@
-"""What is published of a table: which snapshot, how far it is behind, and which files it
-references.
-"""
+"""What is published of a table: the snapshot, how far it is behind, and its files."""
 
 from __future__ import annotations
 

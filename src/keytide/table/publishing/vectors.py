@@ -1,6 +1,4 @@
-"""The deletion vectors of a table as they are published: encoded once, and identified by a
-digest.
-"""
+"""The deletion vectors of a table in published form: encoded once, identified by a digest."""
 
 from __future__ import annotations
 

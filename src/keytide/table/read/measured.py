@@ -1,4 +1,4 @@
-"""A scan that counts what it does: files it opens, versions it reads and merges, rows, and time."""
+"""A scan that counts its work: opened files, read and merged versions, rows, and time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["MeasuredScan", "ScanMeasure", "Tally", "timed"]
 
 
 class Tally:
-    """Numbers of one scan, counted while it is read. Safe for threads."""
+    """The numbers of one scan, counted while it is read. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -44,12 +44,12 @@ class Tally:
         self.paths: set[str] = set()
 
     def began(self) -> None:
-        """Somebody asks for the rows."""
+        """The rows are requested."""
         with self._lock:
             self.reads += 1
 
     def gave(self, rows: int, seconds: float) -> None:
-        """Rows were given, which took so long to make."""
+        """Rows were returned. They took this many seconds to produce."""
         with self._lock:
             self.rows += rows
             self.seconds += seconds
@@ -65,14 +65,14 @@ class Tally:
             self.paths.add(path)
 
     def merged_window(self, window: Window) -> None:
-        """The versions of a range of keys were read, and merged."""
+        """The versions of a range of keys were read and merged."""
         with self._lock:
             self.versions += sum(frame.height for frame in window.runs)
             self.merged += sum(frame.height for frame in window.merged)
 
 
 def timed(batches: Iterator[pa.RecordBatch], tally: Tally) -> Iterator[pa.RecordBatch]:
-    """The same batches; the tally has their rows, and the time that it took to make them."""
+    """The same batches. The tally counts their rows, and the time to produce them."""
     tally.began()
     while True:
         begun = time.perf_counter()
@@ -85,13 +85,15 @@ def timed(batches: Iterator[pa.RecordBatch], tally: Tally) -> Iterator[pa.Record
 
 @dataclass(frozen=True)
 class ScanMeasure:
-    """What reading a scan took. Numbers are sums where the rows were asked for more than once.
+    """The cost of reading a scan. If the rows were requested several times, numbers are sums.
 
-    `planned` is what metadata alone decided, and took `plan_seconds`. Of the `buckets` and `files`
-    that were left to read, those are counted that were; a query that has enough rows stops early.
-    `file_bytes` and `stored_rows` are what these files have as a whole: columns and row groups that
-    nobody asks for are not read. `versions` came out of the files, `merged` are what they became,
-    one of each key, deletes among them, and `rows` were given to the query.
+    - `planned` is what metadata alone decided, in `plan_seconds`.
+    - `buckets` and `files` count what was read of the plan. A query that has enough rows stops
+      early.
+    - `file_bytes` and `stored_rows` are the totals of these files, including columns and row groups
+      that are not read.
+    - `versions` were read from the files. `merged` are the results, one per key, including deletes.
+      `rows` were returned to the query.
     """
 
     planned: Explanation
@@ -108,7 +110,7 @@ class ScanMeasure:
 
     @property
     def pruned(self) -> tuple[tuple[str, int], ...]:
-        """How many files each kind of pruning left out, of those that left some out."""
+        """How many files each kind of pruning left out, without those that left out none."""
         stages = self.planned.funnel.stages
         steps = pairwise(stages)
         left_out = ((after.stage, before.files - after.files) for before, after in steps)
@@ -116,13 +118,13 @@ class ScanMeasure:
 
     @property
     def there(self) -> FunnelStage:
-        """All that the table has at the snapshot."""
+        """All files of the table at the snapshot."""
         return next(iter(self.planned.funnel.stages), FunnelStage("all", 0, 0, 0, 0, 0))
 
 
 @dataclass(frozen=True)
 class MeasuredScan(RowSource):
-    """The rows of a scan, read by the same code, with a tally of it."""
+    """The rows of a scan, read by the same code, with a tally."""
 
     scan: Scan
     tally: Tally = field(default_factory=Tally, compare=False)
@@ -149,7 +151,7 @@ class MeasuredScan(RowSource):
         return [_MeasuredTask(replace(task, view=noting), self.tally) for task in self.scan.tasks()]
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Arrow record batches. Raises as those of the scan."""
+        """The rows as Arrow record batches. Raises like those of the scan."""
         return timed(super().to_batches(), self.tally)
 
     @cached_property
@@ -159,11 +161,11 @@ class MeasuredScan(RowSource):
         return explained, time.perf_counter() - begun
 
     def plan(self) -> None:
-        """Plan the scan, which is timed. Raises as `Scan.plan`."""
+        """Plan the scan, and measure the time. Raises like `Scan.plan`."""
         self._planned  # noqa: B018  # for its time
 
     def measure(self) -> ScanMeasure:
-        """What was counted until now. Raises as `Scan.plan`."""
+        """The numbers until now. Raises like `Scan.plan`."""
         planned, plan_seconds = self._planned
         tally = self.tally
         opened = self._files_at(tally.paths)
@@ -188,7 +190,7 @@ class MeasuredScan(RowSource):
 
 @dataclass(frozen=True)
 class _MeasuredTask:
-    """See `FramesTask`: a task that counts. Stays in its process."""
+    """See `FramesTask`: a task that counts. It must stay in its process."""
 
     task: ReadTask
     tally: Tally
@@ -206,7 +208,7 @@ class _MeasuredTask:
 
 @dataclass(frozen=True)
 class _NotedFiles:
-    """See `DataFiles`: those of a table, noted as they are opened."""
+    """See `DataFiles`: the files of a table, counted when they are opened."""
 
     files: DataFiles
     tally: Tally

@@ -107,7 +107,7 @@ class MergedVersions:
             yield window.merged
 
     def windows_of(self, bucket: BucketPlan, memory_bytes: int) -> Iterator[Window]:
-        """The same with the versions that they were made of. Raises as `of`."""
+        """The same together with the versions that they were merged from. Raises like `of`."""
         for needs_merge, sections in groupby(bucket.sections, lambda s: s.needs_merge):
             if needs_merge:
                 for section in sections:

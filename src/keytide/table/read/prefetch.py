@@ -1,6 +1,4 @@
-"""Computes the next item of a generator in the background, so that reads and merges use all
-cores.
-"""
+"""Computes the next item of a generator in the background, so that all cores are used."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ __all__ = ["plan_of_scan"]
 
 
 def plan_of_scan(explained: Explanation, notes: tuple[str, ...] = ()) -> Plan:
-    """The tree, with notes of whoever asks for the rows."""
+    """The tree, with notes from the caller."""
     title = f"scan of {explained.table}, snapshot {explained.snapshot_id}"
     return Plan(title, notes, tuple(explained.funnel.stages), tuple(_readings(explained)))
 

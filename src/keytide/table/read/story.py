@@ -1,4 +1,4 @@
-"""The story of a key, from what is known of its versions."""
+"""The history of a key, from its stored versions, for pictures and pages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from keytide.table.read.why import Why
 
 __all__ = ["story_of"]
 
-# What `Why.versions` has before the columns of the table.
+# The number of columns in `Why.versions` before those of the table.
 _BEFORE = 6
 
 
 def story_of(why: Why) -> Story:
-    """The versions in their order, and the row; values are cut where they are long.
+    """The versions in order, and the row. Long values are shortened.
 
-    Raises `UnsupportedError` for a type that has no spelling.
+    Raises `UnsupportedError` for a type that cannot be spelled.
     """
     stored = why.versions
     fields = list(stored.schema)[_BEFORE:-1]
@@ -53,7 +53,7 @@ def _version(
 
 
 def _number(found: object) -> int | None:
-    """None where a version has no such number, as those of other engines."""
+    """None if a version has no such number, as in files of other engines."""
     return None if found is None else int(str(found))
 
 

@@ -53,7 +53,7 @@ class ReadTask:
             yield from self.rows.together(window.merged)
 
     def windows(self, memory_bytes: int) -> Iterator[Window]:
-        """What the rows are made of, by ranges of keys. Raises as `frames`."""
+        """The windows of merged versions that the rows are derived from. Raises like `frames`."""
         return self.rows.versions().windows_of(self.bucket, memory_bytes)
 
     def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
@@ -80,5 +80,5 @@ class ReadTask:
 
     @cached_property
     def rows(self) -> Rows:
-        """What is shown of merged versions."""
+        """Derives the rows from merged versions."""
         return Rows(self.view, self.columns, self.predicate)

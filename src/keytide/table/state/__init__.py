@@ -1,3 +1,1 @@
-"""A stored table: its metadata, its live files, and one schema with everything that depends on
-it.
-"""
+"""A stored table: its metadata, its live files, and its schema with everything derived from it."""

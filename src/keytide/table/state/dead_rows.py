@@ -1,5 +1,4 @@
-"""Which rows of a bucket's files are dead, as recorded in its deletion vectors, and how that
-changes.
+"""The dead rows of a bucket's files, as recorded in its deletion vectors, and changes to them.
 
 All vectors of a bucket are in one index file. In append tables, other engines may write several.
 Files are never changed. So one more dead row means a new index file with all vectors of the bucket,

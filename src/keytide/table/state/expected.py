@@ -1,5 +1,4 @@
-"""Starts work before it is known whether the table is still in the state that this process saw
-last.
+"""Starts work before it is known whether the table is still in the last known state.
 
 Reading the latest state from a remote store takes time. If a process found a table as it had left
 it, this will most often be true again. So the work starts on the known state, in parallel with the

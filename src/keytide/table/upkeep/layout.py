@@ -1,4 +1,4 @@
-"""Where the rows of a table lie: buckets, their sorted runs, and what is compacted next."""
+"""How the rows of a table are stored: buckets, their sorted runs, and what is compacted next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keytide.table.state.stored import StoredTable
 __all__ = ["PAGE_BUCKETS", "Layout", "layout_of"]
 
 PAGE_BUCKETS = 20
-"""How many buckets a page lists."""
+"""The number of buckets on a page."""
 
 _RUNS_MAX = 40
 _PARTS_MAX = 120
@@ -33,7 +33,7 @@ _PARTS_MAX = 120
 
 @dataclass(frozen=True)
 class Layout:
-    """A page of buckets, the largest first, and one of them in detail."""
+    """A page of buckets, largest first, and one of them in detail."""
 
     lines: tuple[BucketLine, ...]
     bucket: Bucket | None
@@ -43,14 +43,14 @@ class Layout:
     largest: int
     trigger: int
     why_not: str | None
-    """Why nothing is compacted by itself, where that is so."""
+    """Why nothing is compacted automatically, if that is the case."""
 
 
 def layout_of(table: StoredTable, page: int = 1, number: int | None = None) -> Layout:
-    """The buckets of the newest snapshot; that of a `number`, or the first of the page, in detail.
+    """The buckets of the latest snapshot. Bucket `number`, or the first of the page, is in detail.
 
-    Metadata alone is read. Raises `NotFoundError` for a number that is too high, `DataError` for
-    torn metadata.
+    Reads only metadata. Raises `NotFoundError` for a number that is too high, and `DataError` for
+    damaged metadata.
     """
     seen = table.pinned()
     state = seen.newest_state(seen.schema)
@@ -110,7 +110,7 @@ def _totals(state: TableState) -> pl.DataFrame:
 
 
 def _due(state: TableState, ids: Sequence[BucketId]) -> Mapping[BucketId, list[Unit]]:
-    """What the next write would compact of some buckets."""
+    """What the next write would compact in some buckets."""
     if not state.view.kind.keeps_versions or why_not_compacted(state.view) is not None or not ids:
         return {}
     planner = Planner(state.view, vector_files_by_bucket(state.vector_files))
@@ -153,7 +153,7 @@ def _bucket(state: TableState, bucket: BucketId, line: BucketLine, units: Sequen
 
 
 def _dead(state: TableState, bucket: BucketId) -> Mapping[str, int]:
-    """How many rows of each file deletion vectors mark as dead, where their writer told."""
+    """How many rows of each file deletion vectors mark as dead, if their writer recorded it."""
     files = vector_files_by_bucket(state.vector_files).get(bucket, ())
     ranges = (each for file in files for each in file.ranges or ())
     return {each.data_file_name: each.cardinality or 0 for each in ranges}
@@ -189,7 +189,7 @@ def _part(entry: ManifestEntry, bounds: _Keys, dead: Mapping[str, int]) -> Part:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Where the keys of files begin and end among those of all, in their order and not to scale."""
+    """Where the keys of files begin and end among all keys, in order but not to scale."""
 
     places: Mapping[str, tuple[float, float]]
     texts: Mapping[str, tuple[str, str]]
@@ -213,7 +213,7 @@ class _Keys:
 
 
 def _ranks(rows: pa.Table) -> list[int]:
-    """The place of each row among the different ones in their order, from 0."""
+    """The rank of each row among the distinct ones, starting at 0."""
     frame = pl.from_arrow(rows)
     assert isinstance(frame, pl.DataFrame)
     names = frame.columns

@@ -1,4 +1,4 @@
-"""The snapshots of a table as a line of time, a page of ids at a time."""
+"""The snapshots of a table as a timeline, one page of ids at a time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from keytide.table.state.stored import StoredTable
 __all__ = ["PAGE_SNAPSHOTS", "BranchLine", "Moment", "TagLine", "Timeline", "timeline_of"]
 
 PAGE_SNAPSHOTS = 40
-"""How many ids of snapshots a page shows."""
+"""The number of snapshot ids on a page."""
 
 _NAMES_MAX = 500
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A snapshot: what its commit did, and the tags and branches that hang on it."""
+    """A snapshot: what its commit did, and its tags and branches."""
 
     entry: HistoryEntry
     tags: tuple[str, ...]
@@ -32,7 +32,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class TagLine:
-    """A tag; of one that `is_alone` the snapshot has expired, and the tag keeps it."""
+    """A tag. If it `is_alone`, the snapshot has expired and only the tag keeps it."""
 
     name: str
     snapshot_id: int
@@ -43,7 +43,7 @@ class TagLine:
 
 @dataclass(frozen=True)
 class BranchLine:
-    """A branch, with its oldest and its newest snapshot; None where it has none."""
+    """A branch, with its oldest and its latest snapshot. None if it has none."""
 
     name: str
     first_id: int | None
@@ -53,11 +53,11 @@ class BranchLine:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A page of snapshots, the newest first.
+    """A page of snapshots, latest first.
 
-    `before` is the id above the page, and `older` that above the next one, None on the last page;
-    `newer` the same of the page before, None on the first one. Of tags and branches beyond the
-    first few hundred there is only a number.
+    `before` is the id above the page. `older` is the same for the next page, None on the last one.
+    `newer` is the same for the previous page, None on the first one. Of tags and branches beyond
+    the first few hundred, only the number is given.
     """
 
     moments: tuple[Moment, ...]
@@ -72,16 +72,16 @@ class Timeline:
 
     @property
     def is_newest_page(self) -> bool:
-        """Whether what comes next is shown here."""
+        """Whether new snapshots will appear on this page."""
         return self.newer is None
 
 
 def timeline_of(
     table: StoredTable, before: int | None = None, count: int = PAGE_SNAPSHOTS
 ) -> Timeline:
-    """The snapshots of as many ids as `count` below one, or of the newest.
+    """The snapshots with `count` ids below `before`, by default the latest.
 
-    Only these are read, with the manifests of their commits. Raises `DataError` for torn metadata.
+    Reads only these, with the manifests of their commits. Raises `DataError` for damaged metadata.
     """
     seen = table.pinned().metadata
     newest, oldest = seen.latest_snapshot_id(), seen.earliest_snapshot_id()
@@ -113,7 +113,7 @@ def timeline_of(
 
 
 def _tags(table: StoredTable, oldest: int | None) -> tuple[tuple[TagLine, ...], int]:
-    """The tags of the newest snapshots, and how many more there are."""
+    """The tags of the latest snapshots, and how many more there are."""
     found = tags_of(table.metadata)
     lines = tuple(
         TagLine(

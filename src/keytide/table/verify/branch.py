@@ -1,6 +1,4 @@
-"""Reads the documents of a branch that are found by name: schemas, snapshots, tags, consumers,
-hints.
-"""
+"""Reads the documents of a branch that are found by name: schemas, snapshots, tags and so on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Verifies hash indexes: with dynamic buckets, a key is in the one bucket whose index has its
-hash.
-"""
+"""Verifies hash indexes: each key in dynamic buckets is in the bucket whose index has its hash."""
 
 from __future__ import annotations
 

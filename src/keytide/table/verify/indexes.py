@@ -1,6 +1,4 @@
-"""Verifies index files: deletion vectors within the files whose rows they mark, and numbers of
-hashes.
-"""
+"""Verifies index files: deletion vectors of existing rows, and numbers of hashes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Writes into a table with a key index: rows are appended, and the rows that they replace are
-marked dead.
+"""Writes into a table with a key index: appends rows, and marks replaced rows as dead.
 
 All rows of a write are stored as they arrived, or one per key if rows are merged. The index says
 where the current row of each key is. So the previous row of each key is marked as dead, and so are
