@@ -1,4 +1,4 @@
-"""Branches: created from a snapshot, written and read separately, and merged by fast-forward.
+"""Branches: created from a snapshot, used separately, and brought back by a fast-forward.
 
 A branch exists if it has its first schema, which is created last and deleted first. Before that, a
 file says that a process is working on the branch. This file remains if the process dies. So a
