@@ -1,8 +1,8 @@
-"""Change feeds turned into typed rows: Debezium, Maxwell, Canal and AWS DMS, as JSON.
+"""Decoding of change feeds to typed rows: Debezium, Maxwell, Canal and AWS DMS, as JSON.
 
-Pure and local: :func:`decode` takes a batch of messages and a :class:`FeedSpec` and returns
-rows, rejected messages and counts. It touches no store and no table, so the same call runs in a
-Spark executor and in a script::
+:func:`decode` takes a batch of messages and a :class:`FeedSpec`, and returns rows, rejected
+messages and counts. It accesses no store and no table, so the same call runs in a Spark executor
+and in a script::
 
     sample = pa.array(lines[:1000])
     sequence = default_sequence(sample, "debezium-json")

@@ -1,8 +1,8 @@
-"""What a batch of changes does to a table, told before it is written.
+"""The effect of a batch of changes on a table, computed before the batch is written.
 
-Pure functions over Polars frames: `changes` are decoded rows of a batch, `stored` the newest
-version of each of their keys in the table (deletions included). The table itself needs none of
-this, for its merge puts late and repeated changes right; people who watch a feed do.
+Pure functions over Polars frames: `changes` are decoded rows of a batch, and `stored` is the latest
+version of each of their keys in the table (including deletes). The table itself does not need this,
+because its merge handles late and repeated changes. It is for people who monitor a feed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SOURCE, _ROW, _AT, _UNKNOWN, _ARRIVED = map(scratch, ("source", "row", "at", "u
 
 @dataclass(frozen=True)
 class ChangeCounts:
-    """How the messages of a batch met the table.
+    """The effect of the messages of a batch.
 
-    `applied` were the newest of their key when they arrived; `late` were older than what had
-    arrived before them, and change nothing; `duplicate` had arrived before.
+    `applied` messages were the latest of their key when they arrived. `late` messages were older
+    than earlier arrivals, and change nothing. `duplicate` messages had arrived before.
     """
 
     applied: int = 0
@@ -44,7 +44,7 @@ class ChangeCounts:
 
 @dataclass(frozen=True)
 class Filled:
-    """Changes with their left-out values filled in, and those whose value nobody knows."""
+    """Changes with omitted values filled in, and changes whose omitted values are unknown."""
 
     changes: pl.DataFrame
     unknown: pl.DataFrame
@@ -53,11 +53,11 @@ class Filled:
 def count_changes(
     changes: pl.DataFrame, stored: pl.DataFrame, orders: Sequence[MergeOrder]
 ) -> ChangeCounts:
-    """Count the messages of a batch; without ordering columns every one is applied.
+    """Count the messages of a batch. Without ordering columns, every message is applied.
 
-    `changes` come in arrival order. A message with several rows counts once, as the best that
-    became of one of them. Several `orders` are those of producers: a row has a place in that of
-    its own, and is compared there alone.
+    `changes` are in arrival order. A message with several rows counts once, with the best outcome
+    of its rows. Several `orders` belong to different producers: a row has a place in the order of
+    its producer, and is only compared within it.
     """
     if not orders[0].sequence:
         return ChangeCounts(applied=changes[ORDINAL_COLUMN].n_unique())
@@ -70,7 +70,7 @@ def count_changes(
 def _verdicts(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
     ranked = with_ranks(changes, stored, order)
     is_first = pl.struct(*order.key, RANK).is_first_distinct()
-    # A change has the place in the order that the source gave it, so an equal one is the same.
+    # The source gives each change its place in the order, so equal places mean the same change.
     seen = (pl.col(RANK) == pl.col(STORED_RANK)) | ~is_first
     verdict = pl.when(seen).then(2).when(is_late(order)).then(1).otherwise(0)
     return ranked.select(ORDINAL_COLUMN, verdict.alias("verdict"))
@@ -79,7 +79,7 @@ def _verdicts(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) ->
 def _by_producer(
     changes: pl.DataFrame, stored: pl.DataFrame, orders: Sequence[MergeOrder]
 ) -> Iterator[tuple[MergeOrder, tuple[pl.DataFrame, pl.DataFrame]]]:
-    """Each order with the rows that have a place in it; all have one in the only order."""
+    """Each order with the rows that have a place in it. If there is only one order, all rows do."""
     if len(orders) == 1:
         yield orders[0], (changes, stored)
         return
@@ -94,12 +94,12 @@ def fill_unavailable(
     orders: Sequence[MergeOrder],
     columns: Sequence[str],
 ) -> Filled:
-    """Give left-out values of some columns the value of the version before, in merge order.
+    """Fill omitted values of some columns from the previous version, in merge order.
 
-    `stored` has the `columns` as well. A change stays `unknown` when no earlier version is
-    known and it would be the newest of its key; one that loses anyway needs no value. Rows of
-    different producers, with an order each, come in their order of arrival; a late one is no
-    version that a later row has a value from.
+    `stored` must have the `columns` too. A change is `unknown` if no earlier version is known and
+    it would be the latest of its key. A change that loses anyway needs no value. Rows of different
+    producers, each with its own order, are processed in order of arrival, and a late row is not
+    used to fill later rows.
     """
     left_out = {*changes[UNAVAILABLE_COLUMN].explode().to_list()}
     names = [name for name in columns if name in left_out]
@@ -141,7 +141,7 @@ def _filled(
 
 
 def _history(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
-    """Stored versions and changes together, in merge order; stored ones come first on a tie."""
+    """Stored versions and changes in merge order. Of equal ones, stored versions come first."""
     numbered = changes.with_row_index(_ROW).with_columns(pl.col(_ROW).cast(pl.Int64))
     before = stored.with_columns(pl.lit(-1, dtype=pl.Int64).alias(_ROW))
     versions = pl.concat([before, numbered], how="diagonal_relaxed")
@@ -153,7 +153,7 @@ def _fill_column(history: pl.DataFrame, name: str, order: MergeOrder) -> pl.Data
     source = pl.when(~left_out).then(pl.col(_AT)).forward_fill().over(list(order.key))
     history = history.with_row_index(_AT).with_columns(source.alias(_SOURCE))
     values = history[name].gather(history[_SOURCE].fill_null(0))
-    # A deletion tells nothing about the value of a row that follows it.
+    # A delete has no values for a later row.
     dead = history["_row_kind"].is_in(["-D", "-U"]).fill_null(value=False)
     unknown = history[_SOURCE].is_null() | dead.gather(history[_SOURCE].fill_null(0))
     flags = history.select(left_out.alias("flag"))["flag"]
@@ -164,5 +164,5 @@ def _fill_column(history: pl.DataFrame, name: str, order: MergeOrder) -> pl.Data
 
 
 def _flag(name: str) -> str:
-    """The column that says whether nobody knows the value of another one."""
+    """The column that marks unknown values of another column."""
     return scratch(f"unknown_{name}")

@@ -1,4 +1,4 @@
-"""Flows of change events that this process holds: from a source to a commit."""
+"""`Lake.auto_cdc` for events in this process: from a source to a commit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _NO_TABLE = TableSchema(0, (), -1, (), ())
 def apply_events(
     catalog: Catalog, request: FlowRequest, data: Any, author: Author | None = None
 ) -> WriteResult:
-    """Make events part of the target, in one atomic commit, as `Lake.auto_cdc` says.
+    """Apply events to the target in one atomic commit, as `Lake.auto_cdc` describes.
 
-    A truncation is one of its own, before that.
+    A truncation is a separate commit before that.
     """
     events = source_table(data, _NO_TABLE, request.target)
     if not events.num_columns:
@@ -48,7 +48,7 @@ def apply_events(
 
 
 def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None) -> WriteResult:
-    """Make rows, as `rows_of_events` gives them, part of a table that is open."""
+    """Apply rows from `rows_of_events` to an open table."""
     if not flow.reads_first:
         append = partial(_append, table, flow, rows, author)
         return beside_truncations(table, append)

@@ -1,8 +1,8 @@
 """One batch of decoded changes on its way into a table.
 
-A `ChangeWriter` is a picklable value: executors use it on the rows of the buckets that came to
-them. It looks the newest stored version of each key up, counts what the changes do, fills in
-values that the source left out, and writes the rows.
+A `ChangeWriter` can be pickled. Executors use it for the rows of their buckets. It looks up the
+latest stored version of each key, counts the effects of the changes, fills in values that the
+source omitted, and writes the rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["ChangeWriter", "WrittenChanges"]
 
 @dataclass(frozen=True)
 class WrittenChanges:
-    """What became of some changes: files to commit, counts, and changes that nobody can fill.
+    """The result for some changes: files to commit, counts, and changes with unknown values.
 
     `unknown` has the columns of `REJECTED_SCHEMA`.
     """
@@ -52,7 +52,10 @@ class WrittenChanges:
 
 @dataclass(frozen=True)
 class ChangeWriter:
-    """Writes decoded changes into one table; `newest` looks up what is there of their keys."""
+    """Writes decoded changes into one table.
+
+    `newest` looks up the stored versions of their keys.
+    """
 
     task: WriteTask
     spec: FeedSpec
@@ -62,11 +65,10 @@ class ChangeWriter:
     def on(
         cls, transaction: Transaction, spec: FeedSpec, layout: Layout | None = None
     ) -> ChangeWriter:
-        """Changes to be written on top of what a transaction began with.
+        """A writer for changes on top of the state where a transaction began.
 
-        `layout` is for tasks side by side, which place new keys in buckets of their own.
-
-        Raises `UnsupportedError` for a table whose keys move between partitions.
+        `layout` is for parallel tasks, which place new keys in separate buckets. Raises
+        `UnsupportedError` for a table whose keys move between partitions.
         """
         _refuse_unordered(transaction.view)
         task = replace(transaction.task(), stored=None)
@@ -74,17 +76,17 @@ class ChangeWriter:
         return cls(task, spec, newest_of(transaction.state, task))
 
     def write(self, rows: pa.Table) -> WrittenChanges:
-        """Write rows as `decode` returned them, in arrival order.
+        """Write rows from `decode`, in arrival order.
 
-        REQUIRES: all rows of a bucket come to one call. Files are durable on return, and belong to
-        nobody until their entries are committed; none is left after an error.
+        REQUIRES: one call gets all rows of a bucket. Files are durable on return, and are not part
+        of the table until their entries are committed. After an error no files are left.
         """
         view = self.task.view
         counts = ChangeCounts()
         filled, unknown = [], [REJECTED_SCHEMA.empty_table()]
         frame = from_arrow(rows)
-        # Keys that are in no bucket yet may be placed otherwise when they are written: nothing is
-        # stored of them that would have to be found.
+        # Keys without a bucket may be placed differently when they are written, because nothing is
+        # stored for them that would have to be found.
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
             stored = self._stored_versions(bucket, changes)
@@ -93,19 +95,18 @@ class ChangeWriter:
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
                 unknown.append(_unknown_changes(result.unknown))
-        # One run per bucket, however many changes: versions of a key are merged before they are
-        # stored.
+        # One run per bucket, because all versions of a key are merged before they are stored.
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
 
     @property
     def _stored_schema(self) -> pa.Schema:
-        """The columns of changes that the table takes."""
+        """The columns of changes that exist in the table."""
         passing = (ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
         return pa.schema([each for each in self.spec.rows_schema if each.name not in passing])
 
     def _stored_versions(self, bucket: BucketId, changes: pl.DataFrame) -> pl.DataFrame:
-        """The newest stored version of each key of the changes, deletions included."""
+        """The latest stored version of each key of the changes, including deletes."""
         order, view = self._order, self.task.view
         columns: Sequence[str] = order.columns
         if changes[UNAVAILABLE_COLUMN].list.len().max():
@@ -120,19 +121,19 @@ class ChangeWriter:
         columns = _columns_to_fill(self.task.view)
         if len(self._orders) == 1:
             return columns
-        # A row says by one of the sequence fields whose it is.
+        # The sequence fields identify the producer of a row.
         return [name for name in columns if name not in self._order.sequence]
 
     @cached_property
     def _order(self) -> MergeOrder:
-        """By what changes of a key come after each other, though the table may merge nothing."""
+        """The order of changes with the same key, even if the table does not merge."""
         view = self.task.view
         key = view.order.key or view.schema.primary_keys
         return order_of(key, view.schema.fields, view.options)
 
     @cached_property
     def _orders(self) -> tuple[MergeOrder, ...]:
-        """The same for each of several producers, or the one order."""
+        """The orders of several producers, or the single order."""
         view = self.task.view
         if not (view.kind.has_key_index and view.comparison.has_producers):
             return (self._order,)
@@ -148,11 +149,12 @@ def _refuse_unordered(view: TableView) -> None:
 
 
 def _columns_to_fill(view: TableView) -> list[str]:
-    """The columns whose left-out values are those of the version before.
+    """The columns whose omitted values are those of the previous version.
 
-    Where a function folds the column, a value that is left out is NULL, by which the column stays
-    what it is; a sum would count the value before once more. But a function that takes NULL for a
-    value needs the one before, and a column that has no NULL gets it where that changes nothing.
+    If a function aggregates the column, an omitted value is NULL, which leaves the column
+    unchanged. Filling it in would count the previous value twice in a sum. But a function that
+    treats NULL as a value needs the previous value, and a NOT NULL column gets it if repeating it
+    has no effect.
     """
     schema, options = view.schema, view.options
     fixed = {*schema.primary_keys, *options.sequence_field}
@@ -169,7 +171,7 @@ def _columns_to_fill(view: TableView) -> list[str]:
 
 
 _SAME_AGAIN = ("last_non_null_value", "first_non_null_value", "max", "min")
-"""Functions by which a value that comes a second time changes nothing."""
+"""Functions for which repeating a value has no effect."""
 
 
 def _row_kind() -> pl.Expr:

@@ -1,8 +1,8 @@
 """Canal JSON: ``{"type", "data": [rows], "old": [rows], "isDdl", "es", "ts", "id"}``.
 
-One message holds every row of a statement; values are strings. ``old`` holds only the columns
-that an update changed. DDL is control, except a truncate, which removes rows that the feed does
-not name and is rejected. Bytes are written as the characters of ISO-8859-1.
+One message contains every row of a statement. Values are strings. ``old`` contains only the columns
+that an update changed. DDL is a control message, except a truncate, which is rejected because the
+feed does not list the removed rows. Bytes are written as ISO-8859-1 characters.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ CANAL = Envelope(
 
 
 def type_of_mysql(text: str) -> DataType:
-    """The column type of a ``mysqlType`` entry such as ``decimal(12,2) unsigned``.
+    """The column type for a ``mysqlType`` such as ``decimal(12,2) unsigned``.
 
-    Unsigned integers take the next wider type. What has no counterpart is STRING.
+    Unsigned integers get the next wider type. A type without a counterpart becomes STRING.
     """
     match = _MYSQL_TYPE.match(text.strip().lower())
     if match is None:
@@ -55,7 +55,7 @@ def type_of_mysql(text: str) -> DataType:
         return _integer(_INTEGER_WIDTHS[name], "unsigned" in text.lower())
     if name in ("decimal", "numeric"):
         precision, scale = ([*numbers, 10, 0] if not numbers else [*numbers, 0])[:2]
-        # MySQL knows 65 digits; what a column cannot hold must not be declared as one.
+        # MySQL supports 65 digits. Values that a DECIMAL cannot hold need another type.
         fits = precision <= 38
         return AtomicType("DECIMAL", precision=precision, scale=scale) if fits else STRING
     if name in ("datetime", "timestamp", "time"):

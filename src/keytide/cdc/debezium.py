@@ -1,11 +1,11 @@
-"""Debezium JSON: ``{"op", "before", "after", "source", "ts_ms"}``, bare or beside its schema.
+"""Debezium JSON: ``{"op", "before", "after", "source", "ts_ms"}``, with or without its schema.
 
-Messages with a schema envelope (``{"schema", "payload"}``) say how each column is spelled, and
-that is followed message by message. Without it the connector's settings decide, which
+A message with a schema envelope (``{"schema", "payload"}``) states the encoding of each column, and
+each message is decoded accordingly. Without it, the connector's settings apply, which
 :func:`debezium_encoding` takes under their own names.
 
-A truncate (``t``) is rejected: it removes rows that the feed does not name. Logical messages
-(``m``) are control.
+A truncate (``t``) is rejected, because the feed does not list the removed rows. Logical messages
+(``m``) are control messages.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def debezium_encoding(
     time_precision_mode: str = "adaptive",
     binary_handling_mode: str = "bytes",
 ) -> Encoding:
-    """How a connector with these settings spells values in messages without a schema.
+    """The encoding of values in messages without a schema, for a connector with these settings.
 
-    The default for decimals is not the connector's own: ``precise`` writes base64, which cannot
-    be told from digits without a schema, so it has to be asked for. It takes the column's scale.
-    Raises InvalidError for a mode that does not exist.
+    The default for decimals is not the connector's own: ``precise`` writes base64, which cannot be
+    distinguished from digits without a schema, so you must request it. It uses the column's scale.
+    Raises InvalidError for an unknown mode.
     """
     time_units = {
         "adaptive": (None, None),
@@ -74,28 +74,28 @@ def debezium_encoding(
 
 
 def placeholder_texts(value: str) -> list[str]:
-    """Every spelling of the unavailable value: of text, bytes, arrays of them, and hstore."""
+    """All forms of the unavailable value: as a string, bytes, arrays of them, and hstore."""
     raw = value.encode()
     coded = base64.b64encode(raw).decode()
-    # Arrays of uuid carry the version 3 uuid that Java derives from the bytes.
+    # Arrays of uuid contain the version 3 uuid that Java derives from the bytes.
     named = str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))
-    # The forms that the connector gives the placeholder in columns of arrays, bytes and hstore.
+    # The connector's placeholder in columns of arrays, bytes and hstore.
     wrapped = [[value], [coded], [named], list(raw), {value: value}]
     return [value, coded, *(json.dumps(each, separators=(",", ":")) for each in wrapped)]
 
 
 def read_types(schema: Any) -> Mapping[str, DataType]:
-    """The type of each column that a message's schema describes, nullability included.
+    """The type of each column in a message's schema, including nullability.
 
-    Empty when the schema is no Debezium envelope. TIME of microseconds becomes TIME(3): tables
-    store milliseconds, and finer values are rejected when they come. Numbers of variable scale
-    become DECIMAL(38, 18).
+    Empty if the schema is not a Debezium envelope. TIME with microseconds becomes TIME(3), because
+    tables store milliseconds. Finer values are rejected. Numbers of variable scale become
+    DECIMAL(38, 18).
     """
     return {member["field"]: _type_of(member) for member in _row_members(schema)}
 
 
 def read_layout(schema: Any, default: Encoding) -> Mapping[str, Encoding]:
-    """The encoding of each column, as a message's schema states it."""
+    """The encoding of each column in a message's schema."""
     return {member["field"]: _encoding_of(member, default) for member in _row_members(schema)}
 
 
@@ -106,7 +106,7 @@ def _mode(name: str, value: str, known: Mapping[str, Any]) -> Any:
 
 
 def _row_members(schema: Any) -> Sequence[dict[str, Any]]:
-    """The members of the ``after`` image in a schema that may be anything."""
+    """The fields of the ``after`` image. The schema can be any JSON value."""
     if not isinstance(schema, dict):
         return ()
     images = {
@@ -118,7 +118,7 @@ def _row_members(schema: Any) -> Sequence[dict[str, Any]]:
     return members
 
 
-# What a semantic type's number counts, and the column that holds all of its values.
+# The unit of each semantic type's number, and the column type that holds all its values.
 _TEMPORAL_OF: Mapping[str, tuple[str, DataType]] = {
     "io.debezium.time.Date": ("d", AtomicType("DATE")),
     "io.debezium.time.Time": ("ms", AtomicType("TIME", precision=3)),

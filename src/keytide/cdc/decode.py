@@ -1,6 +1,6 @@
-"""From parsed changes to typed rows, the same for every format and wherever it runs.
+"""Decodes messages to typed rows, in the same way for every format and wherever it runs.
 
-Each column is converted on its own; a value that does not fit rejects its message and no other.
+Each column is converted separately. A value that does not fit only rejects its own message.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ __all__ = ["decode"]
 
 @checked
 def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
-    """The row changes of a batch of messages: JSON documents as text or bytes, null allowed.
+    """Decode a batch of messages, JSON documents as strings or bytes, to row changes.
 
-    Bad messages are returned, never raised. Pure, single-threaded, safe in executors; the same
-    batch gives the same result everywhere. Work and memory are proportional to the batch.
-    Raises InvalidError when the format is unknown and for messages of another type.
+    A message can be NULL. Invalid messages are returned as rejected and never raise. The function
+    is pure, single-threaded and safe in executors. The same batch always gives the same result.
+    Time and memory are proportional to the batch.
+
+    Raises InvalidError for an unknown format and for messages of another type.
     """
     envelope = envelope_of(spec.format)
     messages = as_bytes(messages)
     events, layouts = parse(read_documents(messages), spec, envelope)
     typed = [_typed(changes, spec, envelope) for changes in layouts]
     rows = pa.concat_tables(typed)
-    # Layouts were typed one by one; the messages' own order is what decides between versions.
+    # Layouts were decoded one by one, but the original order of messages decides between versions.
     if len(typed) > 1:
         rows = rows.sort_by(STEP)
     refused = _refused(events, pl.DataFrame(rows.select([ORDINAL_COLUMN, _PROBLEM])))
     ordinals = pl.Series(values=rows[ORDINAL_COLUMN])
-    # A message is taken or refused as a whole: half of its rows is a state that never was.
+    # A message is accepted or rejected as a whole, because half of its rows is an invalid state.
     accepted = ~ordinals.is_in(refused["ordinal"].implode())
     return Decoded(
         rows=_with_messages(rows.filter(accepted.to_arrow()), messages, spec),
@@ -67,7 +69,7 @@ _PROBLEM = "_problem"
 def _with_messages(
     rows: pa.Table, messages: pa.Array | pa.ChunkedArray, spec: FeedSpec
 ) -> pa.Table:
-    """The rows with the message of each whose values are not all there: it may yet be rejected."""
+    """Add the message to each row with omitted values, because it may be rejected later."""
     is_whole = pc.equal(pc.list_value_length(rows[UNAVAILABLE_COLUMN]), 0)
     places = pc.if_else(is_whole, pa.scalar(None, pa.int64()), rows[ORDINAL_COLUMN])
     kept = messages.take(places).cast(pa.binary())
@@ -79,7 +81,7 @@ def _count(events: pl.DataFrame, action: str) -> int:
 
 
 def _refused(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """The ordinal and the first problem of every message that has one."""
+    """The ordinal and the first problem of each message with a problem."""
     judged = rows.select(ordinal=ORDINAL_COLUMN, problem=_PROBLEM)
     problems = pl.concat([events.select("ordinal", "problem"), judged]).drop_nulls("problem")
     return problems.unique("ordinal", keep="first", maintain_order=True).sort("ordinal")
@@ -122,7 +124,7 @@ def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
 def _problems(
     column: Field, image: Image, array: pa.Array, kinds: pl.Series, spec: FeedSpec
 ) -> list[pl.Series]:
-    """Reasons not to take rows because of one column: text at those rows, None elsewhere."""
+    """Reasons to reject rows because of one column: a string for these rows, None for others."""
     text = image.values.text
     place, expected = pl.lit(f"column {column.name}"), column.type.with_nullable(True).sql()
     unfit = pl.Series(values=array.is_null()) & text.is_not_null()
@@ -143,7 +145,7 @@ def _first_problems(problems: list[pl.Series], length: int) -> pl.Series:
 
 
 def _is_required(column: Field, image: Image, kinds: pl.Series, spec: FeedSpec) -> pl.Series | bool:
-    """Where a column must have a value: a key always, else what is NOT NULL in a written row."""
+    """Whether the column must have a value: always for a key, otherwise if NOT NULL is written."""
     if column.name in spec.generated:
         return False
     if column.name in spec.primary_key:
@@ -154,7 +156,7 @@ def _is_required(column: Field, image: Image, kinds: pl.Series, spec: FeedSpec) 
 
 
 def _shown(values: JsonValues) -> pl.Expr:
-    """Values as reasons show them: text in quotes, and not the whole of a long one."""
+    """Values as reasons show them: strings in quotes, and long values truncated."""
     text = pl.lit(values.text)
     short = pl.when(text.str.len_chars() > 100).then(text.str.head(100) + "...").otherwise(text)
     quoted = pl.concat_str(pl.lit("'"), short, pl.lit("'"))
@@ -162,7 +164,7 @@ def _shown(values: JsonValues) -> pl.Expr:
 
 
 def _unavailable_names(images: Mapping[str, Image], length: int) -> pa.Array:
-    """The names of the columns left out, for each row; an empty list where there are none."""
+    """The names of the omitted columns for each row. An empty list if there are none."""
     names = [
         pl.when(image.left_out).then(pl.lit(name))
         for name, image in images.items()

@@ -1,7 +1,8 @@
 """AWS DMS: ``{"data", "metadata"}`` as on Kinesis and Kafka, or flat rows with an ``Op`` column.
 
-The flat form is a line of a JSON file, or of a CSV file turned into JSON: all columns beside
-``Op`` (I, U, D). A truncated or dropped table is rejected: the feed does not name the rows.
+A flat row is a line of a JSON file, or of a CSV file converted to JSON, with the column ``Op`` (I,
+U, D) in addition to the table's columns. A truncated or dropped table is rejected, because the feed
+does not list the rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages as JSON documents, validated one by one before anything is read from them."""
+"""Messages as JSON documents, validated one by one before they are read."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ __all__ = ["Documents", "as_bytes", "read_documents", "texts_of"]
 class Documents(NamedTuple):
     """Messages as JSON, one line each.
 
-    ``text`` is that of a JSON object, None for all else. ``shape`` is the JSON type of the whole,
-    ``NULL`` for a null message too, ``GARBLED`` for bytes that are no UTF-8, or ``INVALID``.
+    ``text`` is a JSON object, None for anything else. ``shape`` is the JSON type of the message,
+    ``NULL`` for a NULL message too, ``GARBLED`` for bytes that are not UTF-8, or ``INVALID``.
     """
 
     text: pl.Series
     shape: pl.Series
 
     def with_exact_numbers(self) -> Documents:
-        """The documents rewritten so that long fractions are read without loss; self if none is."""
+        """Rewrite documents so that long fractions are read without loss.
+
+        Returns self if none is.
+        """
         exact = exact_numbers(self.text)
         return self if exact is self.text else self._replace(text=exact)
 
 
 def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Messages as bytes. Raises `InvalidError` for messages that are neither text nor bytes."""
+    """Messages as bytes. Raises `InvalidError` for messages that are neither strings nor bytes."""
     try:
         return messages.cast(pa.large_binary())
     except pa.ArrowException as error:
@@ -59,9 +62,9 @@ _SHAPES_SQL = """
 
 
 def texts_of(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
-    """Messages as text, None for bytes that are no UTF-8."""
+    """Messages as strings, None for bytes that are not UTF-8."""
     try:
-        # Text is looked at as bytes too: nothing says that it is UTF-8 before it was.
+        # Strings are validated like bytes, because nothing guarantees that they are UTF-8.
         text = messages.cast(pa.large_binary()).cast(pa.large_string())
         return pl.Series(values=text, dtype=pl.String)
     except pa.ArrowInvalid:

@@ -1,8 +1,8 @@
-"""What all change feeds share: the description of a feed, and how a format wraps row changes.
+"""Common definitions of change feeds: the description of a feed, and of a message format.
 
-A format is an :class:`Envelope`: SQL expressions that find, in one JSON document, what was done
-and the images of the rows before and after. Everything else is the same for every format and
-lives in :mod:`keytide.cdc.parse` and :mod:`keytide.cdc.decode`.
+A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
+images of the rows in one JSON document. Everything else is the same for every format and is in
+:mod:`keytide.cdc.parse` and :mod:`keytide.cdc.decode`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNAVAILABLE_COLUMN = "_unavailable"
 MESSAGE_COLUMN = "_message"
 
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
-"""What Debezium writes for a large value that an update did not touch."""
+"""Debezium's placeholder for a large value that an update did not change."""
 
 
 @checked_members
@@ -50,8 +50,8 @@ UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 class SequenceSource:
     """One component of the order of changes: feed metadata that fills an ordering column.
 
-    ``path`` leads from the top of a change to the value, names joined by dots
-    (``source.lsn``); an envelope may add paths of its own (``binlog.position`` of Maxwell).
+    ``path`` leads from the root of a change to the value, with names joined by dots
+    (``source.lsn``). An envelope can define additional paths (``binlog.position`` of Maxwell).
     """
 
     path: str
@@ -59,23 +59,24 @@ class SequenceSource:
     type: DataType = STRING
 
     def to_field(self) -> Field:
-        """The ordering column as a column of the table; NULL is allowed and lowest."""
+        """The ordering column as a column of the table. NULL is allowed, and lowest."""
         return Field(-1, self.column, self.type)
 
 
 @checked_members
 @dataclass(frozen=True)
 class FeedSpec:
-    """Everything decoding needs to know about one feed. Picklable; made once, at the edge.
+    """The description of one feed for decoding. Can be pickled.
 
-    ``columns`` are the table's columns, ordering columns included; each is read from the member
-    of the same name, and those named by ``sequence`` from feed metadata instead.
-    ``empty_as_null`` names columns whose source writes '' for NULL.
-    ``encoding`` says how the source spells dates, decimals and bytes when its messages carry no
-    schema of their own; None takes the format's defaults.
-    ``generated`` names columns that the table computes where messages lack them.
-    ``before_images`` adds a ``-U`` row to each update whose old image is in the feed.
-    Raises InvalidError or UnsupportedError when the parts do not go together.
+    - ``columns`` are the table's columns, including ordering columns. Each is read from the field
+      with the same name, but those in ``sequence`` are read from feed metadata.
+    - ``empty_as_null`` names columns whose source writes '' for NULL.
+    - ``encoding`` describes how the source writes dates, decimals and bytes in messages without a
+      schema. None means the format's defaults.
+    - ``generated`` names columns that the table computes if messages lack them.
+    - ``before_images`` adds a ``-U`` row to each update whose before image is in the feed.
+
+    Raises InvalidError or UnsupportedError for arguments that contradict each other.
     """
 
     format: str
@@ -114,7 +115,10 @@ class FeedSpec:
 
     @property
     def rows_schema(self) -> pa.Schema:
-        """The schema of :attr:`Decoded.rows`: every column nullable, for deletes leave gaps."""
+        """The schema of :attr:`Decoded.rows`.
+
+        Every column is nullable, because deletes omit values.
+        """
         extra = [
             pa.field(ROW_KIND, pa.string()),
             pa.field(ORDINAL_COLUMN, pa.int64()),
@@ -126,16 +130,17 @@ class FeedSpec:
 
 
 class Decoded(NamedTuple):
-    """What a batch of messages says. Each message is counted in exactly one of the four.
+    """The content of a batch. Each message is in exactly one of the four parts.
 
-    ``rows``: the table's columns, then ``_row_kind``, ``_ordinal`` (position of the message in
-    the batch), ``_unavailable`` (columns whose value the source left out; they are NULL in
-    the row, and must keep what the key has) and ``_message`` (the bytes of the message, where a
-    value was left out). Rows stand in the order of the messages, and within
-    a message in the order to apply them. A message is in ``rows`` wholly or not at all.
-    ``rejected``: ``raw`` bytes, ``reason`` and ``ordinal`` of each message that cannot be applied.
-    ``tombstones``: null messages, which only repeat a delete.
-    ``control``: messages about the feed or the schema, which change no row.
+    - ``rows``: the table's columns, then ``_row_kind``, ``_ordinal`` (position of the message in
+      the batch), ``_unavailable`` (columns whose value the source omitted; they are NULL in the
+      row, and must keep the current value) and ``_message`` (the bytes of the message if a value
+      was omitted). Rows are in the order of the messages and, within a message, in the order to
+      apply them. Either all rows of a message are included, or none.
+    - ``rejected``: ``raw`` bytes, ``reason`` and ``ordinal`` of each message that cannot be
+      applied.
+    - ``tombstones``: the number of NULL messages, which only repeat a delete.
+    - ``control``: the number of messages about the feed or the schema, which change no row.
     """
 
     rows: pa.Table
@@ -147,29 +152,26 @@ class Decoded(NamedTuple):
 REJECTED_SCHEMA = pa.schema(
     [pa.field("raw", pa.binary()), pa.field("reason", pa.string()), pa.field("ordinal", pa.int64())]
 )
-"""The columns of what cannot be applied."""
+"""The columns of rejected messages."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """How one format wraps row changes. Texts are SQL; JSON null reads as SQL NULL.
+    """The format of messages with row changes. Strings are SQL. JSON null is read as SQL NULL.
 
-    ``members``: names for JSON pointers into the change, each then a column of JSON text.
-    ``wrapper``: pointers to the change and to its schema in messages that carry a schema.
+    ``members``: names for JSON pointers into the change, each of which becomes a column of JSON.
+    ``wrapper``: pointers to the change and to its schema, in messages that contain a schema.
     ``action``: 'insert', 'update', 'delete', 'control', 'tombstone', or NULL when unknown.
-    ``problem``: the reason for rejecting a message, looked at where ``action`` is NULL.
-    ``changes``: LIST of STRUCT(before, after), one for each row. A ``before`` that lacks a
-    column means that the change did not touch it.
-    ``metadata``: paths of :class:`SequenceSource` that are more than a member of the payload.
-    ``orderings``: from the best order to the last resort; the first whose leading component a
-    feed carries is its default.
-    ``encoding``: the format's default.
-    ``placeholders``: how an unavailable value is spelled in the columns of each type.
-    ``read_layout``: what a message's schema says of the encoding of each column.
-    ``types_pointer``, ``read_types``: where a message states column types, and how to read them.
-    ``key_pointer``: where a message lists the columns of the primary key.
-    ``housekeeping``: members of a row image that are no columns.
-    ``has_keys``: whether the key of a message is a part of its row.
+    ``problem``: the reason for rejecting a message, used if ``action`` is NULL. ``changes``: LIST
+    of STRUCT(before, after), one for each row. If a column is missing in ``before``, the change did
+    not affect it. ``metadata``: paths of :class:`SequenceSource` that are not just a field of the
+    payload. ``orderings``: possible orders, best first. A feed's default is the first one whose
+    leading component it has. ``encoding``: the format's default. ``placeholders``: the forms of an
+    unavailable value in the columns of each type. ``read_layout``: reads the encoding of each
+    column from a message's schema. ``types_pointer``, ``read_types``: where a message states column
+    types, and how to read them. ``key_pointer``: where a message lists the columns of the primary
+    key. ``housekeeping``: fields of a row image that are not columns. ``has_keys``: whether the key
+    of a message is a part of its row.
     """
 
     members: Mapping[str, str]
@@ -189,10 +191,10 @@ class Envelope:
     has_keys: bool = False
 
     def events_sql(self, paths: tuple[str, ...]) -> str:
-        """SELECT of one line per changed row FROM ``documents(ordinal, document)``.
+        """SELECT with one line per changed row FROM ``documents(ordinal, document)``.
 
         Columns: ``ordinal``, ``layout`` (a number for the message's schema, NULL without one),
-        ``action``, ``problem`` (NULL when the row can be read), ``before``, ``after``, and
+        ``action``, ``problem`` (NULL if the row can be read), ``before``, ``after``, and
         ``meta_0``... as JSON text of the given paths.
         """
         plain = [path for path in paths if path not in self.metadata]
@@ -231,9 +233,9 @@ class Envelope:
             FROM unfolded"""
 
     def _extracted_sql(self, pointers: str, count: int) -> str:
-        """Common tables up to ``extracted(ordinal, layout, is_empty, found)``.
+        """Common table expressions up to ``extracted(ordinal, layout, is_empty, found)``.
 
-        A bare change is read in one pass; only a wrapped one is opened first.
+        A change without a wrapper is read in one pass. Only a wrapped one is unwrapped first.
         """
         if self.wrapper is None:
             return f"""extracted AS (
@@ -254,7 +256,7 @@ class Envelope:
 
 
 DECODER_COLUMNS = (ROW_KIND, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
-"""What decoding adds to the columns of a table."""
+"""Columns that decoding adds to the columns of a table."""
 
 
 def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""A flow of change events into a table, as its user asks for it, and what it means for a source.
+"""The request for a flow of change events into a table, and its meaning for a source.
 
-The words are those of AUTO CDC in Spark's and Databricks' pipelines.
+The names are those of AUTO CDC in Spark's and Databricks' pipelines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ START, END = "__START_AT", "__END_AT"
 
 
 def names_of(given: Any, argument: str) -> tuple[str, ...]:
-    """The columns that an argument names: a text, a column of Spark, or several of them.
+    """The columns of an argument: a string, a Spark column, or several of them.
 
     `struct(a, b)` is two columns. Raises `InvalidError` for anything else.
     """
@@ -52,10 +52,10 @@ _COLUMN = re.compile(r"Column<'(.+)'>")
 
 @dataclass(frozen=True)
 class FlowRequest:
-    """What `Lake.auto_cdc` was asked for; made once, at the edge.
+    """The arguments of `Lake.auto_cdc`.
 
-    Raises `InvalidError` for parts that do not go together, `UnsupportedError` for such as are not
-    done together yet.
+    Raises `InvalidError` for contradictions, and `UnsupportedError` for combinations that are not
+    supported yet.
     """
 
     target: str
@@ -111,7 +111,7 @@ class FlowRequest:
 
     @property
     def marks(self) -> str:
-        """What a table remembers of the flow, so that another one is not taken for it."""
+        """The string that a table stores to recognize the flow."""
         kept = {
             "keys": self.keys, "sequence_by": self.sequence_by, "scd_type": self.scd_type,
             "ignore_null_updates": self.ignores_nulls, "track_history": self.tracked,
@@ -122,16 +122,16 @@ class FlowRequest:
 
 @dataclass(frozen=True)
 class Flow:
-    """A flow whose source has columns that are known. Raises as `of` does. Pickles."""
+    """A flow with a known source schema. Raises as `of` does. Can be pickled."""
 
     request: FlowRequest
     source: pa.Schema
     names: tuple[str, ...]
-    """The columns of the source that are columns of the target, but for its keys."""
+    """The columns that source and target share, without the keys."""
 
     @classmethod
     def of(cls, request: FlowRequest, source: pa.Schema) -> Flow:
-        """The same for a source. Raises `NotFoundError` for columns that it does not have."""
+        """The flow for a source. Raises `NotFoundError` for columns that it lacks."""
         known = [name for name in source.names if name != ROW_KIND]
         asked = {
             "keys": request.keys, "sequence_by": request.sequence_by,
@@ -146,28 +146,28 @@ class Flow:
         chosen = known if request.columns is None else request.columns
         fixed = (*request.keys, *left_out)
         names = [name for name in chosen if name not in fixed]
-        if request.scd_type == 1:  # or a late event could not be told
+        if request.scd_type == 1:  # otherwise a late event could not be recognized
             names += [name for name in request.sequence_by if name not in names]
         return cls(request, source, tuple(names))
 
     @property
     def keeps_history(self) -> bool:
-        """Whether the target has a row for each interval."""
+        """Whether the target has one row for each interval."""
         return self.request.scd_type == 2
 
     @property
     def reads_first(self) -> bool:
-        """Whether what is written depends on what is stored."""
+        """Whether the rows to write depend on stored rows."""
         return self.keeps_history or self.request.ignores_nulls
 
     @cached_property
     def starts(self) -> tuple[str, ...]:
-        """The columns that say when an interval begins, as many as order events."""
+        """The columns for the start of an interval, one for each ordering column."""
         return self._at(START)
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
-        """The columns that say when it ends."""
+        """The columns for the end of an interval."""
         return self._at(END)
 
     def _at(self, name: str) -> tuple[str, ...]:
@@ -175,7 +175,10 @@ class Flow:
         return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
 
     def kernel(self, columns: Iterable[str]) -> History | Latest:
-        """What makes rows of events, for a target with these columns. REQUIRES: `reads_first`."""
+        """The computation of rows from events, for a target with these columns.
+
+        REQUIRES: `reads_first`.
+        """
         request = self.request
         if not self.keeps_history:
             (sequence,) = request.sequence_by
@@ -191,7 +194,7 @@ class Flow:
 
     @property
     def fields(self) -> list[Field]:
-        """The columns of a target that is made for the flow."""
+        """The columns of a target that is created for the flow."""
         rows = [self._field(name) for name in (*self.request.keys, *self.names)]
         if not self.keeps_history:
             return [*rows, *self._sequences] if self.request.ignores_nulls else rows
@@ -217,7 +220,7 @@ class Flow:
 
 
 def refuse_stream_settings(name: Any, checkpoint: Any, trigger: Any) -> None:
-    """Refuse what is for the query of a stream where there is none."""
+    """Refuse settings of a streaming query if there is no stream."""
     given = {"name": name, "checkpoint": checkpoint, "trigger": trigger}
     found = [argument for argument, value in given.items() if value is not None]
     if found:

@@ -1,4 +1,4 @@
-"""Events of a source as rows for the target of a flow."""
+"""Converts events of a source to rows for the target of a flow."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = [
 
 
 def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
-    """The events of single keys, and the places in their order of those that truncate the target.
+    """The row events, and the places in the order of the events that truncate the target.
 
-    Raises `InvalidError` where one of the latter has no place, and as `rows_of_events`.
+    Raises `InvalidError` if a truncating event has no place, and as `rows_of_events`.
     """
     order = list(flow.request.sequence_by)
     predicate = truncate_predicate(flow)
@@ -43,7 +43,7 @@ def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
 
 
 def without_place(flow: Flow) -> InvalidError:
-    """What is said of an event that truncates, where nobody can say what came before it."""
+    """The error for a truncating event without a place, as nobody can say what precedes it."""
     return InvalidError(
         f"Lake.auto_cdc: an event that truncates {flow.request.target} has NULL in "
         f"{' or '.join(flow.request.sequence_by)}, so it has no place among the others; give it one"
@@ -51,12 +51,12 @@ def without_place(flow: Flow) -> InvalidError:
 
 
 def rows_of_events(events: pa.Table, flow: Flow) -> pa.Table:
-    """Events of single keys as rows of the flow's target, with `_row_kind`; values as they came.
+    """Convert row events to rows of the flow's target, with `_row_kind` and unconverted values.
 
-    Raises `InvalidError` or `NotFoundError` for a condition that does not fit the source.
+    Raises `InvalidError` or `NotFoundError` for a condition that does not match the source.
     """
     request = flow.request
-    if ROW_KIND in events.column_names:  # an image of before says nothing that another does not
+    if ROW_KIND in events.column_names:  # before images contain no additional information
         events = events.filter(pc.not_equal(events[ROW_KIND], "-U"))
     columns = {name: events.column(name) for name in (*request.keys, *flow.names)}
     if flow.keeps_history:
@@ -76,19 +76,19 @@ def _kinds(events: pa.Table, flow: Flow) -> pa.Array | pa.ChunkedArray:
 
 
 def _meeting(events: pa.Table, predicate: Predicate, flow: Flow) -> pa.Array:
-    """Which events meet a condition; one that is unknown is not met."""
+    """Which events match a condition. NULL is no match."""
     fields = fields_to_judge(flow, predicate)
     frame = from_arrow(_as_judged(events, fields))
     return frame.select(row_filter(predicate, fields).fill_null(False)).to_series().to_arrow()
 
 
 def delete_predicate(flow: Flow) -> Predicate | None:
-    """The condition that tells deletes, in the types of the source; None where there is none."""
+    """The condition for deletes, in the types of the source. None if there is none."""
     return _predicate(flow.request.deletes, flow)
 
 
 def truncate_predicate(flow: Flow) -> Predicate | None:
-    """The same of the one that tells truncates."""
+    """The condition for truncates, in the types of the source. None if there is none."""
     return _predicate(flow.request.truncates, flow)
 
 
@@ -99,7 +99,7 @@ def _predicate(condition: Any, flow: Flow) -> Predicate | None:
 
 
 def fields_to_judge(flow: Flow, predicate: Predicate) -> list[Field]:
-    """The columns of the source that a condition is about."""
+    """The columns of the source that a condition uses."""
     asked = columns_of(predicate)
     return [field for field in _known_fields(flow) if field.name in asked]
 

@@ -1,4 +1,4 @@
-"""The table that a flow of change events goes into: made for it, or looked at."""
+"""The target table of a flow of change events: created for it, or checked."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from keytide.table.state.stored import StoredTable
 __all__ = ["MARKS", "flow_target"]
 
 MARKS = "user.auto-cdc"
-"""The option in which a table remembers the flow that fills it."""
+"""The option in which a table stores the flow that fills it."""
 
 
 def flow_target(catalog: Catalog, flow: Flow) -> StoredTable:
-    """Open the target of a flow, or make it so that the order of events does not matter.
+    """Open the target of a flow, or create it such that the order of events does not matter.
 
     Raises `InvalidError` for a table that the flow cannot fill, and for one that another flow
-    does: its rows would not be those of either.
+    fills, because the rows of both would be mixed.
     """
     name = flow.request.target
     if catalog.find(name) is None:
@@ -59,8 +59,8 @@ def _options(flow: Flow) -> Mapping[str, str]:
 
 
 def _sequence(flow: Flow) -> tuple[str, ...]:
-    # All rows of an interval have one start, so that the later commit counts; and a table that
-    # orders its versions keeps deleted rows.
+    # All versions of an interval have the same start, so the later commit wins. Also, a table with
+    # a sequence field keeps deleted rows.
     return flow.starts if flow.keeps_history else flow.request.sequence_by
 
 
@@ -73,7 +73,7 @@ def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
         yield _difference(f"its '{keys.SEQUENCE_FIELD}'", options.sequence_field, _sequence(flow))
     if options.sequence_sort_order == "descending":
         yield f"its newest version is the lowest one ('{keys.SEQUENCE_FIELD_SORT_ORDER}')"
-    # The engine that keeps the newest row of each key is the one that tables have by default.
+    # The default merge engine keeps the latest row of each key.
     if options.merge_engine != TableOptions.parse({}).merge_engine or options.ignore_delete:
         yield "it does not keep the newest row of each key, and its deletes"
     if schema.is_indexed:

@@ -1,8 +1,8 @@
-"""Events of a flow on their way into a table whose rows are made of what is stored.
+"""Writes the events of flows whose rows depend on stored rows.
 
-An `EventWriter` is a picklable value: executors use it on the events of the buckets that came to
-them. What it writes was made of what was stored, so it is committed only where nobody came to one
-of its buckets meanwhile; else it is made anew.
+An `EventWriter` can be pickled. Executors use it for the events of their buckets. Its output
+depends on stored rows, so it is committed only if no other commit has changed the buckets
+meanwhile. Otherwise it is computed again.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EventWriter:
-    """Writes events into one table; `tasks` read what each bucket has of their keys."""
+    """Writes events into one table. `tasks` read the stored rows of their keys in each bucket."""
 
     task: WriteTask
     kernel: History | Latest
     tasks: Mapping[BucketId, ReadTask]
     pads: bool = False
-    """Whether columns that events lack are NULL in them, and not missing."""
+    """Whether columns that events lack are filled with NULL."""
 
     @classmethod
     def on(cls, transaction: Transaction, flow: Flow) -> EventWriter:
-        """Events to be written on top of what a transaction began with."""
+        """A writer for events on top of the state where a transaction began."""
         state, view = transaction.state, transaction.view
         kernel = flow.kernel(view.schema.names)
         scan = Scan(state.merging, tuple(kernel.columns))
@@ -66,10 +66,10 @@ class EventWriter:
         return cls(replace(transaction.task(), stored=None), kernel, tasks, pads)
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
-        """Write events as `rows_of_events` gives them, in the order of arrival.
+        """Write events from `rows_of_events`, in order of arrival.
 
-        REQUIRES: all events of a bucket come to one call, in which they are held. Raises what
-        `WriteTask.feed` raises, and leaves nothing behind then.
+        REQUIRES: one call gets all events of a bucket, which are held in memory. Raises what
+        `WriteTask.feed` raises, and leaves no files behind then.
         """
         pieces = [piece for piece in rows if piece.num_rows]
         if not pieces:
@@ -84,7 +84,7 @@ class EventWriter:
         return replace(written, rows=events.num_rows)
 
     def _complete(self, events: pa.Table) -> pa.Table:
-        """The events with the columns that only rows have."""
+        """Add the columns that only target rows have to the events."""
         schema = self.task.view.schema
         if self.pads:
             events = padded(events, schema, self.task.view.options)
@@ -116,7 +116,7 @@ class EventWriter:
 def write_events(
     table: StoredTable, flow: Flow, events: pa.Table, author: Author | None = None
 ) -> WriteResult:
-    """Make events, as `rows_of_events` gives them, part of a table, in one atomic commit.
+    """Apply events from `rows_of_events` to a table in one atomic commit.
 
     Raises as `Table.write` does.
     """
@@ -139,7 +139,7 @@ def write_on_read(
     author: Author | None = None,
     runner: TaskRunner | None = None,
 ) -> WriteResult:
-    """Commit what `write` makes on top of a transaction; see `made_anew`."""
+    """Commit what `write` adds to a transaction. See `made_anew`."""
 
     def made(pinned: PinnedTable) -> WriteResult:
         with writing(pinned, writable_view(pinned), author, runner) as transaction:
@@ -152,9 +152,9 @@ def write_on_read(
 
 
 def made_anew(table: StoredTable, made: Callable[[PinnedTable], T]) -> T:
-    """What `made` gives of a table as it is, made anew as long as others come first.
+    """The result of `made` for the current table, computed again if another commit came first.
 
-    As often as 'commit.max-retries' says. Raises what it raises.
+    At most as often as 'commit.max-retries' says. Raises what `made` raises.
     """
     pinned, tries = table.pinned(), 0
     while True:

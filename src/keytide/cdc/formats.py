@@ -24,7 +24,7 @@ FORMATS: Mapping[str, Envelope] = {
 
 
 def envelope_of(format: str) -> Envelope:
-    """The envelope of a format. Raises `InvalidError` naming the known ones."""
+    """The envelope of a format. Raises `InvalidError`, listing the known formats."""
     if format not in FORMATS:
         raise InvalidError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
     return FORMATS[format]

@@ -1,15 +1,16 @@
-"""The history of keys: intervals in which a row was as it was, made of events in any order.
+"""SCD type 2: intervals with equal values for each key, computed from events in any order.
 
-A kernel over frames, without I/O. What is stored of a key are its events, so that a late one finds
-its place, and what is made of them is the same however they came:
+A pure computation over frames. The stored rows of a key represent its events, so that a late event
+finds its place, and the result does not depend on the order of arrival:
 
-- an *opening* event, which begins an interval, is a row that readers see;
-- a *hidden* event changes no column whose history is kept. Its row is a deleted one, which no
-  reader sees, and which ends where it begins;
-- a *delete* is a deleted row without an end.
+- An *opening* event begins an interval. Its row is visible to readers.
+- A *hidden* event changes no column with a tracked history. Its row is a deleted row, which readers
+  do not see, and ends where it begins.
+- A *delete* is a deleted row without an end.
 
-An interval shows the newest values of its events. So that none is lost, the row that opens it has
-the values of its last event, and the last event those of the first; see docs/design, note 0025.
+An interval shows the latest values of its events. So that no value is lost, the row that opens it
+has the values of its last event, and the last event's row has those of the first. See design note
+0025 in docs/design.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ Places = npt.NDArray[np.int64]
 __all__ = ["DELETES", "IGNORED_NULLS", "History"]
 
 DELETES = scratch("deletes")
-"""The column of events that says which of them delete."""
+"""The column of events that marks deletes."""
 
 IGNORED_NULLS = "__IGNORED_NULLS"
-"""The column of a table that ignores NULLs: the columns of which the last event brought none."""
+"""For a table that ignores NULLs, the column that lists the columns without a value in the last
+event."""
 
 _OPENS, _HIDDEN, _BEGINS, _STORED = map(scratch, ("opens", "hidden", "begins", "stored"))
 _DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
@@ -40,10 +42,10 @@ _DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
 
 @dataclass(frozen=True)
 class History:
-    """How histories are kept: columns by what they are for. Pickles.
+    """The configuration: columns by their role. Can be pickled.
 
-    `starts` and `ends` are as many, in the order in which they compare. A change of a column among
-    `tracked` opens an interval. With `ignores_nulls` a NULL of an event leaves a value as it is.
+    `starts` and `ends` have the same length, in comparison order. A change of a `tracked` column
+    opens an interval. With `ignores_nulls`, a NULL in an event leaves a value unchanged.
     """
 
     keys: tuple[str, ...]
@@ -55,7 +57,7 @@ class History:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The columns that events bring."""
+        """The columns of events."""
         return (*self.keys, *self.starts, *self.values)
 
     @property
@@ -64,12 +66,12 @@ class History:
         return (*self.given, *self.ends, *((IGNORED_NULLS,) if self.ignores_nulls else ()))
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-        """The rows to write so that events are part of the history of their keys.
+        """The rows to write to add events to the history of their keys.
 
-        `stored` has all rows of these keys, deleted ones too, with `columns` and `_VALUE_KIND`;
-        `events` has `keys`, `starts`, `values` and `DELETES`, in the order of arrival, by which of
-        events of one key that begin together the last one counts. Frames hold `columns` and
-        `_VALUE_KIND`; rows that are stored as they should be are not among them.
+        `stored` has all rows of these keys, including deleted ones, with `columns` and
+        `_VALUE_KIND`. `events` has `keys`, `starts`, `values` and `DELETES`, in order of arrival.
+        Of events with the same key and start, the last one wins. The result has `columns` and
+        `_VALUE_KIND`, without stored rows that need no change.
         """
         known = self._events_of(stored)
         wanted = self._rows_of(pl.concat([known, events.select(known.columns)]))
@@ -78,7 +80,7 @@ class History:
     # -- from rows to events --------------------------------------------------------------------
 
     def _events_of(self, stored: pl.DataFrame) -> pl.DataFrame:
-        """The events that rows were made of, with the values that they came with."""
+        """The events from which rows were created, with their original values."""
         is_dead = pl.col(VALUE_KIND).is_in(_DEAD)
         ends_at_once = pl.all_horizontal(
             pl.col(end).eq_missing(pl.col(start))
@@ -91,7 +93,7 @@ class History:
             (is_dead & ends_at_once).alias(_HIDDEN),
         ]
         rows = stored.with_columns(marks).sort(*self.keys, *self.starts)
-        # A row that somebody deleted otherwise is no event any more, nor is what it stood for.
+        # A row that was deleted in another way is no longer an event, nor are its hidden events.
         before = pl.when(~pl.col(_HIDDEN) | self._is_new_key).then(_OPENS).forward_fill()
         rows = rows.filter(_OPENS | pl.col(DELETES) | (pl.col(_HIDDEN) & before))
         events = self._with_own_values(rows).select(*self._of_events)
@@ -105,7 +107,7 @@ class History:
                 for name in self.values
             )
         first, last = self._ends_of_intervals(rows.with_columns(_OPENS | self._is_new_key))
-        # The first and the last event of an interval have each other's values.
+        # The rows of the first and the last event of an interval have each other's values.
         places = np.arange(rows.height)
         places[first], places[last] = last, first
         return rows.with_columns(rows.select(self.values)[pl.Series(places)])
@@ -117,7 +119,7 @@ class History:
 
     @staticmethod
     def _ends_of_intervals(events: pl.DataFrame) -> tuple[Places, Places]:
-        """The places of the first and of the last event of each interval, in one order."""
+        """The positions of the first and of the last event of each interval, in the same order."""
         intervals = events[_OPENS].cum_sum().to_numpy()
         updates = np.flatnonzero(~events[DELETES].to_numpy())
         changes = np.diff(intervals[updates]) != 0
@@ -125,7 +127,7 @@ class History:
         return updates[is_first[: len(updates)]], updates[is_last[: len(updates)]]
 
     def _closing_deletes(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Deletes that are forgotten by now, but for the ends of the intervals that they closed."""
+        """Deletes that are no longer stored, but that closed stored intervals."""
         ends = rows.filter(pl.col(_OPENS) & pl.col(self.ends[0]).is_not_null())
         place = [*self.keys, *self.starts]
         renamed = dict(zip(self.ends, self.starts, strict=True))
@@ -154,7 +156,8 @@ class History:
         return pl.concat([frame.select(*self.columns, VALUE_KIND) for frame in frames])
 
     def _marked(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Events in order, with what they open and leave, and when the next of their key begins."""
+        """Events in order, with the intervals that they open or close, and the start of the
+        next event."""
         begins = self._is_new_key | pl.col(DELETES).shift(1).fill_null(True)
         events = events.with_columns(begins.alias(_BEGINS))
         left = (pl.col(name) for name in self.values)

@@ -1,22 +1,19 @@
-"""What a sample of a feed says about its table: columns, primary key, and order of changes.
+"""Infers a table from a sample of a feed: columns, primary key, and order of changes.
 
-Where messages carry types (Debezium's schema, Canal's ``mysqlType``) those are taken as they
-are. Else each column takes the narrowest type in which every sampled value fits:
+Types that messages state (Debezium's schema, Canal's ``mysqlType``) are used unchanged. Otherwise
+each column gets the narrowest type that fits every sampled value:
 
-=============================================  ==============================
-values (JSON null and placeholders left out)   type
-=============================================  ==============================
-none at all                                    STRING
-``true`` and ``false``                         BOOLEAN
-whole numbers                                  BIGINT, else DECIMAL(38, 0)
-numbers                                        DOUBLE
-strings, all of them dates                     DATE
-strings, all of them times without offset      TIMESTAMP(6)
-strings, all of them times, some with offset   TIMESTAMP(6) WITH LOCAL TIME ZONE
-all else, and mixtures                         STRING (objects and arrays as JSON text)
-=============================================  ==============================
+=============================================  ============================== values (JSON null and
+placeholders left out)   type =============================================
+============================== none at all                                    STRING ``true`` and
+``false``                         BOOLEAN whole numbers                                  BIGINT,
+else DECIMAL(38, 0) numbers                                        DOUBLE strings, all of them dates
+DATE strings, all of them times without offset      TIMESTAMP(6) strings, all of them times, some
+with offset   TIMESTAMP(6) WITH LOCAL TIME ZONE all else, and mixtures
+STRING (objects and arrays as JSON text) =============================================
+==============================
 
-Strings of digits stay STRING, for leading zeros may matter.
+Strings of digits stay STRING, because leading zeros can matter.
 """
 
 from __future__ import annotations
@@ -51,10 +48,10 @@ __all__ = ["Sample", "default_sequence", "infer_columns", "infer_primary_key"]
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The first messages of a feed, which are read once, and what they say of its table.
+    """The first messages of a feed, which are read once, and what they say about its table.
 
-    `paths` are members of the feed that :meth:`source` may be asked for. Raises InvalidError when
-    the format is unknown, and, where the messages are looked at, for messages of another type.
+    `paths` are the feed fields for which :meth:`source` can be called. Raises InvalidError for an
+    unknown format and, when messages are read, for messages of another type.
     """
 
     messages: pa.Array | pa.ChunkedArray
@@ -62,7 +59,7 @@ class Sample:
     paths: tuple[str, ...] = ()
 
     def columns(self) -> tuple[Field, ...]:
-        """The columns of the feed's rows; what :func:`infer_columns` gives."""
+        """The columns of the feed's rows. See :func:`infer_columns`."""
         seen = _columns_seen(self._events, self._envelope)
         columns = {**dict.fromkeys(seen), **_declared(self._documents, self._envelope)}
         if not columns:
@@ -75,10 +72,10 @@ class Sample:
         )
 
     def brought(self, spec: FeedSpec) -> tuple[Field, ...]:
-        """The columns that a spec of the feed lacks, and those whose type it may have too narrow.
+        """The columns that a spec of the feed lacks, and those whose type may be too narrow.
 
-        Their types are those that messages state, else those of the values, which are looked at
-        only where some do not fit. A column without a value or a stated type has none yet.
+        Their types are those that messages state, otherwise those of the values, which are only
+        read if some do not fit. A column without a value or a stated type is not included yet.
         """
         seen = _columns_seen(self._events, self._envelope)
         stated_types = _declared(self._documents, self._envelope)
@@ -95,7 +92,7 @@ class Sample:
         return tuple(Field(-1, n, type) for n, type in types.items() if n not in DECODER_COLUMNS)
 
     def primary_key(self) -> tuple[str, ...]:
-        """The key columns that messages name themselves; empty where none does."""
+        """The key columns that messages name themselves, empty if none does."""
         key_pointer = self._envelope.key_pointer
         if key_pointer is None:
             return ()
@@ -104,25 +101,25 @@ class Sample:
         return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
 
     def sequence(self) -> tuple[SequenceSource, ...]:
-        """The ordering columns that the feed can fill; what :func:`default_sequence` gives."""
+        """The ordering columns that the feed can fill. See :func:`default_sequence`."""
         for ordering in self._envelope.orderings:
             if self._member(ordering[0].path).count():
                 return ordering
         return ()
 
     def source(self, path: str) -> SequenceSource:
-        """The ordering column that a member of the feed fills, such as ``source.lsn``.
+        """The ordering column for a field of the feed, such as ``source.lsn``.
 
-        A member that the format is known for has its usual name and type; another is named after
-        its last part, and is BIGINT where every sampled value is a whole number, else STRING.
-        REQUIRES: a known member, or one of `paths`.
+        A field that is known for the format has its usual name and type. Any other is named after
+        its last part, and is BIGINT if every sampled value is an integer, otherwise STRING.
+        REQUIRES: a known field, or one of `paths`.
         """
         orderings = self._envelope.orderings
         known = {source.path: source for ordering in orderings for source in ordering}
         if path in known:
             return known[path]
         values = self._member(path).drop_nulls()
-        # 18 digits always fit a BIGINT; 19 may not.
+        # 18 digits always fit into a BIGINT, but 19 may not.
         is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
         column = "_" + path.rsplit(".", 1)[-1]
         return SequenceSource(path, column, BIGINT if is_whole else STRING)
@@ -150,9 +147,9 @@ class Sample:
 
 @checked
 def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Field, ...]:
-    """The columns of a feed's rows, in the order of their first appearance, ids -1.
+    """Infer the columns of a feed's rows, in the order of their first appearance, with ids -1.
 
-    Ordering columns are not among them. Raises `InvalidError` when no message holds a row, and as
+    Ordering columns are not included. Raises `InvalidError` if no message contains a row, and as
     `infer_primary_key` does.
     """
     return Sample(messages, format).columns()
@@ -160,9 +157,10 @@ def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Fi
 
 @checked
 def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[str, ...]:
-    """The key columns that messages name themselves (Canal, Maxwell); empty where none does.
+    """Return the key columns that messages name (Canal, Maxwell), empty if none does.
 
-    Raises `InvalidError` for an unknown format, and for messages that are neither text nor bytes.
+    Raises `InvalidError` for an unknown format, and for messages that are neither strings nor
+    bytes.
     """
     return Sample(messages, format).primary_key()
 
@@ -171,19 +169,22 @@ def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tupl
 def default_sequence(
     messages: pa.Array | pa.ChunkedArray, format: str
 ) -> tuple[SequenceSource, ...]:
-    """The ordering columns that a feed can fill, the best order that the sample shows.
+    """Return the ordering columns that a feed can fill, using the best order in the sample.
 
-    Debezium: the log position of its connector (``source.lsn``; ``source.file``, ``pos`` and
-    ``row``; ``source.commit_lsn`` and ``change_lsn``; ``source.scn``), else ``source.ts_ms`` and
-    ``ts_ms``. Maxwell: the binlog position where it is written, else ``ts``, ``xid``, ``xoffset``.
-    Canal: ``es`` and ``id``. DMS: ``metadata.timestamp``, or ``AR_H_CHANGE_SEQ`` of flat rows.
-    Empty when the sample has none of them. Raises as `infer_primary_key` does.
+    - Debezium: the log position of its connector (``source.lsn``; ``source.file``, ``pos`` and
+      ``row``; ``source.commit_lsn`` and ``change_lsn``; ``source.scn``), otherwise ``source.ts_ms``
+      and ``ts_ms``.
+    - Maxwell: the binlog position if it is written, otherwise ``ts``, ``xid``, ``xoffset``.
+    - Canal: ``es`` and ``id``.
+    - DMS: ``metadata.timestamp``, or ``AR_H_CHANGE_SEQ`` of flat rows.
+
+    Empty if the sample has none of them. Raises as `infer_primary_key` does.
     """
     return Sample(messages, format).sequence()
 
 
 def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType]:
-    """The types that messages state; a later message is right about a column."""
+    """The types that messages state. A later message overrides earlier ones."""
     if envelope.types_pointer is None:
         return {}
     [schemas] = read_members(documents.text.to_arrow(), [envelope.types_pointer])
@@ -195,7 +196,7 @@ def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType
 
 
 def _columns_seen(events: pl.DataFrame, envelope: Envelope) -> dict[str, JsonValues]:
-    """Every value of each column in the images of a sample; placeholders as None."""
+    """Every value of each column in the images of a sample. Placeholders are None."""
     images = pl.concat([events["after"], events["before"]]).drop_nulls()
     json_types = pl.repeat("OBJECT", len(images), dtype=pl.String, eager=True)
     _, names, values = read_entries(JsonValues(images, json_types))

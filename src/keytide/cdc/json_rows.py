@@ -1,7 +1,7 @@
-"""Rows as they are: ``{"id": 1, "name": "a"}`` is what becomes of a row, whatever it was before.
+"""Plain JSON rows: ``{"id": 1, "name": "a"}`` is the new state of a row.
 
-What a message is about may stand in its key, and one without a value deletes; that is for who has
-keys to tell, by a row with the member :data:`DELETED`.
+Key columns can be in the message key, and a message without a value is a delete. The caller that
+has the keys adds them, and marks deletes with the field :data:`DELETED`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from keytide.scratch import scratch
 __all__ = ["DELETED", "JSON_ROWS"]
 
 DELETED = scratch("deleted")
-"""The member of a row that is deleted: true, or ``"unordered"`` where nobody knows when."""
+"""The field that marks a deleted row: true, or ``"unordered"`` if its place is unknown."""
 
 JSON_ROWS = Envelope(
     members={"row": "$", "deleted": pointer(DELETED)},

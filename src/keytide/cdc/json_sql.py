@@ -1,7 +1,7 @@
-"""JSON over whole columns: DuckDB's parser, fed with Arrow and read back as Arrow.
+"""JSON parsing of whole columns with DuckDB, from Arrow to Arrow.
 
-DuckDB keeps every integer of a document as written, whatever its size. Fractions become doubles,
-so :func:`exact_numbers` puts the long ones in quotes before the document is read.
+DuckDB keeps every integer of a document exactly, whatever its size. Fractions become doubles, so
+:func:`exact_numbers` first puts long fractions in quotes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = [
 class JsonValues(NamedTuple):
     """One column of JSON values.
 
-    ``text`` is the value without quotes (objects and arrays stay JSON text), None for JSON null
-    and for a missing value. ``type`` is DuckDB's JSON type (``VARCHAR``, ``BIGINT``, ``UBIGINT``,
+    ``text`` is the value without quotes (objects and arrays stay JSON text), None for JSON null and
+    for a missing value. ``type`` is DuckDB's JSON type (``VARCHAR``, ``BIGINT``, ``UBIGINT``,
     ``DOUBLE``, ``BOOLEAN``, ``OBJECT``, ``ARRAY``, ``NULL``), None for a missing value.
     """
 
@@ -40,14 +40,15 @@ class JsonValues(NamedTuple):
 
     @property
     def is_number(self) -> pl.Series:
-        """Where the value is a JSON number."""
+        """Whether the value is a JSON number."""
         return self.type.is_in(["BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"]).fill_null(False)
 
 
 def query(sql: str, **tables: pa.Table) -> pa.Table:
-    """The result of one SELECT over Arrow tables, rows in input order.
+    """The result of one SELECT over Arrow tables, with rows in input order.
 
-    One thread: a Spark task has one core, and order must not depend on scheduling.
+    It uses one thread, because a Spark task has one core, and the order must not depend on
+    scheduling.
     """
     with row_engine().cursor() as connection:
         for name, table in tables.items():
@@ -56,17 +57,17 @@ def query(sql: str, **tables: pa.Table) -> pa.Table:
 
 
 def literal(text: str) -> str:
-    """A text as an SQL literal."""
+    """A string as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def pointer(*names: str) -> str:
-    """The JSON pointer of a nested member; unlike a path it can spell every name."""
+    """The JSON pointer of a nested field. Unlike a path, it supports every name."""
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
 
 
 def read_members(documents: pa.Array, pointers: Sequence[str]) -> list[JsonValues]:
-    """The members of JSON objects at some pointers, in that order.
+    """The fields of JSON objects at some pointers, in that order.
 
     REQUIRES: every document is valid JSON or None.
     """
@@ -84,15 +85,15 @@ def read_members(documents: pa.Array, pointers: Sequence[str]) -> list[JsonValue
 
 
 def read_elements(values: JsonValues) -> tuple[pa.Array, JsonValues]:
-    """Row lengths (None where the value is no array) and all elements in one column.
+    """Array lengths (None if the value is not an array) and all elements in one column.
 
-    Text that holds a JSON array counts as one.
+    A string that contains a JSON array counts as one.
     """
     return _read_parts(values, "ARRAY", "'$[*]'")
 
 
 def read_entries(values: JsonValues) -> tuple[pa.Array, JsonValues, JsonValues]:
-    """Row lengths (None where the value is no object), all keys and all their values."""
+    """Object sizes (None if the value is not an object), all keys and all their values."""
     lengths, items = _read_parts(values, "OBJECT", "'$.*'")
     keys = query(
         "SELECT unnest(json_keys(document)) FROM documents",
@@ -104,14 +105,14 @@ def read_entries(values: JsonValues) -> tuple[pa.Array, JsonValues, JsonValues]:
 
 
 def from_json_text(values: JsonValues, type_: str) -> pa.Array:
-    """The JSON text of the values of one JSON type, None for the others."""
+    """The JSON text of the values with one JSON type, None for others."""
     return _documents(values, type_).column(0).combine_chunks()
 
 
 def exact_numbers(documents: pl.Series) -> pl.Series:
-    """The documents with each fraction of more digits than a double holds put in quotes.
+    """Quote each fraction in the documents that has more digits than a double can hold.
 
-    REQUIRES: every document is valid JSON or None. Documents without such a number are untouched.
+    REQUIRES: every document is valid JSON or None. Documents without such a number are unchanged.
     """
     suspects = documents.str.contains(_LONG_FRACTION).fill_null(False).arg_true()
     counts = (
@@ -122,7 +123,7 @@ def exact_numbers(documents: pl.Series) -> pl.Series:
         return documents
     texts = documents.gather(affected)
     quoted = texts.str.replace_all(_LONG_FRACTION, '"${0}"')
-    # Text in a string may look like a number too; those documents need the careful way.
+    # A string can also contain text that looks like a number. These documents need the slower way.
     is_plain = texts.str.count_matches(_LONG_FRACTION) == counts.filter(counts > 0)
     if not is_plain.all():
         quoted = quoted.zip_with(is_plain, _quote_outside_strings(texts))
@@ -142,16 +143,16 @@ _UP_TO_FRACTION = rf'((?:{_STRING}|[^"])*?)({_LONG_FRACTION}|$)'
 
 
 def _quote_outside_strings(documents: pl.Series) -> pl.Series:
-    """Quotes around long fractions, in one pass that knows where strings begin and end.
+    """Quote long fractions in one pass that tracks where strings begin and end.
 
-    The pattern always matches from where it stood to the next fraction or to the end, so it can
-    never start inside a string. The empty pair of quotes that it leaves at the end is cut off.
+    The pattern always matches from the current position to the next fraction or to the end, so it
+    never starts inside a string. The empty quotes that it leaves at the end are removed.
     """
     return documents.str.replace_all(_UP_TO_FRACTION, '${1}"${2}"').str.strip_chars_end('"')
 
 
 def _documents(values: JsonValues, type_: str) -> pa.Table:
-    """The JSON text of each value of one JSON type, also where a string holds it."""
+    """The JSON text of each value with one JSON type, including JSON in strings."""
     wanted = literal(type_)
     return query(
         f"SELECT CASE WHEN type = {wanted} THEN text"

@@ -1,8 +1,8 @@
-"""The newest row of each key where a NULL leaves a value as it is: each column by its own order.
+"""The latest row of each key when NULLs are ignored: each column has its own order.
 
-A kernel over frames, without I/O. A row remembers when each of its values came, and when its key
-was deleted last, in a column of its own; a deleted row does so too. So a late event changes what it
-would have changed in time.
+A pure computation over frames. An additional column of a row stores when each of its values arrived
+and when its key was last deleted, also in deleted rows. So a late event changes exactly what it
+would have changed on time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from keytide.scratch import scratch
 __all__ = ["DELETED_AT", "SEQUENCES", "Latest"]
 
 SEQUENCES, DELETED_AT = "__SEQUENCES", "__DELETED_AT"
-"""The column that tells when values came, and its member that tells of the last delete."""
+"""The column that stores the places of values, and its field for the last delete."""
 
 _UPDATED, _STORED, _DEAD = map(scratch, ("updated", "stored", "dead"))
 
 
 @dataclass(frozen=True)
 class Latest:
-    """How the newest rows are kept: columns by what they are for. Pickles.
+    """The configuration: columns by their role. Can be pickled.
 
-    `sequence` orders the events of a key; it is no one of `values`.
+    `sequence` orders the events of a key, and is not in `values`.
     """
 
     keys: tuple[str, ...]
@@ -37,7 +37,7 @@ class Latest:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The columns that events bring."""
+        """The columns of events."""
         return (*self.keys, self.sequence, *self.values)
 
     @property
@@ -46,7 +46,7 @@ class Latest:
         return (*self.given, SEQUENCES)
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-        """The rows to write so that events count; frames as those of `History.changed`."""
+        """The rows to write to apply events. The frames are as in `History.changed`."""
         images = pl.concat([self._of_rows(stored), self._of_events(events)])
         at = (pl.col(DELETED_AT).max(), pl.col(_UPDATED).max())
         newest = images.group_by(self.keys, maintain_order=True).agg(*at)
@@ -63,7 +63,7 @@ class Latest:
         return self._without_same(self._as_rows(last), stored)
 
     def outlived(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
-        """Stored rows, without values that came before a place."""
+        """Stored rows, without values that precede a place."""
         came = {n: pl.col(SEQUENCES).struct.field(n) for n in self.values}
         stays = {
             n: pl.when((at >= pl.lit(place).first()).fill_null(False)) for n, at in came.items()
@@ -117,7 +117,7 @@ class Latest:
 
 
 def _newest(name: str) -> pl.Expr:
-    """The value that came last, of equal ones the later; NULL where none came."""
+    """The latest value, the later one of equal places. NULL if there is none."""
     came = pl.col(_of(name))
     return pl.when(came.is_not_null()).then(name).sort_by(came, maintain_order=True).last()
 

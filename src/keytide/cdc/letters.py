@@ -1,4 +1,4 @@
-"""Dead letters of a feed without Spark: messages that could not be applied, by where they stand."""
+"""Dead letters of a topic feed without Spark: rejected messages, keyed by their position."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ PLACED_COLUMNS = (
     Field(-1, "raw_key", BYTES),
     Field(-1, "raw", BYTES),
 )
-"""The columns of dead letters of topics; a message has a place there, its key."""
+"""The columns of dead letters from topics. The key is the message's position in its topic."""
 _KEY = ["topic", "topic_partition", "topic_offset"]
 
 
 class PlacedLetters:
-    """The dead letters of one table that came from topics; each place is kept once."""
+    """The dead letters of one table from topics. Each position is stored once."""
 
     def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
-        """Dead letters of the table `subject`; the table `name` is made when there are some.
+        """The dead letters of the table `subject`. The table `name` is created on the first one.
 
-        Raises `InvalidError` where there is such a table and it cannot take them.
+        Raises `InvalidError` if the table exists and has the wrong definition.
         """
         self._catalog = catalog
         self._name = name
@@ -41,12 +41,12 @@ class PlacedLetters:
             return
 
     def keep(self, letters: pa.Table) -> None:
-        """Store messages, with the columns of `PLACED_COLUMNS`. Repeated, it changes nothing."""
+        """Store messages with the columns of `PLACED_COLUMNS`. Idempotent."""
         if letters.num_rows:
             append(self.table(), letters)
 
     def table(self) -> StoredTable:
-        """The table, which is made where there is none."""
+        """The table, which is created if it does not exist."""
         try:
             return self._catalog.table(self._name)
         except NotFoundError:
@@ -56,7 +56,7 @@ class PlacedLetters:
 
 
 def check_columns(table: StoredTable, columns: tuple[Field, ...]) -> None:
-    """Raises `InvalidError` for a table that has not just these columns."""
+    """Raises `InvalidError` unless the table has exactly these columns."""
     found = {f.name: f.type.with_nullable(True) for f in table.schema.fields}
     wanted = {f.name: f.type for f in columns}
     if found != wanted:

@@ -1,7 +1,7 @@
 """Maxwell JSON: ``{"type", "data", "old", "ts", "xid", "xoffset", "commit", "position"}``.
 
-``old`` holds only the columns that an update changed. Bootstrap start and completion and DDL
-records are control.
+``old`` contains only the columns that an update changed. Bootstrap start and completion records and
+DDL records are control messages.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ MAXWELL = Envelope(
         'before': CASE action WHEN 'delete' THEN data WHEN 'update' THEN old END,
         'after': CASE WHEN action <> 'delete' THEN data END}]""",
     metadata={
-        # The last row of a transaction has no offset, only the commit mark.
+        # The last row of a transaction has no offset, only the commit flag.
         "xoffset": "CASE WHEN commit = 'true' THEN '9223372036854775807' ELSE xoffset END",
         "binlog.file": """split_part(position, ':', 1) || '"'""",
         "binlog.position": """rtrim(split_part(position, ':', -1), '"')""",
     },
     orderings=(
         (
-            # Both ts and xid are taken when a statement starts; only the place in the binlog
-            # follows the order of commits.
+            # Both ts and xid are set when a statement starts. Only the binlog position follows the
+            # order of commits.
             SequenceSource("binlog.file", "_file", STRING),
             SequenceSource("binlog.position", "_position", BIGINT),
             SequenceSource("xoffset", "_xoffset", BIGINT),

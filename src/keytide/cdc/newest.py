@@ -1,4 +1,4 @@
-"""The newest stored version of the keys that a batch of changes is about, as a table has them."""
+"""Lookup of the latest stored version of the keys in a batch of changes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["NewestVersions", "newest_of"]
 
 
 class NewestVersions(Protocol):
-    """Looks keys of a bucket up. Pickles."""
+    """Looks up keys of a bucket. Can be pickled."""
 
     def of(
         self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
     ) -> Iterator[pl.DataFrame]:
-        """The newest version of each key that was ever written, deletions included.
+        """The latest version of each key that was ever written, including deletes.
 
-        `keys` has the primary key, each once. Frames hold `columns` and `_VALUE_KIND`.
+        `keys` has the primary key without duplicates. The frames have `columns` and `_VALUE_KIND`.
         """
         ...
 
 
 def newest_of(state: TableState, task: WriteTask) -> NewestVersions:
-    """How keys are looked up in a state of a table, on top of which a task writes."""
+    """The lookup for a state of a table on top of which a task writes."""
     if isinstance(task, UpsertTask):
         return _Indexed(task)
     scan = Scan(state.merging, state.view.order.columns)
@@ -46,7 +46,7 @@ def newest_of(state: TableState, task: WriteTask) -> NewestVersions:
 
 @dataclass(frozen=True)
 class _Merged:
-    """By merging what a bucket has of the keys."""
+    """Merges the stored versions of the keys in a bucket."""
 
     tasks: Mapping[BucketId, ReadTask]
 
@@ -61,7 +61,7 @@ class _Merged:
 
 @dataclass(frozen=True)
 class _Indexed:
-    """By the index of the keys of a bucket, which says where their current rows lie."""
+    """Uses the index of the keys of a bucket, which contains the locations of their rows."""
 
     task: UpsertTask
 

@@ -1,7 +1,7 @@
-"""What a feed brings that its table does not take yet: columns, and types that values outgrow.
+"""Schema changes that a feed needs: new columns, and types that values do not fit.
 
-Messages are looked at in parts, in any order; `together` makes of what was found one answer, which
-is the same however the messages were cut.
+Messages are checked in parts, in any order. `together` combines the results to one answer, which
+does not depend on how the messages were divided.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["feed_growth", "together"]
 
 
 def feed_growth(schema: TableSchema, brought: Iterable[Field]) -> list[SchemaChange]:
-    """What has to change so that the table takes what a feed brings.
+    """The schema changes for a table to accept the columns of a feed.
 
-    New columns are nullable and come last. Types widen to the narrowest that holds the values of
-    both; where there is none, and in key and partition columns, they stay, and messages with values
-    that do not fit are rejected as ever.
+    New columns are nullable and come last. Types are widened to the narrowest type that holds the
+    values of both. If there is none, and for key and partition columns, the type stays, and
+    messages with values that do not fit are rejected.
     """
     fixed = {*schema.primary_keys, *schema.partition_keys}
     changes: list[SchemaChange] = []
@@ -38,7 +38,7 @@ def feed_growth(schema: TableSchema, brought: Iterable[Field]) -> list[SchemaCha
 
 
 def together(brought: Iterable[Field]) -> list[Field]:
-    """One field for each column of several looks; of types that have none in common, STRING."""
+    """One field for each column from several parts. Types without a common type become STRING."""
     types: dict[str, set[DataType]] = {}
     for field in brought:
         types.setdefault(field.name, set()).add(field.type.with_nullable(True))

@@ -1,7 +1,7 @@
-"""From messages to changes: what was done, and the row images, as the messages spell them.
+"""Parses messages to changes: the operations and the row images, without converting values.
 
-One pass over the documents finds what was done and the row images, one reads the columns of the
-images. No value is converted here.
+One pass over the documents finds the operations and the row images, and a second pass reads the
+columns of the images.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ T = TypeVar("T")
 
 
 class Image(NamedTuple):
-    """A column as the images give it; ``left_out`` marks values that exist but are not sent."""
+    """A column of the images. ``left_out`` marks values that exist but were not sent."""
 
     values: JsonValues
     left_out: pl.Series
 
     def filter(self, keep: pl.Series) -> Image:
-        """The same of some rows."""
+        """The image of some rows."""
         values = JsonValues(self.values.text.filter(keep), self.values.type.filter(keep))
         return Image(values, self.left_out.filter(keep))
 
 
 class Changes(NamedTuple):
-    """The rows to write from messages of one layout, one of ``steps`` each.
+    """The rows to write from messages of one layout, one for each of ``steps``.
 
     ``steps`` has their ``kind``, ``action`` and ``ordinal``, ``images`` their columns by name, and
     ``schema`` is the JSON text of the layout's schema.
@@ -65,9 +65,9 @@ class Changes(NamedTuple):
 def parse(
     documents: Documents, spec: FeedSpec, envelope: Envelope
 ) -> tuple[pl.DataFrame, list[Changes]]:
-    """What the messages do, as :func:`read_events` tells, and the rows to write by layout."""
+    """The operations of the messages, as in :func:`read_events`, and the rows by layout."""
     events, steps, columns = _unfold(documents, spec, envelope)
-    # Rewriting documents takes as long as reading them, so it is done only where a column needs it.
+    # Rewriting documents takes as long as reading them, so it is done only if a column needs it.
     if _has_fractions(columns, spec):
         exact = documents.with_exact_numbers()
         if exact is not documents:
@@ -82,9 +82,10 @@ def parse(
 def read_events(
     documents: Documents, envelope: Envelope, paths: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """What the messages do: one line per changed row, or one for a message without any.
+    """The operations of the messages: one line per changed row, or one for a message without rows.
 
-    The columns of :meth:`Envelope.events_sql`; a message that is no object has a ``problem``.
+    The columns are those of :meth:`Envelope.events_sql`. A message that is not an object has a
+    ``problem``.
     """
     events = pl.DataFrame(query(envelope.events_sql(tuple(paths)), documents=_numbered(documents)))
     is_object = documents.shape == "OBJECT"
@@ -96,9 +97,9 @@ def read_events(
 
 
 def stated(read: Callable[[Any], T], text: str) -> T | None:
-    """What is read from JSON that should describe a feed; None where it describes nothing.
+    """The value read from JSON that should describe a feed, None if it does not.
 
-    Messages may say anything, so whatever reading trips over is an answer.
+    Messages can contain anything, so errors while reading mean None.
     """
     try:
         return read(json.loads(text))
@@ -127,7 +128,7 @@ def _numbered(documents: Documents) -> pa.Table:
 def _read_schemas(
     documents: Documents, events: pl.DataFrame, envelope: Envelope
 ) -> dict[int | None, str]:
-    """The JSON text of the schema of each layout in the events; `null` for messages without one."""
+    """The JSON text of the schema of each layout in the events, `null` for messages without one."""
     carriers = events.drop_nulls("layout").unique("layout", keep="first", maintain_order=True)
     bare: dict[int | None, str] = {None: "null"}
     if envelope.wrapper is None or carriers.is_empty():
@@ -141,9 +142,9 @@ def _read_schemas(
 def _unfold(
     documents: Documents, spec: FeedSpec, envelope: Envelope
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, JsonValues]]:
-    """The events, a line per row to write, and the columns of these rows.
+    """The events, one line per row to write, and the columns of these rows.
 
-    Columns come from the images, and from feed metadata where that fills them.
+    Columns come from the images, or from feed metadata.
     """
     events = read_events(documents, envelope, [source.path for source in spec.sequence])
     steps = _steps(events, spec)
@@ -176,11 +177,11 @@ def _of_layout(
 def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
     """One line per row to write, in order: its kind and the images to read it from.
 
-    ``rest`` is the image to look at for what ``image`` leaves out.
+    ``rest`` is the image for values that ``image`` omits.
     """
     accepted = events.filter(pl.col("action").is_in(_CHANGES) & pl.col("problem").is_null())
     keys = ", ".join(literal(pointer(name)) for name in spec.primary_key)
-    # An update that changes the key is a delete of the old key and an insert of the new one.
+    # An update of the key is a delete of the old key and an insert of the new one.
     moved = " OR ".join(
         f"coalesce(old_key[{i}] <> new_key[{i}], FALSE)"
         for i in range(1, len(spec.primary_key) + 1)
@@ -233,7 +234,7 @@ def _images(
             text = image.values.text
             image = image._replace(values=image.values._replace(text=text.set(text == "", None)))
         images[name] = image
-    # Feed metadata that is missing is NULL.
+    # Missing feed metadata is NULL.
     never = pl.repeat(False, len(steps), dtype=pl.Boolean, eager=True)
     filled = {source.column: Image(columns[source.column], never) for source in spec.sequence}
     return images | filled
@@ -244,8 +245,8 @@ def _completed(
 ) -> Image:
     """A column with its gaps filled from the other image of the same change.
 
-    A placeholder stands for a value that the change did not touch, so the other image may have
-    it. A column missing from an image before the change was not touched either.
+    A placeholder means that the change did not affect the value, so the other image may contain it.
+    A column that is missing in a before image was not changed either.
     """
     covered = _is_one_of(values.text, placeholders)
     is_before = steps["kind"].is_in(["-D", "-U"])
@@ -259,7 +260,7 @@ def _completed(
             rest.text.zip_with(known, values.text), rest.type.zip_with(known, values.type)
         )
         covered &= ~known
-    # A new row has no earlier value to keep, and a deleted one needs none.
+    # A new row has no previous value, and a deleted row needs none.
     is_silent = values.type.is_null() & (steps["action"] == "update")
     left_out = (covered | is_silent) & (steps["kind"] != "-D")
     return Image(values._replace(text=values.text.set(covered, None)), left_out)

@@ -1,4 +1,4 @@
-"""Changes as a table takes them: keys as it stores them, and no message that it could not merge."""
+"""Adapts decoded changes to a table: keys in stored form, and rejection of unmergeable messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["as_table_takes"]
 def as_table_takes(
     decoded: Decoded, messages: pa.Array | pa.ChunkedArray, view: TableView
 ) -> Decoded:
-    """The batch with its keys as they are stored, and without what the engine could not merge.
+    """The batch with its keys in stored form, without messages that the engine could not merge.
 
-    Rows meet in buckets, and find their stored versions, by the bytes of their keys: two ways of
-    writing one CHAR have to be one here already. A message is rejected as a whole, `messages` are
-    those that were decoded.
+    Rows are assigned to buckets, and find their stored versions, by the bytes of their keys, so
+    different forms of the same CHAR must be unified first. A message is rejected as a whole.
+    `messages` are those that were decoded.
     """
     columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
     given = typed_rows(decoded.rows.select(columns), view.schema, view.options, view.name)

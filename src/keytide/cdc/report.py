@@ -1,4 +1,4 @@
-"""What an ingestion tells: of each batch, and in all."""
+"""The report of an ingestion: for each batch, and in total."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["BatchReport", "IngestReport"]
 
 @dataclass(frozen=True)
 class BatchReport:
-    """One micro-batch: `rows_in` messages, each of them counted in one of the other figures.
+    """One micro-batch: `rows_in` messages, each of which is counted in one other number.
 
-    `skipped` are messages that change no row: tombstones that repeat a delete, and messages
-    about the schema or the feed. `snapshot_id` is None when nothing had to be written.
+    `skipped` messages change no row: tombstones that repeat a delete, and messages about the schema
+    or the feed. `snapshot_id` is None if nothing had to be written.
     """
 
     batch_id: int
@@ -28,7 +28,7 @@ class BatchReport:
 
 @dataclass(frozen=True)
 class IngestReport:
-    """What an ingestion did: its sums, and its batches in order."""
+    """The result of an ingestion: totals, and its batches in order."""
 
     table: str
     dead_letter: str
@@ -36,15 +36,15 @@ class IngestReport:
 
     @property
     def rows_in(self) -> int:
-        """Messages read."""
+        """The number of messages read."""
         return sum(batch.rows_in for batch in self.batches)
 
     @property
     def applied(self) -> int:
-        """Messages that were the newest of their key when they arrived."""
+        """The number of messages that were the latest of their key when they arrived."""
         return sum(batch.applied for batch in self.batches)
 
     @property
     def rejected(self) -> int:
-        """Messages in the dead-letter table."""
+        """The number of messages in the dead-letter table."""
         return sum(batch.rejected for batch in self.batches)

@@ -1,4 +1,4 @@
-"""What a feed is told: where its messages are, and what the table that takes them should be."""
+"""The request for a feed: the source of its messages, and the definition of its table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["FeedRequest", "columns_of"]
 
 @dataclass(frozen=True)
 class FeedRequest:
-    """A feed as its user asks for it; made once, at the edge.
+    """A feed as the user requests it.
 
-    `columns` None and empty tuples mean: take it from the table, or from the feed. `continuous`
-    goes on until it is stopped; otherwise the run ends when all files are read. `merge_schema` has
-    the table grow with the feed.
+    `columns` None and empty tuples mean that the table or the feed defines them. `continuous` runs
+    until it is stopped. Otherwise the run ends when all files are read. `merge_schema` adds new
+    columns of the feed to the table.
     """
 
     warehouse: str
@@ -38,7 +38,7 @@ class FeedRequest:
 
 
 def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None:
-    """Columns given as SQL text or as fields. Raises `InvalidError` for other text."""
+    """Columns given as SQL text or as fields. Raises `InvalidError` for invalid text."""
     if not isinstance(schema, str):
         return None if schema is None else tuple(schema)
     row = parse_sql_type(f"ROW<{schema}>")

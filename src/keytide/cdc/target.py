@@ -1,4 +1,4 @@
-"""The table that a feed goes into: opened, or made from what the feed says of itself."""
+"""The target table of a feed: opened, or created from the content of the feed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ __all__ = ["feed_target"]
 def feed_target(
     catalog: Catalog, request: FeedRequest, messages: pa.Array
 ) -> tuple[StoredTable, FeedSpec]:
-    """Open or make the table of a feed, and say how its messages become rows.
+    """Open or create the table of a feed, and return how its messages become rows.
 
-    A new table has the columns asked for, else those that a sample of `messages` shows, and one
-    more for each feed member that orders changes (`sequence_by`, else what the format is known
-    for); these are its sequence field. In a table that exists, `sequence_by` fills its sequence
-    fields, in their order; sequence fields that the rows bring themselves need nothing.
+    A new table has the requested columns, otherwise those in a sample of `messages`, and one more
+    column for each feed field that orders changes (`sequence_by`, otherwise the format's usual
+    ones). These are its sequence field. In an existing table, `sequence_by` fills its sequence
+    fields, in their order. Sequence fields that are part of the rows need nothing.
 
-    Raises `InvalidError` when the feed shows no row or no key to make a table from, when the parts
-    do not go together, and for a table that takes kinds of rows from one of its columns.
+    Raises `InvalidError` if the feed contains no row or no key to create a table from, for
+    arguments that contradict each other, and for a table that reads row kinds from one of its
+    columns.
     """
     sample = Sample(messages, request.format, request.sequence_by)
     table = _existing(catalog, request.table)
@@ -73,7 +74,7 @@ def _made(catalog: Catalog, request: FeedRequest, sample: Sample) -> tuple[Store
     options = stored_names(request.options)
     stored = dict(request.options)
     if ordering and keys.SEQUENCE_FIELD not in stored and keys.WATERMARK_KEY not in stored:
-        # Without it the order of arrival would decide, and a file that is read late would win.
+        # Without it, the order of arrival would decide, and a file that is read late would win.
         stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
     fields = (*rows, *(source.to_field() for source in ordering))
     spec = _feed_spec(request, fields, key, ordering, options)
@@ -82,7 +83,7 @@ def _made(catalog: Catalog, request: FeedRequest, sample: Sample) -> tuple[Store
 
 
 def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[SequenceSource, ...]:
-    """What fills the sequence fields of a table that exists."""
+    """The sources of the sequence fields of an existing table."""
     wanted = TableOptions.parse(table.schema.options).sequence_field
     given = request.sequence_by
     if not given:

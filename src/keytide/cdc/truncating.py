@@ -1,8 +1,8 @@
-"""Tables that events truncate: what outlives them stays, and what comes late from before does not.
+"""Truncation of tables by events: later rows stay, and late events before it do not return.
 
-A truncation is a commit of its own: newest versions of keys at its place or after it, deletes among
-them, are written again in the place of all that was stored, and the snapshot tells the place. It
-fits on nothing but the snapshot that it was made of, so no event comes between.
+A truncation is a separate commit. It replaces all stored rows by the latest versions, including
+deletes, at or after its place in the order, and its snapshot records the place. It can only be
+committed directly after the snapshot it was computed from, so no event comes between.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = ["told_with", "truncate_up_to"]
 
 
 def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteResult:
-    """Have a table lose what came before the last of some places, if it has not yet; one commit.
+    """Remove what precedes the last of some places, if not already done, in one commit.
 
-    The result tells of no rows. Memory follows 'read.memory' and 'write-buffer-size'. Raises
-    `ConflictError` where others come to the table again and again, and what writes raise.
+    The result has no row counts. Memory follows 'read.memory' and 'write-buffer-size'. Raises
+    `ConflictError` if other writers commit too often, and what writes raise.
     """
     nothing = WriteResult(None, 0, 0, 0)
 
@@ -58,13 +58,13 @@ def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteRes
 
 
 def told_with(truncated: WriteResult, written: WriteResult) -> WriteResult:
-    """What is told of a truncation and of the events after it, which may be none."""
+    """The combined result of a truncation and of the events after it, which may be none."""
     only = truncated.snapshot_id is not None and written.snapshot_id is None
     return replace(truncated, rows=written.rows) if only else written
 
 
 def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Iterator[pa.Table]:
-    """The newest versions of keys that outlive a truncation, with `_row_kind`."""
+    """The latest versions of keys that survive a truncation, with `_row_kind`."""
     state, names = transaction.state, transaction.view.schema.names
     predicate = truncation.outlived_by
     assert predicate is not None

@@ -1,8 +1,8 @@
-"""Up to where a table was truncated: events of its flows from before that place do not count.
+"""The place up to which a table was truncated. Events before it are ignored.
 
-A property of the newest snapshot tells it. So it is one commit with what the truncation left, a
-rollback takes both back, and a branch has both. Every commit of a flow tells the place that it went
-by, and conflicts where another one has truncated the table meanwhile.
+It is a property of the latest snapshot. So it is committed atomically with the truncation, a
+rollback reverts both, and a branch has both. Every commit of a flow records the place that it used,
+and conflicts if another commit has truncated the table meanwhile.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _PROPERTY = "keytide.auto-cdc.truncated"
 
 @dataclass(frozen=True)
 class Truncation:
-    """The place in the order of events, as a table has it; no values where there was none. Pickles.
+    """A place in the order of events. Without values if there was no truncation. Can be pickled.
 
-    `told` is the property that says so, None where nothing does.
+    `told` is the property that stores it, None if there is none.
     """
 
     fields: tuple[Field, ...]
@@ -54,7 +54,7 @@ class Truncation:
 
     @classmethod
     def of(cls, table: StoredTable, newest: Snapshot | None, view: TableView) -> Truncation:
-        """What a snapshot of a table tells. Raises `DataError` where that is no place."""
+        """The place in a snapshot of a table. Raises `DataError` if it is invalid."""
         fields = tuple(view.schema.field(name) for name in view.options.sequence_field)
         told = _told(table, newest)
         if not told:
@@ -73,13 +73,13 @@ class Truncation:
 
     @property
     def text(self) -> str:
-        """What the property says of the place."""
+        """The property value for the place."""
         return json.dumps([_text(value) for value in self.place]) if self.place else ""
 
     def up_to(self, places: pa.Table, table: str) -> Truncation:
-        """The later one of this and the last of some places, of which there is one at least.
+        """The latest of this place and the given places, of which there must be at least one.
 
-        Raises `InvalidError` for values that are none of the table's.
+        Raises `InvalidError` for values that do not have the table's types.
         """
         typed = pa.table(
             {f.name: stored_column(places.column(f.name), f, table) for f in self.fields}
@@ -92,12 +92,12 @@ class Truncation:
         return Truncation(self.fields, place, self.told)
 
     def is_beyond(self, known: Truncation) -> bool:
-        """Whether the place is another one, which is later."""
+        """Whether the place is later than another one."""
         return self.text != known.text
 
     @property
     def outlived_by(self) -> Predicate | None:
-        """What holds for rows at the place or after it; None where all of them are."""
+        """The condition for rows at the place or after it. None if this is true for all rows."""
         found: Predicate | None = None
         for field, value in reversed(list(zip(self.fields, self.place, strict=False))):
             at = plain(value)
@@ -110,7 +110,7 @@ class Truncation:
         return found
 
     def outlived(self, rows: pa.Table, table: str) -> pa.Table:
-        """Those of some rows, which need not be of the table's types, that it does not reach."""
+        """The rows that it does not remove. They can have other types than the table."""
         predicate = self.outlived_by
         if predicate is None:
             return rows
@@ -120,7 +120,7 @@ class Truncation:
 
     @property
     def in_microseconds(self) -> Truncation:
-        """The same for rows whose times have no nanoseconds: there it leaves the same ones."""
+        """The same for rows whose times have no nanoseconds, for which it removes the same rows."""
         fields, place = list(self.fields), list(self.place)
         for at, value in enumerate(self.place):
             if pa.types.is_timestamp(value.type) and value.type.unit == "ns":
@@ -128,31 +128,31 @@ class Truncation:
                 type_ = pa.timestamp("us", value.type.tz)
                 fields[at] = Field(fields[at].id, fields[at].name, type_from_arrow(type_))
                 place[at] = pa.scalar(micros, pa.int64()).cast(type_)
-                if micros * 1000 != value.value:  # no such row is at the place itself
+                if micros * 1000 != value.value:  # no such row is exactly at the place
                     return Truncation(tuple(fields[: at + 1]), tuple(place[: at + 1]), self.told)
         return Truncation(tuple(fields), tuple(place), self.told)
 
     def progress(self, known: Truncation) -> Progress:
-        """What a commit tells that goes on from a place that was known."""
+        """The record of a commit that moves on from a known place."""
         return Progress({_PROPERTY: known.told}, {_PROPERTY: self.text})
 
     @property
     def went_by(self) -> Progress:
-        """What a commit tells that goes by the place; without rows it tells nothing."""
+        """The record of a commit that used the place. Without rows there is no record."""
         return Progress({_PROPERTY: self.told}, {_PROPERTY: self.text}, stands_alone=False)
 
 
 def going_by(transaction: Transaction, table: StoredTable) -> Truncation:
-    """The place by which the rows of a transaction are chosen, which its commit then tells."""
+    """The place that determines the rows of a transaction, recorded by its commit."""
     known = Truncation.of(table, transaction.state.snapshot, transaction.view)
     transaction.progress = known.went_by
     return known
 
 
 def beside_truncations(table: StoredTable, write: Callable[[GoingBy], T]) -> T:
-    """What `write` gives, whose transactions ask what it is handed for the place to go by.
+    """The result of `write`, whose transactions call its argument to get the place to use.
 
-    It is called again where the table was truncated meanwhile. Raises what it raises.
+    It is called again if the table was truncated meanwhile. Raises what `write` raises.
     """
     went_by: Truncation | None = None
 

@@ -1,13 +1,13 @@
-"""What a source wrote for a value, turned into a typed column.
+"""Converts values as a source writes them to typed columns.
 
-:func:`convert` is total: a value that its column cannot hold without loss becomes NULL, and the
-caller sees that by comparing with the input. Nothing is rounded, cut or wrapped: DECIMAL(4, 2)
-takes ``1.250`` and not ``1.255``, VARCHAR(3) never takes four characters, INT takes ``5.0`` and
-not ``5.5``, TIMESTAMP(3) takes no microseconds.
+:func:`convert` never fails: a value that its column cannot hold without loss becomes NULL, which
+the caller sees by comparing with the input. Nothing is rounded, truncated or wrapped: DECIMAL(4, 2)
+accepts ``1.250`` but not ``1.255``, VARCHAR(3) never accepts four characters, INT accepts ``5.0``
+but not ``5.5``, and TIMESTAMP(3) accepts no microseconds.
 
-How a source spells a value is its :class:`Encoding`. JSON alone does not say whether 19000 is a
-day or a millisecond, or ``"1234"`` a number or four base64 digits, so nothing is guessed from a
-value: the unit of a number follows from the column's type and the encoding alone.
+The way in which a source writes a value is its :class:`Encoding`. JSON alone does not say whether
+19000 is a day or a millisecond, or whether ``"1234"`` is a number or four base64 digits. So nothing
+is guessed from a value: the unit of a number follows from the column's type and the encoding alone.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ BINARY_CODINGS = ("base64", "base64-url-safe", "hex", "latin-1")
 @checked_members
 @dataclass(frozen=True)
 class Encoding:
-    """How a source spells values that JSON has no type for.
+    """How a source writes values that have no JSON type.
 
-    ``decimal_scale``: None when decimals are numbers or text; else they are base64 of the
-    big-endian unscaled integer with this scale, and ``"column"`` means the column's own scale.
-    ``binary``: one of :data:`BINARY_CODINGS`.
-    ``date_unit``, ``time_unit``, ``timestamp_unit``: the unit of a JSON number, one of ``d``,
-    ``s``, ``ms``, ``us``, ``ns``, counted from 1970-01-01 or from midnight. None takes the unit
-    that the column's precision p names: up to 3 ``ms``, up to 6 ``us``, up to 9 ``ns``.
+    - ``decimal_scale``: None if decimals are numbers or strings. Otherwise they are base64 of the
+      big-endian unscaled integer with this scale, and ``"column"`` means the column's own scale.
+    - ``binary``: one of :data:`BINARY_CODINGS`.
+    - ``date_unit``, ``time_unit``, ``timestamp_unit``: the unit of a JSON number, one of ``d``,
+      ``s``, ``ms``, ``us``, ``ns``, counted from 1970-01-01 or from midnight. None means the unit
+      for the column's precision p: up to 3 ``ms``, up to 6 ``us``, up to 9 ``ns``.
     """
 
     decimal_scale: int | str | None = None
@@ -69,7 +69,7 @@ class Encoding:
 def convert(values: JsonValues, type: DataType, encoding: Encoding) -> pa.Array:
     """The values as a column of Arrow type ``type.to_arrow()``.
 
-    NULL stays NULL, and stands also where a value does not fit.
+    NULL stays NULL, and a value that does not fit becomes NULL.
     """
     if isinstance(type, AtomicType):
         return _CONVERTERS[type.root](values, type, encoding)
@@ -81,7 +81,7 @@ def convert(values: JsonValues, type: DataType, encoding: Encoding) -> pa.Array:
 
 
 def is_supported(type: DataType) -> bool:
-    """Whether :func:`convert` knows a type and every type inside it."""
+    """Whether :func:`convert` supports a type and every type inside it."""
     if isinstance(type, AtomicType):
         return type.root in _CONVERTERS
     if isinstance(type, ArrayType):
@@ -117,7 +117,7 @@ def _integers(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Ar
 
 
 def _whole_numbers(text: pl.Series) -> pl.Series:
-    """Text as int64; None for a fraction other than zero and for what is no number."""
+    """Strings as int64. None for a fraction other than zero, and for what is not a number."""
     numbers = text.cast(pl.Int64, strict=False)
     return _fill(numbers, text, lambda rest: _cut_zeros(rest).cast(pl.Int64, strict=False))
 
@@ -138,11 +138,11 @@ def _decimals(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Ar
 
 
 def _decimal_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> pl.Series:
-    """Every spelling of a decimal brought to text, ``125e-2`` among it."""
+    """Every form of a decimal as a string, including ``125e-2``."""
     text = values.text
     if encoding.decimal_scale is not None:
         scale = type.scale if encoding.decimal_scale == "column" else encoding.decimal_scale
-        # Neither a JSON number nor text with a point can be base64.
+        # A JSON number or a string with a point is never base64.
         is_coded = (values.type == "VARCHAR") & ~text.str.contains(".", literal=True)
         decoded = _unscaled_texts(_keep(text, is_coded)) + f"e{-int(scale or 0)}"
         text = decoded.zip_with(is_coded.fill_null(False), text)
@@ -151,7 +151,7 @@ def _decimal_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> 
 
 
 def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
-    """Objects of ``scale`` and base64 ``value``, each with a scale of its own."""
+    """Objects with ``scale`` and base64 ``value``, each with its own scale."""
     scale, value = read_members(from_json_text(values, "OBJECT"), ["/scale", "/value"])
     exponents = (-_whole_numbers(scale.text)).cast(pl.String)
     structs = _unscaled_texts(value.text) + "e" + exponents
@@ -166,13 +166,13 @@ def _decimals_from_text(text: pl.Series, type: AtomicType) -> pl.Series:
 
 
 def _decimal_places(text: pl.Series) -> pl.Series:
-    """How many digits after the point a number needs, trailing zeros left out."""
+    """The number of digits after the point, without trailing zeros."""
     digits = text.str.extract(r"\.(\d*?)0*$").fill_null("")
     places: pl.Series = digits.str.len_bytes().cast(pl.Int64)
     has_exponent = text.str.contains("[eE]").fill_null(False)
     if not has_exponent.any():
         return places
-    # 1.250e1 has as many places as its digits without the zeros at the end, less the exponent.
+    # 1.250e1 has as many places as its digits without trailing zeros, minus the exponent.
     mantissa = text.str.extract(r"^([^eE]*)")
     exponent = text.str.extract(r"[eE](.*)$").cast(pl.Int64, strict=False)
     fraction = mantissa.str.extract(r"\.(\d*)$").str.len_bytes().fill_null(0).cast(pl.Int64)
@@ -185,9 +185,9 @@ def _decimal_places(text: pl.Series) -> pl.Series:
 
 
 def _unscaled_texts(coded: pl.Series) -> pl.Series:
-    """Base64 of big-endian two's complement integers, as decimal text.
+    """Base64 of big-endian two's complement integers, as decimal strings.
 
-    None for what is not base64 and for integers of more than 16 bytes.
+    None for a string that is not base64, and for integers of more than 16 bytes.
     """
     raw = coded.str.decode("base64", strict=False)
     sizes = raw.bin.size()
@@ -210,7 +210,7 @@ def _int128_array(raw: pl.Series) -> pa.Array:
     place = np.repeat(offsets[1:], sizes) - offsets[0] - 1 - np.arange(len(data))
     wide = np.zeros((len(array), _INT128_BYTES), np.uint8)
     wide[row, place] = data
-    # Of an empty text any byte will do: its size keeps it from counting.
+    # For an empty string any byte works, because its size excludes it.
     first = np.minimum(offsets[:-1] - offsets[0], max(len(data) - 1, 0))
     negative = (data[first] >= 0x80) & (sizes > 0) if len(data) else np.zeros(len(array), bool)
     padding = np.arange(_INT128_BYTES) >= sizes[:, None]
@@ -242,7 +242,7 @@ def _url_safe_bytes(text: pl.Series) -> pl.Series:
 
 
 def _latin_1_bytes(text: pl.Series) -> pl.Series:
-    """Text whose characters are bytes, encoded through one string for the whole column."""
+    """Strings whose characters are bytes, encoded through one string for the whole column."""
     text = _keep(text, ~text.str.contains(r"[^\x{00}-\x{FF}]"))
     joined = text.str.join("").item() or ""
     sizes = text.str.len_chars().fill_null(0).to_numpy()
@@ -284,7 +284,7 @@ def _dates(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array
 def _times(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
     precision = min(type.precision or 0, 3)
     text = _keep(values.text, ~values.is_number & _has_places(values.text, precision))
-    # UTC is what a time with a zone is normalised to; any other offset would be lost.
+    # A time with a zone is normalized to UTC. Any other offset would be lost.
     clock = text.str.replace(r"\s*(Z|z|[+-]00(:?00)?)$", "")
     times = clock.str.to_time("%H:%M:%S%.f", strict=False).cast(pl.Int64) // _NANOS_OF["ms"]
     unit = encoding.time_unit or _unit_of(type.precision or 0)
@@ -294,7 +294,7 @@ def _times(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array
 
 
 def _timestamps(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
-    """Text without an offset, and a column without a zone, both mean UTC."""
+    """A string without an offset, and a column without a time zone, both mean UTC."""
     precision = type.precision or 0
     unit = _unit_of(precision)
     text = _keep(values.text, ~values.is_number & _has_places(values.text, precision))
@@ -304,7 +304,7 @@ def _timestamps(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.
 
 
 def _instants(text: pl.Series, unit: str) -> pl.Series:
-    """ISO and SQL timestamps as a count of units since 1970 in UTC; finer digits are dropped."""
+    """ISO and SQL timestamps as units since 1970 in UTC. Finer digits are dropped."""
     is_zoned = has_offset(text)
     zoned, local = _keep(text, is_zoned), _keep(text, ~is_zoned)
     instants = pl.repeat(None, len(text), dtype=pl.Int64, eager=True)
@@ -320,7 +320,7 @@ def _parsed(text: pl.Series, format: str, unit: str) -> pl.Series:
     if unit != "ns":
         factor = _NANOS_OF[unit] // _NANOS_OF["us"]
         return cast(pl.Series, micros // factor)
-    # Nanoseconds reach from 1677 to 2262 and wrap silently beyond.
+    # Nanoseconds cover 1677 to 2262 and overflow silently outside.
     in_range = _rescale(micros, "us", "ns").is_not_null()
     nanos = text.str.to_datetime(format, time_unit="ns", strict=False)
     return _keep(nanos.cast(pl.Int64), in_range)
@@ -331,7 +331,7 @@ def _numbers_only(values: JsonValues) -> pl.Series:
 
 
 def _rescale(counts: pl.Series, unit: str, target: str) -> pl.Series:
-    """Counts of one unit in another; None where that overflows int64 or loses a remainder."""
+    """Counts of one unit in another. None if that overflows int64 or loses a remainder."""
     if _NANOS_OF[unit] >= _NANOS_OF[target]:
         factor = _NANOS_OF[unit] // _NANOS_OF[target]
         bound = sys.maxsize // factor
@@ -341,13 +341,13 @@ def _rescale(counts: pl.Series, unit: str, target: str) -> pl.Series:
 
 
 def _in_precision(counts: pl.Series, unit: str, precision: int) -> pl.Series:
-    """None where a count needs more digits of a second than the precision allows."""
+    """None if a count needs more digits of a second than the precision allows."""
     step = max(10 ** (9 - precision) // _NANOS_OF[unit], 1)
     return _keep(counts, counts % step == 0)
 
 
 def _has_places(text: pl.Series, precision: int) -> pl.Series:
-    """Whether a time's digits after the point, trailing zeros left out, stay in the precision."""
+    """Whether a time's digits after the point, without trailing zeros, fit the precision."""
     return ~text.str.contains(rf"\.\d{{{precision}}}\d*[1-9]")
 
 
@@ -390,7 +390,7 @@ def _rows(values: JsonValues, type: RowType, encoding: Encoding) -> pa.Array:
 def _parts(
     values: JsonValues, type: DataType, encoding: Encoding
 ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Converted parts, and where a part keeps its whole value from fitting."""
+    """Converted parts, and whether a part prevents its whole value from fitting."""
     array = convert(values, type, encoding)
     is_null = np.asarray(array.is_null())
     unfit = is_null & values.text.is_not_null().to_numpy() if type.nullable else is_null
@@ -398,7 +398,7 @@ def _parts(
 
 
 def _fold(lengths: pa.Array, unfit: npt.NDArray[np.bool_]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Offsets of the rows that fit, which rows are NULL, and which parts stay."""
+    """Offsets of the rows that fit, which rows are NULL, and which parts remain."""
     sizes = lengths.fill_null(0).to_numpy(zero_copy_only=False)
     parent = np.repeat(np.arange(len(sizes)), sizes)
     missing = np.array(lengths.is_null())
@@ -408,14 +408,14 @@ def _fold(lengths: pa.Array, unfit: npt.NDArray[np.bool_]) -> tuple[pa.Array, pa
 
 
 def _keep(series: pl.Series, condition: pl.Series) -> pl.Series:
-    """The series with None wherever the condition is false or None."""
+    """The series with None where the condition is false or None."""
     return pl.select(pl.when(condition).then(series)).to_series()
 
 
 def _fill(
     done: pl.Series, text: pl.Series, convert_rest: Callable[[pl.Series], pl.Series]
 ) -> pl.Series:
-    """``done`` completed by a slower conversion of the texts it has no value for, if any."""
+    """Complete ``done`` by a slower conversion of the strings that have no value yet."""
     rest = _keep(text, done.is_null())
     if rest.null_count() == len(rest):
         return done

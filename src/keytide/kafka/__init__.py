@@ -1,6 +1,6 @@
-"""Topics of Kafka as change feeds: exactly once, by offsets that the table's snapshots tell.
+"""Kafka topics as change feeds: exactly-once, using offsets stored in the table's snapshots.
 
-`address` and `offsets` are values; `beginning` decides where a feed goes on; `broker` says what is
-asked of Kafka, and `client` asks it by the library confluent-kafka; `ingest` feeds a table without
-Spark, and `lag` tells how far a table is behind.
+`address` and `offsets` are values. `beginning` decides where a feed continues. `broker` is the
+interface to Kafka, and `client` implements it with the library confluent-kafka. `ingest` loads a
+table without Spark, and `lag` computes how far a table is behind.
 """

@@ -1,4 +1,4 @@
-"""Where messages come from: brokers and topics, as one address."""
+"""The source of messages: brokers and topics, as one address."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["KafkaAddress", "is_kafka"]
 _SCHEME = "kafka://"
 _PORT = 9092
 _BROKER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>\d{1,5}))?")
-# What Kafka takes for the name of a topic, and `*` for any part of one.
+# Kafka's rules for a topic name, and `*` for any part of it.
 _TOPIC = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 
 
 def is_kafka(source: str) -> bool:
-    """Whether a source is an address of Kafka, and no path."""
+    """Whether a source is a Kafka address, and not a path."""
     return source.lower().startswith(_SCHEME)
 
 
 @dataclass(frozen=True)
 class KafkaAddress:
-    """Brokers, as Kafka's clients take them (`host:port,host:port`), and topics by name.
+    """Brokers, in the form of Kafka's clients (`host:port,host:port`), and topics by name.
 
-    In a name `*` stands for any part of one.
+    In a name `*` matches any part.
     """
 
     brokers: str
@@ -33,14 +33,14 @@ class KafkaAddress:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether it takes a broker to tell which topics are meant."""
+        """Whether a broker is needed to resolve the topics."""
         return any("*" in topic for topic in self.topics)
 
     @classmethod
     def parse(cls, text: str) -> KafkaAddress:
-        """Read `kafka://host:port[,host:port]/topic[,topic]`; a port left out is 9092.
+        """Parse `kafka://host:port[,host:port]/topic[,topic]`. The default port is 9092.
 
-        Raises `InvalidError` naming the part that is none.
+        Raises `InvalidError`, naming the invalid part.
         """
         brokers, slash, topics = text[len(_SCHEME) :].partition("/")
         if not is_kafka(text) or not slash or not topics.strip("/"):

@@ -1,4 +1,4 @@
-"""What becomes of a batch of messages: its changes, its dead letters, and what is told of it."""
+"""Processes one batch of messages: its changes, its dead letters, and its report."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from keytide.threads import side_by_side
 
 __all__ = ["changes_of", "letters_of", "report_of", "write_changes"]
 
-# A piece of a batch that a thread decodes by itself has so many messages at least.
+# The minimum number of messages that a thread decodes.
 _PIECE_MESSAGES_MIN = 5_000
 
 
 def changes_of(messages: pa.ChunkedArray, spec: FeedSpec, view: TableView) -> Decoded:
-    """What messages do to a table, decoded by all cores, in their order."""
+    """The changes in messages, decoded on all cores, in order."""
     cores = os.cpu_count() or 1
     size = max(_PIECE_MESSAGES_MIN, -(-len(messages) // cores))
     starts = range(0, len(messages), size)
@@ -37,7 +37,7 @@ def changes_of(messages: pa.ChunkedArray, spec: FeedSpec, view: TableView) -> De
 
 
 def write_changes(transaction: Transaction, spec: FeedSpec, rows: pa.Table) -> WrittenChanges:
-    """Write the changes as the part of a transaction. Raises what `ChangeWriter.write` raises."""
+    """Write the changes as part of a transaction. Raises what `ChangeWriter.write` raises."""
     writer = ChangeWriter.on(transaction, spec)
     task = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
     written = replace(writer, task=task).write(rows)
@@ -46,7 +46,7 @@ def write_changes(transaction: Transaction, spec: FeedSpec, rows: pa.Table) -> W
 
 
 def letters_of(messages: pa.Table, decoded: Decoded, written: WrittenChanges) -> pa.Table:
-    """The messages that cannot be applied, with their places and the reasons."""
+    """The messages that cannot be applied, with their positions and the reasons."""
     refused = pa.concat_tables([decoded.rejected, written.unknown]).sort_by("ordinal")
     found = messages.take(refused["ordinal"])
     columns = [*(found[name] for name in ("topic", "partition", "offset")), refused["reason"]]
@@ -61,7 +61,7 @@ def report_of(
     started: float,
     snapshot_id: int | None,
 ) -> BatchReport:
-    """What is told of a batch that began at a time of `time.perf_counter`."""
+    """The report of a batch that began at a time of `time.perf_counter`."""
     counts, unknown = written.counts, written.unknown.num_rows
     rejected, skipped = decoded.rejected.num_rows + unknown, decoded.tombstones + decoded.control
     applied = counts.applied - unknown
@@ -74,7 +74,7 @@ def report_of(
 
 
 def _joined(pieces: Sequence[Decoded], starts: Sequence[int]) -> Decoded:
-    """What was decoded in pieces that start at some messages, numbered as one batch."""
+    """Combine pieces that start at the given messages, numbered as one batch."""
     placed = list(zip(pieces, starts, strict=True))
     return Decoded(
         pa.concat_tables(_behind(piece.rows, ORDINAL_COLUMN, at) for piece, at in placed),

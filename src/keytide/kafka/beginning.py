@@ -1,4 +1,4 @@
-"""Where a feed goes on, by what the table tells, what topics have and what was asked."""
+"""Decides where a feed continues, from the table, the topics and the request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ IfLost = Literal["fail", "earliest", "latest"]
 
 @dataclass(frozen=True)
 class Start:
-    """Where to begin in partitions of which a table tells nothing.
+    """Where to begin in partitions for which the table has no offset.
 
-    `given` has offsets by topic and partition; `otherwise` is where all others begin.
+    `given` has offsets by topic and partition. `otherwise` is for all others.
     """
 
     otherwise: Literal["earliest", "latest"] = "earliest"
@@ -28,7 +28,7 @@ class Start:
 
     @classmethod
     def parse(cls, text: str) -> Start:
-        """Read 'earliest', 'latest', or JSON such as `{"orders": {"0": 23, "1": -2}}`.
+        """Parse 'earliest', 'latest', or JSON such as `{"orders": {"0": 23, "1": -2}}`.
 
         In JSON -2 is the first offset and -1 the end, as in Spark. Raises `InvalidError` for other
         text.
@@ -49,13 +49,13 @@ class Start:
         return cls(given=given)
 
     def of(self, topics: Collection[str]) -> Start:
-        """The same for some topics alone."""
+        """The starts of some topics only."""
         if self.given is None:
             return self
         return replace(self, given={n: each for n, each in self.given.items() if n in topics})
 
     def check_topics(self, topics: Collection[str]) -> None:
-        """Raises `InvalidError` for offsets that are given for another topic."""
+        """Raises `InvalidError` for offsets of a topic that is not read."""
         for name in self.given or {}:
             if name not in topics:
                 raise InvalidError(
@@ -64,7 +64,7 @@ class Start:
 
 
 def checked_if_lost(text: str) -> IfLost:
-    """What to do about lost offsets. Raises `InvalidError` for another word."""
+    """What to do about lost offsets. Raises `InvalidError` for an unknown value."""
     for known in get_args(IfLost):
         if text == known:
             found: IfLost = known
@@ -73,7 +73,7 @@ def checked_if_lost(text: str) -> IfLost:
 
 
 def check_topics(names: tuple[str, ...], found: Mapping[str, Topic], brokers: str) -> None:
-    """Raises `NotFoundError` for a topic that is not there."""
+    """Raises `NotFoundError` for a topic that does not exist."""
     missing = [name for name in names if name not in found]
     if missing:
         raise NotFoundError(
@@ -87,10 +87,10 @@ def beginning(
 ) -> dict[str, TopicOffsets]:
     """The next offset of each partition of the topics.
 
-    It is what the table tells, else where a feed was asked to start; a partition that was added to
-    a topic of which the table tells is read from its first message. Raises `DataError` for messages
-    that are gone before they were read, and for a topic that is another one than the table tells
-    of, unless `if_lost` says where to go on.
+    It is the table's offset, otherwise the requested start. A partition that was added to a topic
+    for which the table has offsets is read from its first message. Raises `DataError` for messages
+    that were lost before they were read, and for a topic that was recreated, unless `if_lost` says
+    where to continue.
     """
     _check_known(start, topics)
     return {

@@ -1,4 +1,4 @@
-"""What is asked of Kafka: what topics there are, and their messages."""
+"""The interface to Kafka: existing topics, and their messages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ MESSAGES_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as it is now: the first offset of each partition, and the one after the last.
+    """The current state of a topic: the first offset of each partition, and the one after the last.
 
-    What transactions have not committed yet lies behind the end.
+    Uncommitted transactions are after the end.
     """
 
     id: str
@@ -40,26 +40,26 @@ class Topic:
 
 
 class Broker(Protocol):
-    """Tells of topics."""
+    """Returns information about topics."""
 
     def names(self) -> Collection[str]:
         """The names of all topics. Raises as `topics`."""
         ...
 
     def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
-        """Topics by name; one that is not there is left out.
+        """Topics by name, without those that do not exist.
 
-        Raises `DataError` where no broker answers, and `InvalidError` for settings that do not fit.
+        Raises `DataError` if no broker answers, and `InvalidError` for invalid settings.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Messages:
-    """Some messages, and how far their partitions are read by them.
+    """Some messages, and the positions that their partitions reach.
 
-    `rows` has the columns of `MESSAGES_SCHEMA`, those of a partition by offset. `next` has the next
-    offset by topic and partition: beyond the last message where what follows is none.
+    `rows` has the columns of `MESSAGES_SCHEMA`, with each partition in offset order. `next` has the
+    next offset by topic and partition, which can be after the last message if no messages follow.
     """
 
     rows: pa.Table
@@ -67,17 +67,17 @@ class Messages:
 
 
 class Consumer(Broker, Protocol):
-    """Tells of topics, and gives their messages."""
+    """Returns information about topics, and reads their messages."""
 
     def begin_at(self, offsets: Offsets) -> None:
-        """Read these partitions from there."""
+        """Start reading these partitions at these offsets."""
         ...
 
     def read(self, messages_max: int, wait_seconds: float) -> Messages:
-        """The next messages: as many as are there, or none after a while.
+        """The next messages: all that are available, or none after a timeout.
 
-        No more than `messages_max`, and no more bytes than a batch may have. Raises `DataError`
-        where an offset is gone that was to be read.
+        At most `messages_max` messages, and at most the maximum bytes of a batch. Raises
+        `DataError` if an offset to read no longer exists.
         """
         ...
 

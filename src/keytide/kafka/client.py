@@ -1,4 +1,4 @@
-"""Kafka, asked by the library confluent-kafka."""
+"""The Kafka client, using the library confluent-kafka."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER_SECONDS_MAX", "BATCH_BYTES_MAX", "Client"]
 
 ANSWER_SECONDS_MAX = 30
-"""How long a broker may take to answer what it is asked of topics."""
+"""Timeout for a broker's response about topics."""
 
 BATCH_BYTES_MAX = 64 << 20
-"""How many bytes of messages a batch has at most: memory follows it."""
+"""Maximum size of a batch's messages, which also limits memory."""
 
 _LOG = logging.getLogger("keytide.kafka")
-# Messages that come to Python at once: it waits for so many or for the time to be over.
+# Maximum number of messages passed to Python at a time. A call waits for that many, or the timeout.
 _AT_ONCE = 10_000
 _PIECE_WAIT_SECONDS = 0.2
 
@@ -47,17 +47,17 @@ _OWN = {
 
 
 class Client:
-    """A consumer of topics at some brokers, which reads ahead while others work.
+    """A consumer of topics at some brokers, which prefetches messages in the background.
 
     `properties` are librdkafka's, such as `security.protocol`. A batch has at most `bytes_max`
-    bytes of messages. The partitions are assigned, so nothing is rebalanced, and offsets are
-    committed nowhere but in the table.
+    bytes of messages. Partitions are assigned, so there is no rebalancing. Offsets are committed
+    only in the table.
     """
 
     def __init__(self, brokers: str, properties: Mapping[str, str], bytes_max: int) -> None:
-        """Raises `SetupError` without the library, `InvalidError` for properties that do not fit.
+        """Raises `SetupError` without the library, and `InvalidError` for invalid properties.
 
-        Nobody is connected to yet.
+        This does not connect yet.
         """
         for name in properties.keys() & _OWN:
             raise InvalidError(f"consumer property {name!r} is Keytide's own: {_OWN[name]}")
@@ -82,7 +82,7 @@ class Client:
             raise InvalidError(f"consumer properties: {error.args[0].str()}") from error
         except TypeError as error:
             raise InvalidError(f"consumer properties: {error}") from error
-        # What only consumers have would be a warning here.
+        # Properties that only consumers have would cause a warning here.
         plain = {n: v for n, v in shared.items() if n.partition(".")[0] in _SHARED}
         self._admin = self._admin_library.AdminClient(plain, logger=_LOG)
 
@@ -95,7 +95,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """The consumer leaves."""
+        """Close the consumer."""
         self._consumer.close()
 
     # -- topics ---------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Client:
         return found
 
     def _answer(self, future: Future[T], topic: str) -> T | None:
-        """What a broker says, None for a topic that is not there."""
+        """The response of a broker, None for a topic that does not exist."""
         try:
             return future.result(ANSWER_SECONDS_MAX + 5)
         except self._kafka.KafkaException as error:
@@ -181,7 +181,7 @@ class Client:
             found = self._consumer.consume(at_once, _PIECE_WAIT_SECONDS)
             good = [each for each in found if each.error() is None]
             self._note(found, following)
-            # The library gives objects, one for each message; from here on they are columns.
+            # The library returns one object per message. From here on they are columns.
             for column, read in zip(columns, _READ, strict=True):
                 column.extend(map(read, good))
             count += len(good)
@@ -193,13 +193,14 @@ class Client:
         return Messages(rows.sort_by([(n, "ascending") for n in _PLACE]), following)
 
     def _note(self, found: Sequence[Any], following: dict[str, dict[int, int]]) -> None:
-        """Note how far partitions are read. Raises what stands against reading on."""
+        """Record the positions of partitions. Raises errors that prevent reading on."""
         for each in found:
             error, partition = each.error(), each.partition()
             if error is None:
                 following.setdefault(each.topic(), {})[partition] = each.offset() + 1
             elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                # Behind marks of transactions and what compaction left out there is no message.
+                # Transaction markers, and messages that compaction removed, leave no message at the
+                # end.
                 following.setdefault(each.topic(), {})[partition] = each.offset()
             elif error.code() in self._passing:
                 _LOG.warning("%s", error.str())
@@ -208,7 +209,7 @@ class Client:
 
     @property
     def _passing(self) -> tuple[int, ...]:
-        """Errors after which the library goes on trying by itself."""
+        """Errors after which the library retries by itself."""
         error = self._kafka.KafkaError
         return (
             error._TRANSPORT,
@@ -239,7 +240,7 @@ class Client:
 
 _TIMEOUT = {"request_timeout": ANSWER_SECONDS_MAX}
 _PLACE = ("topic", "partition", "offset")
-# The first words of properties that are not about consuming.
+# The first words of properties that also apply to non-consumers.
 _SHARED = ("bootstrap", "broker", "client", "debug", "sasl", "security", "socket", "ssl", "enable")
 
 

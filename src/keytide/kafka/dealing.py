@@ -1,4 +1,4 @@
-"""Topics dealt to tables: which table a topic goes to, by a template of its name.
+"""Assignment of topics to tables, by a template of the table name.
 
 >>> dealt("shop.{table}", ["shop.public.orders", "shop.public.people"])
 {'shop.orders': ('shop.public.orders',), 'shop.people': ('shop.public.people',)}
@@ -19,16 +19,18 @@ _FIELDS = ("table", "database", "topic")
 
 
 def is_template(name: str) -> bool:
-    """Whether a name of a table is one for each topic."""
+    """Whether a table name is a template for several tables."""
     return "{" in name or "}" in name
 
 
 def resolved(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
-    """The address with the topics that its patterns mean, of those that there are.
+    """The address with its patterns replaced by existing topics.
 
-    Raises `NotFoundError` for a pattern that no topic fits.
+    Raises `NotFoundError` for a pattern that no topic matches.
     """
-    known = sorted(name for name in names if not name.startswith("__"))  # those are Kafka's own
+    known = sorted(
+        name for name in names if not name.startswith("__")
+    )  # those are Kafka's internal topics
     topics: list[str] = []
     for topic in address.topics:
         found = [name for name in known if fnmatchcase(name, topic)] if "*" in topic else [topic]
@@ -42,11 +44,11 @@ def resolved(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
 
 
 def dealt(template: str, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The topics of each table that a template means.
+    """The topics of each table of a template.
 
-    `{table}` is the part of a topic's name behind its last dot, `{database}` the one before it, and
-    `{topic}` the whole name with underscores for dots. Raises `InvalidError` for another template,
-    and for a topic that lacks such a part.
+    `{table}` is the part of a topic's name after its last dot, `{database}` the part before it, and
+    `{topic}` the whole name with underscores for dots. Raises `InvalidError` for an invalid
+    template, and for a topic that lacks such a part.
     """
     fields = _fields(template)
     tables: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""What messages say, as documents: values, with what their keys add where a feed has it there."""
+"""Documents from messages: their values, with the fields of their keys if the feed needs them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ __all__ = ["rows_with_keys"]
 
 
 def rows_with_keys(messages: pa.Table, key: Sequence[str], *, is_ordered: bool) -> pa.ChunkedArray:
-    """The values of messages of plain rows, with the members that their keys have and they lack.
+    """The values of messages with plain rows, with missing fields added from their keys.
 
-    A key is a JSON object, bare or beside a schema; where `key` is one column, a JSON string or any
-    other text is its value. A message without a value is a row that is deleted; where `is_ordered`
-    says that rows have places in an order, it has none. Values that are no objects stay what they
-    are.
+    A key is a JSON object, with or without a schema. If `key` is one column, a JSON string or any
+    other text is its value. A message without a value is a deleted row. If `is_ordered` says that
+    rows have places in an order, the delete has none. Values that are not objects are unchanged.
     """
     raw = pl.Series(values=as_bytes(messages["message"]), dtype=pl.Binary)
     value = texts_of(messages["message"])
@@ -28,7 +27,7 @@ def rows_with_keys(messages: pa.Table, key: Sequence[str], *, is_ordered: bool) 
     deleted = f'{{"{DELETED}":{_UNORDERED if is_ordered else "true"}}}'
     found = query(_joined_sql(_members_sql(key), deleted), messages=texts).column(0)
     joined = pl.Series(values=found, dtype=pl.String).cast(pl.Binary)
-    # Bytes that are no text have nothing joined to them.
+    # Nothing is added to bytes that are not text.
     made = joined.zip_with(raw.is_null() | value.is_not_null(), raw)
     return pa.chunked_array([made.to_arrow().cast(pa.large_binary())])
 
@@ -37,7 +36,7 @@ _UNORDERED = '"unordered"'
 
 
 def _joined_sql(members: str, deleted: str) -> str:
-    """Objects one behind the other: of two members with one name the first counts."""
+    """Concatenated objects. Of two fields with the same name, the first one counts."""
     return f"""
         WITH given AS (
             SELECT coalesce(value, {literal(deleted)}) AS value, {members} AS members
@@ -56,7 +55,7 @@ _BLANKS = "' \t\r\n'"
 
 
 def _members_sql(key: Sequence[str]) -> str:
-    """The key of a message as an object, NULL where it is none."""
+    """The key of a message as an object, NULL if it is not one."""
     alone = "NULL"
     if len(key) == 1:
         name = f"to_json({literal(key[0])})"

@@ -1,7 +1,7 @@
-"""Topics into tables of their own: a feed for each table, side by side in this process.
+"""Loads topics into several tables, with one feed for each table, in parallel in this process.
 
-Each table is fed as by a run of its own, with its offsets in its own snapshots. One that fails
-stops no other one.
+Each table is loaded as in a run of its own, with its offsets in its own snapshots. A table that
+fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from keytide.table.warehouse import FolderWarehouse
 __all__ = ["TablesReport", "Told", "feed_tables", "run_feeds"]
 
 _LOG = logging.getLogger("keytide.kafka")
-# Tables that are fed at a time where each feed ends.
+# The number of parallel feeds if each feed ends.
 _BESIDE_MAX = 4
 _BATCH_BYTES_MIN = 1 << 20
-# Tables whose feeds go on at a time; each has a thread and a consumer.
+# The maximum number of continuous feeds. Each needs a thread and a consumer.
 _TABLES_MAX = 1_000
 
 Connect = Callable[[int], Consumer]
-"""Makes a consumer whose batches have so many bytes at most."""
+"""Creates a consumer with a maximum batch size in bytes."""
 
 
 @dataclass(frozen=True)
 class TablesReport:
-    """What an ingestion into several tables did, and which of them failed with what."""
+    """The result of loading several tables, and the error of each one that failed."""
 
     tables: tuple[IngestReport, ...]
     failed: Mapping[str, KeytideError]
@@ -48,7 +48,7 @@ class TablesReport:
 
 @dataclass(frozen=True)
 class Told:
-    """Who is told of batches, and of tables that fail, when it happens. Any thread may call."""
+    """The callbacks for batches and for failed tables. They can be called in any thread."""
 
     batch: Callable[[str, BatchReport], None] | None = None
     failure: Callable[[str, KeytideError], None] | None = None
@@ -57,12 +57,12 @@ class Told:
 def run_feeds(
     request: KafkaRequest, catalog: Catalog | None = None, told: Told | None = None
 ) -> TablesReport:
-    """Feed the tables that a template means, each from its topics, until all is read, or for ever.
+    """Load the tables of a template, each from its topics, until all is read or continuously.
 
-    Where the feeds go on for ever, topics that are made later are fed too, unless they are of a
-    table that is being fed: these wait for the next run. Raises `InvalidError` and
-    `NotFoundError` for a template and topics that mean no tables, and what `Client` raises; what a
-    feed raises is told, and stops no other one.
+    A continuous run also loads topics that are created later, unless they belong to a table that is
+    already being loaded. Those wait for the next run. Raises `InvalidError` and `NotFoundError` for
+    a template and topics that result in no tables, and what `Client` raises. Errors of a single
+    feed are reported, and do not stop others.
     """
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.feed.warehouse)))
     connect = partial(Client, request.address.brokers, request.properties)
@@ -72,7 +72,7 @@ def run_feeds(
 def feed_tables(
     request: KafkaRequest, catalog: Catalog, connect: Connect, told: Told
 ) -> TablesReport:
-    """The same, from what is consumed here. Raises as `run_feeds`."""
+    """The same with the given consumers. Raises as `run_feeds`."""
     if request.feed.columns is not None:
         raise InvalidError(
             f"tables {request.feed.table!r}: a schema is for one table; leave it out, or make the "
@@ -89,7 +89,7 @@ def feed_tables(
                     if request.feed.continuous:
                         feeds.begin(_tables_now(request, broker), pool)
             except BaseException:
-                feeds.stop.set()  # the pool waits for what is under way
+                feeds.stop.set()  # the pool waits for running feeds
                 raise
     return feeds.report()
 
@@ -104,7 +104,7 @@ def _tables(request: KafkaRequest, broker: Consumer) -> Mapping[str, tuple[str, 
 
 
 def _tables_now(request: KafkaRequest, broker: Consumer) -> Mapping[str, tuple[str, ...]]:
-    """The same while feeds go on: no answer now is no reason to stop."""
+    """The same while feeds are running: a missing response is no reason to stop."""
     try:
         return _tables(request, broker)
     except KeytideError as error:
@@ -114,7 +114,7 @@ def _tables_now(request: KafkaRequest, broker: Consumer) -> Mapping[str, tuple[s
 
 @dataclass
 class _Feeds:
-    """The feeds of one run, by the names of their tables."""
+    """The feeds of one run, by table name."""
 
     request: KafkaRequest
     catalog: Catalog
@@ -125,20 +125,20 @@ class _Feeds:
     running: dict[str, Future[IngestReport | KeytideError]] = field(default_factory=dict)
 
     def begin(self, tables: Mapping[str, tuple[str, ...]], pool: ThreadPoolExecutor) -> None:
-        """Begin the feeds of tables that have none yet."""
+        """Start the feeds of tables that have none yet."""
         for table, topics in tables.items():
             if table not in self.running:
                 self.running[table] = pool.submit(self._feed, table, topics)
 
     def go_on(self) -> bool:
-        """Wait for a while; whether some feeds are not at their end. Raises what no feed may."""
+        """Wait for a while. Returns whether some feeds have not ended. Raises unexpected errors."""
         found = wait(self.running.values(), SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
         for future in found.done:
             future.result()
         return bool(found.not_done)
 
     def report(self) -> TablesReport:
-        """What became of all of them, in the order of their beginning."""
+        """The results of all feeds, in the order of their start."""
         found = {table: future.result() for table, future in self.running.items()}
         done = tuple(each for each in found.values() if isinstance(each, IngestReport))
         failed = {name: each for name, each in found.items() if isinstance(each, KeytideError)}

@@ -1,7 +1,7 @@
-"""Topics into tables without Spark.
+"""Loads topics into tables without Spark.
 
-A batch is read, decoded, written and committed together with the offsets that it reaches, which
-the next batch begins at. Messages that cannot be applied go to a dead-letter table first.
+A batch is read, decoded, written and committed together with the offsets that it reached, where the
+next batch begins. Messages that cannot be applied are written to a dead-letter table first.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ __all__ = ["SECONDS_BETWEEN_LOOKS", "feed_topics", "run_feed"]
 
 _LOG = logging.getLogger("keytide.kafka")
 _WAIT_SECONDS = 1.0
-# A run that ends when all is read gives up after so long without an answer.
+# A run that ends when all is read gives up after this time without a response.
 _SILENCE_SECONDS_MAX = 120
 SECONDS_BETWEEN_LOOKS = 30.0
-"""How often a run looks whether there are more topics or partitions, or topics made anew."""
+"""Time between checks for new topics, new partitions, and recreated topics."""
 
 OnBatch = Callable[[BatchReport], None]
 
@@ -59,11 +59,11 @@ OnBatch = Callable[[BatchReport], None]
 def run_feed(
     request: KafkaRequest, on_batch: OnBatch | None = None, catalog: Catalog | None = None
 ) -> IngestReport:
-    """Feed a table from topics until all is read that was there at the beginning, or for ever.
+    """Load a table from topics until everything at the start is read, or continuously.
 
-    Exactly once: the offsets are part of the commits. Raises what `Client`, `beginning` and
-    `feed_target` raise, `ConflictError` where another process feeds the table from the same topics
-    at the same time, and what writes raise; what was committed by then is whole.
+    Exactly-once, because the offsets are part of the commits. Raises what `Client`, `beginning` and
+    `feed_target` raise, `ConflictError` if another process loads the table from the same topics at
+    the same time, and what writes raise. Committed batches stay complete.
     """
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.feed.warehouse)))
     with Client(request.address.brokers, request.properties, BATCH_BYTES_MAX) as consumer:
@@ -77,7 +77,7 @@ def feed_topics(
     on_batch: OnBatch | None = None,
     stop: Event | None = None,
 ) -> IngestReport:
-    """The same, from what is consumed here, or until `stop` is set. Raises as `run_feed`."""
+    """The same with the given consumer, or until `stop` is set. Raises as `run_feed`."""
     if request.address.has_patterns:
         request = replace(request, address=resolved(request.address, consumer.names()))
     run = _Run(request, catalog, consumer, on_batch, stop or Event())
@@ -91,7 +91,7 @@ def feed_topics(
 
 
 class _Run:
-    """One run of a feed: where it is in its topics, and what it did."""
+    """One run of a feed: its position in its topics, and its results."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Run:
         return self._request.feed.dead_letter or f"{self.table.name}_dead_letters"
 
     def to_the_end(self) -> None:
-        """Read and apply; see `run_feed`."""
+        """Read and apply messages. See `run_feed`."""
         topics = self._begin()
         ends = {name: topic.end for name, topic in topics.items()}
         looked = heard = time.monotonic()
@@ -143,7 +143,7 @@ class _Run:
     # -- where it is ----------------------------------------------------------------------------
 
     def _begin(self) -> Mapping[str, Topic]:
-        """Have the consumer begin where the table says."""
+        """Start the consumer at the table's offsets."""
         request = self._request
         topics = self._topics()
         try:
@@ -161,10 +161,10 @@ class _Run:
         return topics
 
     def _look_again(self) -> None:
-        """Go on in partitions that were added; refuse topics that were made anew."""
+        """Continue with added partitions, and refuse recreated topics."""
         try:
             topics = self._topics()
-        except DataError as error:  # no answer now is no reason to stop
+        except DataError as error:  # a missing response is no reason to stop
             _LOG.warning("%s", error)
             return
         for name, topic in topics.items():
@@ -186,7 +186,7 @@ class _Run:
     # -- what it does ---------------------------------------------------------------------------
 
     def _take(self, messages: Messages) -> None:
-        """Apply messages, if there are some, and be further on."""
+        """Apply messages, if any, and advance the position."""
         after = {**self._at}
         for name, partitions in messages.next.items():
             after[name] = after[name].beyond(partitions)
@@ -195,7 +195,7 @@ class _Run:
             self._apply(messages.rows)
 
     def _open(self, messages: pa.Table) -> tuple[StoredTable, FeedSpec, PlacedLetters]:
-        """The table, made if need be of what the first messages show."""
+        """The table, created from the first messages if it does not exist."""
         if self.table is None:
             feed = self._request.feed
             if not feed.primary_key:
@@ -230,8 +230,8 @@ class _Run:
 
             def write() -> None:
                 parts[:] = [write_changes(transaction, spec, decoded.rows)]
-                # Before the commit: messages that are met again after a crash are kept again, at
-                # no cost.
+                # This happens before the commit. If messages are read again after a crash, storing
+                # them again has no effect.
                 letters.keep(letters_of(messages, decoded, parts[0]))
 
             write()
@@ -241,7 +241,7 @@ class _Run:
         self._batch_id += 1
 
     def _tell(self) -> None:
-        """Commit where the feed is, and no rows."""
+        """Commit the position without rows."""
         assert self.table is not None
         pinned = self.table.pinned()
         author = replace(self._author, identifier=self._batch_id)

@@ -1,4 +1,4 @@
-"""The primary key of a table, from the keys of messages: Debezium's name the columns."""
+"""The primary key of a table from message keys: Debezium's keys name the columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOKED_AT = 100
 
 
 def key_columns(keys: pa.Array | pa.ChunkedArray) -> tuple[str, ...]:
-    """The members that the first keys have, bare or beside a schema; none where these differ."""
+    """The fields of the first keys, with or without a schema. Empty if these differ."""
     found = {_members(key) for key in keys.drop_null()[:_LOOKED_AT].to_pylist()}
     return found.pop() if len(found) == 1 else ()
 

@@ -1,4 +1,4 @@
-"""How far a table is behind its topics."""
+"""Computes how far a table is behind its topics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["PartitionLag", "lag", "lag_of", "told_lags"]
 
 @dataclass(frozen=True)
 class PartitionLag(Record):
-    """A partition of a topic: what a table has of it, and what there is.
+    """A partition of a topic: what a table has read, and what exists.
 
-    `next_offset` is the one that the table goes on at, None where it has read nothing yet. `lag`
-    counts the offsets from there, or from the first one, to the end: messages and, in topics of
-    transactions and compacted ones, what is between them. `lost` counts those that expired, or
-    are gone otherwise, before they were read.
+    `next_offset` is where the table continues, None if it has read nothing yet. `lag` is the number
+    of offsets from there, or from the first one, to the end. It includes gaps from transactions and
+    compaction. `lost` is the number of offsets that expired, or were removed otherwise, before they
+    were read.
     """
 
     topic: str
@@ -38,17 +38,17 @@ class PartitionLag(Record):
 def lag(
     table: StoredTable, address: KafkaAddress, properties: Mapping[str, str] | None = None
 ) -> tuple[PartitionLag, ...]:
-    """How far a table is behind, for each partition of some topics.
+    """The lag of a table for each partition of some topics.
 
-    Asks the brokers and reads no message. Raises as `Client.topics`, and `NotFoundError` for topics
-    that are not there.
+    Sends requests to the brokers but reads no messages. Raises as `Client.topics`, and
+    `NotFoundError` for topics that do not exist.
     """
     with Client(address.brokers, properties or {}, BATCH_BYTES_MAX) as client:
         return lag_of(table, address, client)
 
 
 def lag_of(table: StoredTable, address: KafkaAddress, broker: Broker) -> tuple[PartitionLag, ...]:
-    """The same, asked of a broker that is known."""
+    """The same with a given broker."""
     if address.has_patterns:
         address = resolved(address, broker.names())
     topics = broker.topics(address.topics)
@@ -57,7 +57,7 @@ def lag_of(table: StoredTable, address: KafkaAddress, broker: Broker) -> tuple[P
 
 
 def told_lags(told: Offsets, topics: Mapping[str, Topic]) -> tuple[PartitionLag, ...]:
-    """What is told of topics, compared with what they are. Pure."""
+    """Compare stored offsets with the topics. Pure."""
     found: list[PartitionLag] = []
     for name, topic in topics.items():
         offsets = told.get(name)

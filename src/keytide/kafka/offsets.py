@@ -1,7 +1,7 @@
-"""How far a table has read topics: the next offset of each partition, as snapshots tell it.
+"""The offsets that a table has reached in topics, stored in its snapshots.
 
 A snapshot has a property for each topic, `keytide.kafka.<topic>`, with the topic's id and the next
-offset of each partition as JSON. The id tells a topic from another one of the same name.
+offset of each partition as JSON. The id detects a topic that was recreated with the same name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIX = "keytide.kafka."
 
 @dataclass(frozen=True)
 class TopicOffsets:
-    """The next offset to read of each partition of a topic that has an id."""
+    """The next offset of each partition of a topic with an id."""
 
     id: str
     next: Mapping[int, int]
@@ -42,7 +42,10 @@ class TopicOffsets:
 
     @classmethod
     def from_text(cls, text: str, name: str) -> TopicOffsets:
-        """What `to_text` wrote as the property `name`. Raises `DataError` for other text."""
+        """Parse the output of `to_text`, from the property `name`.
+
+        Raises `DataError` for other text.
+        """
         try:
             found = json.loads(text)
             numbered = {int(key): int(value) for key, value in found["next"].items()}
@@ -54,31 +57,31 @@ class TopicOffsets:
             ) from error
 
     def beyond(self, partitions: Mapping[int, int]) -> TopicOffsets:
-        """The same, further on in some partitions."""
+        """The offsets after advancing some partitions."""
         return replace(self, next={**self.next, **partitions})
 
 
 def property_of(topic: str) -> str:
-    """The property that tells of a topic."""
+    """The property for a topic."""
     return f"{_PREFIX}{topic}"
 
 
 def offsets_told(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
-    """What the newest snapshot of a table tells of some topics; of the others it tells nothing."""
+    """The offsets for some topics in the latest snapshot of a table, without unknown topics."""
     names = {property_of(topic): topic for topic in topics}
     told = told_progress(table.metadata, table.metadata.latest_snapshot(), names)
     return {names[name]: TopicOffsets.from_text(text, name) for name, text in told.items()}
 
 
 def topics_told(table: StoredTable) -> tuple[str, ...]:
-    """The topics that the newest snapshot tells of."""
+    """The topics in the latest snapshot."""
     newest = table.metadata.latest_snapshot()
     told = {} if newest is None else newest.properties or {}
     return tuple(sorted(n.removeprefix(_PREFIX) for n in told if n.startswith(_PREFIX)))
 
 
 def progress_of(before: Offsets, after: Offsets) -> Progress:
-    """What a commit tells that leads from some offsets to others."""
+    """The record of a commit that advances from some offsets to others."""
     was = {property_of(name): before.get(name) for name in after}
     return Progress(
         {name: None if offsets is None else offsets.to_text() for name, offsets in was.items()},

@@ -1,4 +1,4 @@
-"""Properties of Kafka's clients from a file, as Kafka's own commands take them."""
+"""Reads Kafka client properties from a file, in the format of Kafka's own commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["read_properties"]
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """Lines of `name=value`; empty ones and those that begin with `#` or `!` say nothing.
+    """Lines of `name=value`. Empty lines and lines that begin with `#` or `!` are ignored.
 
-    Raises `NotFoundError` where there is no such file, `InvalidError` for another line.
+    Raises `NotFoundError` if there is no such file, and `InvalidError` for an invalid line.
     """
     try:
         lines = Path(path).read_text("utf-8").splitlines()
@@ -24,7 +24,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            # The line is not shown: it may be half of a password.
+            # The line is not shown, because it can be part of a password.
             raise InvalidError(f"{path}, line {number}: expected name=value")
         found[name.strip()] = value.strip()
     return found

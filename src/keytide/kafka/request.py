@@ -1,4 +1,4 @@
-"""A feed of topics as its user asks for it, checked before anything is asked of a broker."""
+"""The request for a feed of topics, checked before any broker is contacted."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from keytide.kafka.beginning import IfLost, Start, checked_if_lost
 __all__ = ["BATCH_MESSAGES_MAX", "KafkaRequest", "TopicOptions"]
 
 BATCH_MESSAGES_MAX = 100_000
-"""How many messages a batch has at most, where nobody says."""
+"""Default for the maximum number of messages in a batch."""
 
 
 @dataclass(frozen=True)
 class TopicOptions:
-    """What a feed of topics may be told and one of files may not; None: nobody said."""
+    """Options for feeds of topics that feeds of files do not have. None means not given."""
 
     starting_offsets: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class TopicOptions:
     if_lost: str | None = None
 
     def check_unused(self, source: str) -> None:
-        """Raises `InvalidError` for an option that a feed of files has no use for."""
+        """Raises `InvalidError` for an option that a feed of files does not use."""
         given = {
             "starting offsets": self.starting_offsets,
             "consumer properties": self.properties or None,
@@ -43,9 +43,9 @@ class TopicOptions:
 
 @dataclass(frozen=True)
 class KafkaRequest:
-    """What a feed is told, and where in which topics it begins.
+    """The feed, and where it begins in which topics.
 
-    `properties` are those of the client, `if_lost` says what to do about messages that are gone.
+    `properties` are those of the client. `if_lost` says what to do about lost messages.
     """
 
     feed: FeedRequest
@@ -57,7 +57,7 @@ class KafkaRequest:
 
     @classmethod
     def of(cls, feed: FeedRequest, options: TopicOptions) -> KafkaRequest:
-        """Read what was asked. Raises `InvalidError` for what is none, or is of files."""
+        """Parse the request. Raises `InvalidError` for an invalid one, or one for files."""
         if feed.checkpoint is not None:
             raise InvalidError(
                 f"a checkpoint ({feed.checkpoint}) is for files: how far topics are read stands in "

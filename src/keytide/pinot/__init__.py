@@ -1,4 +1,4 @@
-"""Tables made of Apache Pinot's table config and schema."""
+"""Tables created from Apache Pinot's table config and schema."""
 
 from keytide.pinot.tables import create_table
 

@@ -1,4 +1,4 @@
-"""A table config with its schema, and what follows from the two together."""
+"""A table config with its schema, and properties derived from both."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ __all__ = ["Case"]
 
 @dataclass(frozen=True)
 class Case:
-    """What somebody asks to make a table of."""
+    """A table config and schema to create a table from."""
 
     table: TableConfig
     schema: Schema
 
     @property
     def upsert(self) -> Upsert:
-        """What is said of upserts; without a word, nothing."""
+        """The upsert config. Empty if it is missing."""
         return self.table.upsert or Upsert(mode="NONE")
 
     @property
     def is_on(self) -> bool:
-        """Whether the table takes upserts."""
+        """Whether the table has upserts."""
         return self.upsert.mode != "NONE"
 
     @property
     def is_partial(self) -> bool:
-        """Whether rows are merged column by column."""
+        """Whether rows are merged column by column (partial upserts)."""
         return self.upsert.mode == "PARTIAL"
 
     @property
     def is_offline(self) -> bool:
-        """Whether rows come as files, and not from a stream."""
+        """Whether rows are loaded from files, and not from a stream."""
         return self.table.type == "OFFLINE"
 
     @property
     def comparison(self) -> tuple[str, ...]:
-        """What rows are compared by: the columns that are named, or else the time column."""
+        """The comparison columns, by default the time column."""
         return self.upsert.comparison or tuple(filter(None, (self.table.time_column,)))
 
     @property
     def has_nulls(self) -> bool:
-        """Whether NULLs are told apart from the defaults that stand for them."""
+        """Whether NULLs are distinguished from their default values."""
         return self.table.has_nulls or self.schema.has_nulls
 
     @property
     def ttls(self) -> dict[str, float]:
-        """The times to live that are set, by their members."""
+        """The configured TTLs, by member."""
         named = {"metadataTTL": self.upsert.metadata_ttl, "deletedKeysTTL": self.upsert.deleted_ttl}
         return {name: value for name, value in named.items() if value > 0}
 
@@ -62,10 +62,10 @@ class Case:
         return self.schema.by_name.get(name)
 
     def unknown(self, names: Iterable[str | None]) -> list[str]:
-        """Those of some names that no column has."""
+        """The names that no column has."""
         return [name for name in names if name is not None and self.column(name) is None]
 
     @cached_property
     def functions(self) -> tuple[tuple[str, str, exp.Expr | None], ...]:
-        """The columns computed after a merge: name, text, and the tree of it if it parses."""
+        """Columns computed after a merge: name, text, and the tree if it parses."""
         return tuple((t.column, t.function, parsed(t.function)) for t in self.upsert.transforms)

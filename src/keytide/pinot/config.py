@@ -1,4 +1,4 @@
-"""Apache Pinot's schema and table config as values: what the rules and the table go by."""
+"""Apache Pinot's schema and table config as typed values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ROLES = {
     "dateTimeFieldSpecs": "date-time",
     "complexFieldSpecs": "complex",
 }
-# Members of columns and schemas that say nothing of the rows of a table.
+# Members of columns and schemas that do not affect the rows of a table.
 _OF_COLUMNS = (
     "fieldType", "maxLength", "maxLengthExceedStrategy", "virtualColumnProvider",
     "allowTrailingZeros", "sampleValue", "description", "tags", "childFieldSpecs",
@@ -64,7 +64,7 @@ _OF_SCHEMAS = ("description", "tags")
 class Column:
     """A field spec: a column of a schema.
 
-    `role` says which list of specs it stands in: dimension, metric, date-time or complex.
+    `role` is the list that contains it: dimension, metric, date-time or complex.
     """
 
     role: str
@@ -79,7 +79,7 @@ class Column:
 
     @property
     def told(self) -> str:
-        """The column in words."""
+        """The description of the column in messages."""
         return f"{self.name!r}, which is {self.type}{'' if self.is_single else ' of many values'}"
 
 
@@ -87,7 +87,7 @@ class Column:
 class Schema:
     """A schema: the columns in the order of its lists, and the primary key.
 
-    `has_nulls` says whether each column tells if it has NULLs (column based null handling).
+    `has_nulls` is column based null handling.
     """
 
     name: str
@@ -102,7 +102,7 @@ class Schema:
 
 
 def parse_schema(given: Given) -> Schema:
-    """The value of a schema. Raises `InvalidError` naming the member that does not fit."""
+    """Parse a schema. Raises `InvalidError`, naming the invalid member."""
     document = document_of(given, "Pinot's schema")
     where = f"Pinot's schema {document.get('schemaName', '')!r}"
     by_column = "enableColumnBasedNullHandling"
@@ -164,7 +164,7 @@ def _enablement() -> Any:
 
 @dataclass(frozen=True)
 class Upsert:
-    """The member `upsertConfig` of a table config, under the newest names of its own members."""
+    """The member `upsertConfig` of a table config. Old names of its members are converted."""
 
     mode: str = member("mode", choice("FULL", "PARTIAL", "NONE"), "FULL")
     hash_function: str = member(
@@ -197,7 +197,7 @@ class Upsert:
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """The strategies of columns that have one of their own."""
+        """The columns with a strategy of their own."""
         return self.given_strategies or {}
 
 
@@ -210,7 +210,7 @@ _OLD_NAMES = {
     "enableSnapshot": ("snapshot", _enabled),
     "enablePreload": ("preload", _enabled),
 }
-"""Older names of members, with the newer one that says the same."""
+"""Old names of members, with the new names."""
 
 
 def _upsert(document: Document, where: str) -> Upsert:
@@ -261,7 +261,7 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
 
 @dataclass(frozen=True)
 class Compaction:
-    """The settings of the task that compacts; `idle` are those about servers and schedules."""
+    """The settings of the compaction task. `idle` are those about servers and schedules."""
 
     idle: tuple[str, ...] = ()
     percent: int | None = member("invalidRecordsThresholdPercent", _whole(0, 100))
@@ -275,12 +275,12 @@ class Compaction:
 
     @property
     def has_threshold(self) -> bool:
-        """Whether it is said of how many rows a file is compacted."""
+        """Whether there is a row threshold for compacting a file."""
         return self.percent is not None or self.count is not None
 
     @property
     def buffer_ms(self) -> int | None:
-        """How old a file has to be; a week where a threshold is all that is said."""
+        """The minimum age of a file. One week if only a threshold is given."""
         default = 7 * _MS[0] if self.has_threshold else None
         return default if self.given_buffer_ms is None else self.given_buffer_ms
 
@@ -310,7 +310,7 @@ _OF_TABLES = (
 
 @dataclass(frozen=True)
 class TableConfig:
-    """A table config. `partitions` has the numbers of partitions by the columns that tell them."""
+    """A table config. `partitions` has the numbers of partitions by partition column."""
 
     name: str
     type: str
@@ -332,7 +332,7 @@ class TableConfig:
 
 
 def parse_table_config(given: Given) -> TableConfig:
-    """The value of a table config. Raises `InvalidError` naming the member that does not fit."""
+    """Parse a table config. Raises `InvalidError`, naming the invalid member."""
     document = document_of(given, "Pinot's table config")
     where = f"Pinot's table config {document.get('tableName', '')!r}"
     refuse_unknown(document, _OF_TABLES, where)
@@ -374,7 +374,7 @@ def parse_table_config(given: Given) -> TableConfig:
 
 
 Find: TypeAlias = Callable[..., Any]
-"""Gives what a reader makes of a member of the table config, by its path."""
+"""Reads a member of the table config by its path."""
 
 _CHANGES_ROWS = ("transformConfigs", "filterConfig", "enrichmentConfigs", "complexTypeConfig")
 _INDEXING = "tableIndexConfig"
@@ -401,7 +401,7 @@ def _aggregations(find: Find) -> tuple[str, ...]:
 
 
 def _streams(find: Find) -> int:
-    """The streams that are read, in the older place for one and the newer one for several."""
+    """The number of streams, from the old member for one stream or the new one for several."""
     old = bool(_present(find, _INDEXING, "streamConfigs"))
     path = ("ingestionConfig", "streamIngestionConfig", "streamConfigMaps")
     return max(int(old), len(find(documents, *path) or ()))

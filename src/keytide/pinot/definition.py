@@ -1,4 +1,4 @@
-"""What a table config and its schema make of a table: columns, options, and what is for life."""
+"""Converts a table config and its schema to columns, options and immutable settings."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ IMMUTABLE = {
     "upsertConfig.outOfOrderRecordColumn": keys.UPSERT_OUT_OF_ORDER_COLUMN,
     "segmentPartitionConfig.columnPartitionMap": keys.BUCKET,
 }
-"""Members that cannot change, by the options that hold them; the primary key is another one.
+"""Members that cannot change, by the options that store them. The primary key cannot either.
 
-Where no comparison columns are named, the time column is the one that cannot change.
+If there are no comparison columns, the time column cannot change.
 """
 
 
 def columns(case: Case) -> list[Field]:
-    """The columns of the table; those of the key become NOT NULL when it is made."""
+    """The columns of the table. Key columns become NOT NULL when the table is created."""
     return [_field(column, case) for column in case.schema.columns]
 
 
@@ -78,7 +78,7 @@ def options(case: Case) -> dict[str, str]:
 
 
 def _wide(case: Case) -> dict[str, str]:
-    """The columns that Pinot computes with as with wider ones."""
+    """The columns for which Pinot computes with a wider type."""
     types = {"INT": "BIGINT", "FLOAT": "DOUBLE"}
     return {c.name: types[c.type] for c in case.schema.columns if c.is_single and c.type in types}
 
@@ -87,13 +87,13 @@ TTLS = {
     keys.UPSERT_METADATA_TTL: "metadataTTL",
     keys.UPSERT_DELETED_KEYS_TTL: "deletedKeysTTL",
 }
-"""The options that are times to live, with the members that say them."""
+"""The options for TTLs, with their members."""
 
 
 def _age(value: float, case: Case) -> str:
-    """A time to live in the unit of the column that rows are compared by, in which it counts.
+    """A TTL in the unit of the comparison column.
 
-    Of whole numbers none lies between a fraction and the whole number below it.
+    Fractions can be rounded down, because no integer lies in between.
     """
     column = case.column(case.comparison[0])
     is_time = column is not None and column.type == "TIMESTAMP"
@@ -101,7 +101,7 @@ def _age(value: float, case: Case) -> str:
 
 
 def unused_defaults(case: Case) -> list[str]:
-    """Columns whose default for NULL is not stored: those of the key, and of no plain value."""
+    """Columns whose default for NULL is not stored: key columns, and non-scalar columns."""
     return [
         f"defaultNullValue of column {column.name!r}"
         for column in case.schema.columns
@@ -119,10 +119,10 @@ def _field(column: Column, case: Case) -> Field:
 
 
 def _takes_default(column: Column, case: Case) -> bool:
-    """Whether NULL is replaced when a row is written.
+    """Whether NULL is replaced by the default when a row is written.
 
-    With null handling Pinot shows NULL as such, and compares by the default even so. Of several
-    columns to compare by, NULL says that a row is not of their producer.
+    With null handling, Pinot shows NULL, but still compares by the default. If there are several
+    comparison columns, NULL means that a row does not belong to their producer.
     """
     is_compared = column.name in case.comparison
     if is_compared and len(case.comparison) > 1:
@@ -138,7 +138,7 @@ def _can_have_default(column: Column, case: Case) -> bool:
 
 
 def _default(column: Column) -> str:
-    """The default as the text of a value of the column."""
+    """The default as the text of a value."""
     found: Any = column.default
     if column.type == "BOOLEAN":
         return {"1": "true", "0": "false"}.get(str(found), str(found).lower())

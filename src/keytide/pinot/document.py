@@ -1,7 +1,7 @@
-"""JSON documents of Pinot, member by member, into frozen dataclasses.
+"""Parses Pinot's JSON documents, member by member, into frozen dataclasses.
 
-A dataclass says of each field which member it is and how its value is read. Pinot's own reader
-takes `"true"` for `true` and `"5"` for 5, and so does this one; null is a member left out.
+Each field of a dataclass states its member and how the value is read. Like Pinot's own reader, this
+one accepts `"true"` for `true` and `"5"` for 5, and treats null as a missing member.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __all__ = [
 
 Document: TypeAlias = Mapping[str, Any]
 Given: TypeAlias = "Mapping[str, Any] | str | Path"
-"""A document: as a dict, as JSON text, or the path of a file that holds it."""
+"""A document: a dict, JSON text, or the path of a file."""
 
 Reader: TypeAlias = Callable[[Any], Any]
-"""Gives the typed value of a member, or raises `ValueError` saying what was expected."""
+"""Returns the typed value of a member, or raises `ValueError` with the expected value."""
 
 _T = TypeVar("_T")
 
 
 def document_of(given: Given, what: str) -> Document:
-    """The document that a caller gives. Raises `InvalidError` where it is no JSON object."""
+    """The document that a caller passes. Raises `InvalidError` if it is not a JSON object."""
     if isinstance(given, Mapping):
         return given
     content, named = given, what
@@ -73,12 +73,12 @@ def document_of(given: Given, what: str) -> Document:
 
 
 def anything(value: Any) -> Any:
-    """Whatever stands there."""
+    """Any value."""
     return value
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """A non-empty string."""
     if not isinstance(value, str) or not value:
         raise ValueError("a text")
     return value
@@ -103,7 +103,7 @@ def number(value: Any) -> float:
 
 
 def choice(*words: str) -> Reader:
-    """One of some words, in any letter case."""
+    """One of some values, case-insensitively."""
 
     def chosen(value: Any) -> str:
         if not isinstance(value, str) or value.upper() not in words:
@@ -114,14 +114,14 @@ def choice(*words: str) -> Reader:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A list of texts."""
+    """A list of strings."""
     if not isinstance(value, list | tuple):
         raise ValueError("a list of texts")
     return tuple(map(text, value))
 
 
 def map_of(reader: Reader) -> Reader:
-    """An object of members that are read alike."""
+    """An object whose members all have the same type."""
 
     def read_each(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -142,17 +142,17 @@ def documents(value: Any) -> tuple[Document, ...]:
 
 
 def member(name: str, reader: Reader, default: Any = None) -> Any:
-    """A field of a dataclass that holds a member; `default` where it is left out."""
+    """A dataclass field for a member. `default` is used if it is missing."""
     return field(default=default, metadata={"member": name, "reader": reader})
 
 
 def member_names(made: type[Any]) -> list[str]:
-    """The members that the fields of a dataclass hold."""
+    """The member names of the fields of a dataclass."""
     return [each.metadata["member"] for each in _held(made)]
 
 
 def said(value: Any) -> set[str]:
-    """The members of which a value says something else than holds without them."""
+    """The members whose value differs from the default."""
     return {
         each.metadata["member"]
         for each in _held(type(value))
@@ -161,9 +161,9 @@ def said(value: Any) -> set[str]:
 
 
 def read(made: type[_T], document: Document, where: str, **others: Any) -> _T:
-    """A dataclass of the members of a document, which may have further ones, and `others`.
+    """Read the members of a document into a dataclass. `others` are its other fields.
 
-    Raises `InvalidError` naming `where` and the member that does not fit.
+    Unknown members are ignored. Raises `InvalidError`, naming `where` and the invalid member.
     """
     values = {
         each.name: at(document, where, each.metadata["reader"], each.metadata["member"])
@@ -177,7 +177,7 @@ def _held(made: Any) -> Iterator[Field[Any]]:
 
 
 def at(document: Document, where: str, reader: Reader, *path: str) -> Any:
-    """What is found on a path of members, read; None where there is nothing."""
+    """Read the value at a path of members, None if it is missing."""
     value: Any = document
     for place, name in enumerate(path):
         if not isinstance(value, Mapping):
@@ -192,7 +192,7 @@ def at(document: Document, where: str, reader: Reader, *path: str) -> Any:
 
 
 def refuse_unknown(document: Document, known: Iterable[str], where: str) -> None:
-    """Raise `InvalidError` with the nearest names for a member that is not known."""
+    """Raise `InvalidError`, with similar names, for an unknown member."""
     names = list(known)
     for name in document:
         if name not in names:

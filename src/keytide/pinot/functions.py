@@ -1,4 +1,4 @@
-"""Pinot's functions of one row, as SQL."""
+"""Translation of Pinot's scalar functions to SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FUNCTIONS", "parsed", "sql_of", "unknown_parts"]
 
 
 class _Pinot(Dialect):
-    """Functions have no meaning when they are parsed, as that of other dialects is another one."""
+    """No function is resolved while parsing, because functions of other dialects differ."""
 
     class Parser(sqlglot_parser.Parser):
         """A parser of expressions."""
@@ -42,7 +42,7 @@ def _call(name: str) -> Callable[[_Parts], exp.Expr]:
 
 
 def _joined(parts: _Parts) -> exp.Expr:
-    """Two texts with a third between them, if there is one."""
+    """Two strings, joined by a third if there is one."""
     one, other, *between = parts
     return _operator(exp.DPipe)([one, *between, other])
 
@@ -52,7 +52,7 @@ def _is_null(parts: _Parts) -> exp.Expr:
 
 
 def _of_positive(name: str) -> Callable[[_Parts], exp.Expr]:
-    """A function that is none of negative numbers; Pinot has NaN for these, and SQL an error."""
+    """A function that is undefined for negative numbers. Pinot returns NaN there, SQL an error."""
 
     def made(parts: _Parts) -> exp.Expr:
         is_one = exp.GTE(this=_grouped(parts[0].copy()), expression=exp.Literal.number(0))
@@ -92,12 +92,13 @@ _CALLS: dict[str, tuple[int, int, Callable[[_Parts], exp.Expr]]] = {
     "isnull": (1, 1, _is_null),
     "isnotnull": (1, 1, lambda parts: exp.Paren(this=exp.Not(this=_is_null(parts)))),
 }  # fmt: skip
-"""By their names without case and underscores: how few and how many arguments, and the SQL."""
+"""By name without case and underscores: the minimum and maximum number of arguments, and the
+SQL."""
 
 FUNCTIONS = tuple(_CALLS)
-"""The names of the functions that are taken."""
+"""The names of the supported functions."""
 
-# What SQL and Pinot write alike.
+# Syntax that SQL and Pinot share.
 _ALIKE = (
     exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Paren, exp.EQ, exp.NEQ, exp.GT,
     exp.GTE, exp.LT, exp.LTE, exp.And, exp.Or, exp.Not, exp.Is, exp.Null, exp.Literal, exp.Boolean,
@@ -106,7 +107,7 @@ _ALIKE = (
 
 
 def parsed(text: str) -> exp.Expr | None:
-    """The tree of an expression of Pinot; None where it does not parse."""
+    """The tree of a Pinot expression, None if it does not parse."""
     try:
         return parse_one(text, dialect=_Pinot)
     except (SqlglotError, RecursionError):
@@ -114,7 +115,7 @@ def parsed(text: str) -> exp.Expr | None:
 
 
 def unknown_parts(tree: exp.Expr) -> list[str]:
-    """What of an expression has no translation: names of functions, or of other parts."""
+    """The parts of an expression without a translation: function names or other parts."""
     found = [node for node in tree.walk() if not isinstance(node, _ALIKE) and _of(node) is None]
     return [str(node.name or node.key) for node in found]
 
@@ -122,14 +123,14 @@ def unknown_parts(tree: exp.Expr) -> list[str]:
 def sql_of(tree: exp.Expr, wide: Mapping[str, str] | None = None) -> str:
     """The expression in SQL. REQUIRES: it has no unknown parts.
 
-    `wide` says of columns as which type they are computed with: Pinot computes with DOUBLE, in
-    which sums of INT do not overflow, nor those of FLOAT lose digits.
+    `wide` gives the types with which columns are computed: Pinot computes with DOUBLE, in which
+    sums of INT do not overflow, and sums of FLOAT lose no digits.
     """
     whole = exp.Paren(this=tree.copy())
     for column in [*whole.find_all(exp.Column)]:
         if wide and column.name in wide:
             column.replace(exp.cast(column.copy(), wide[column.name], dialect="duckdb"))
-    for call in reversed([*whole.find_all(exp.Anonymous)]):  # what stands inside comes first
+    for call in reversed([*whole.find_all(exp.Anonymous)]):  # inner calls first
         made = _of(call)
         assert made is not None
         call.replace(made(call.expressions))
@@ -138,7 +139,7 @@ def sql_of(tree: exp.Expr, wide: Mapping[str, str] | None = None) -> str:
 
 
 def _of(node: exp.Expr) -> Callable[[_Parts], exp.Expr] | None:
-    """What makes SQL of a call, if it is one of a function that is known."""
+    """The SQL generator for a call of a known function, otherwise None."""
     if not isinstance(node, exp.Anonymous):
         return None
     low, high, made = _CALLS.get(node.name.lower().replace("_", ""), (1, 0, _is_null))

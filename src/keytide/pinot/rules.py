@@ -1,7 +1,7 @@
-"""What Pinot refuses of a table config, and what this release cannot carry out: rules as data.
+"""Rules for table configs: what Pinot refuses, and what this release does not support.
 
-Each rule finds what breaks it, in words, or nothing. `RULES` are those of Pinot's own validator; a
-line of `NOT_YET` is deleted when what it names can be carried out.
+Each rule describes a violation, or returns nothing. `RULES` are those of Pinot's own validator. An
+entry of `NOT_YET` is removed once the feature is supported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Finding = Callable[[Case], "str | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """`find` says in words what breaks the rule, or gives None; `instead` what to do then."""
+    """`find` describes a violation, or returns None. `instead` says how to fix it."""
 
     name: str
     find: Finding
@@ -38,9 +38,10 @@ class Rule:
 
 
 def check(case: Case) -> None:
-    """Raise `InvalidError` for what Pinot refuses, then `UnsupportedError` for what is not done.
+    """Raise `InvalidError` for what Pinot refuses, then `UnsupportedError` for unsupported
+    features.
 
-    The message names what was found, what was expected and the way out.
+    The message has the value found, the expected value and how to fix it.
     """
     for rules, error in ((RULES, InvalidError), (NOT_YET, UnsupportedError)):
         for rule in rules:
@@ -50,7 +51,7 @@ def check(case: Case) -> None:
 
 
 def idle_members(case: Case) -> list[str]:
-    """What is said and means nothing to a table of Keytide."""
+    """Members that are set and have no effect on a Keytide table."""
     found = said(case.upsert)
     members = [f"upsertConfig.{name}" for name in IDLE if name in found]
     members += [f"ingestionConfig.{name}" for name in case.table.unused_ingestion]
@@ -161,7 +162,7 @@ def _view_mode(wrong: Callable[[Upsert], bool], found: str) -> Finding:
 
 
 def _strategies(wrong: Callable[[Case, str, Column | None], bool], *strategies: str) -> Finding:
-    """Columns whose strategy, one of some if any are named, does not fit them."""
+    """Columns whose strategy does not fit them, optionally only for some strategies."""
 
     def find(case: Case) -> str | None:
         found = case.upsert.strategies.items() if case.is_partial else ()
@@ -191,7 +192,7 @@ def _no_list(case: Case, name: str, column: Column | None) -> bool:
 def _transforms(
     wrong: Callable[[Case, str, str, exp.Expr | None], bool],
 ) -> Finding:
-    """Columns computed after a merge that are wrong in some way."""
+    """Columns computed after a merge that are invalid in some way."""
 
     def find(case: Case) -> str | None:
         told = [f"{name!r} = {text!r}" for name, text, tree in case.functions
@@ -423,11 +424,11 @@ NOT_YET = (
                        f"'columnPartitionMap' has {dict(c.table.partitions)}"),
          "this release puts a key into one bucket of one number of them: name one column"),
 )  # fmt: skip
-"""What is sound, and this release cannot carry out."""
+"""Valid settings that this release does not support."""
 
 IDLE = (
     "snapshot", "preload", "consistencyMode", "upsertViewRefreshIntervalMs",
     "newSegmentTrackingTimeMs", "enableCommitTimeCompaction",
     "allowPartialUpsertConsumptionDuringCommit", "metadataManagerClass", "metadataManagerConfigs",
 )  # fmt: skip
-"""Members of `upsertConfig` about servers that keep an index in memory, of which there are none."""
+"""Members of `upsertConfig` about servers with in-memory indexes, which Keytide does not have."""

@@ -1,4 +1,4 @@
-"""Tables of a lake that are made of Pinot's table config and schema."""
+"""Creates tables of a lake from Pinot's table config and schema."""
 
 from __future__ import annotations
 
@@ -29,16 +29,20 @@ def create_table(
     schema: Mapping[str, Any] | str | Path,
     name: str | None = None,
 ) -> Table:
-    """Make the table that Apache Pinot's table config and schema describe, or open it.
+    """Create or open the table that Apache Pinot's table config and schema describe.
 
-    Both are dicts, JSON texts, or paths of files. The table keeps an index of its keys
-    (`upsert.mode`); its name is that of the config, without `_REALTIME` or `_OFFLINE`, unless
-    another one is given. docs/semantics.md, "Pinot's configuration", says what becomes of each
-    member. Where there is such a table, what Pinot lets nobody change is compared with it.
+    Both arguments are dicts, JSON strings, or paths of files. The table has an index of its keys
+    (`upsert.mode`). `name` is by default that of the config, without `_REALTIME` or `_OFFLINE`.
+    docs/semantics.md, "Pinot's configuration", describes each member. If the table exists, settings
+    that cannot change in Pinot are compared with it.
 
-    Raises `InvalidError` for what Pinot refuses, for members that it does not know, and for a table
-    that exists and is another one; `UnsupportedError` for what this release cannot carry out; with
-    nothing made. Warns, once, of all members that mean nothing here.
+    Raises the following, with nothing created:
+
+    - `InvalidError` for what Pinot refuses, for unknown members, and for an existing table with
+      other settings.
+    - `UnsupportedError` for what this release does not support.
+
+    Warns once about all members that have no effect.
     """
     case = Case(parse_table_config(table_config), parse_schema(schema))
     check(case)
@@ -61,7 +65,7 @@ _IDLE = "what follows has no meaning here, where no server keeps rows and rows s
 
 
 def _check_immutable(table: Table, case: Case) -> None:
-    """Raise `InvalidError` where the table differs in what cannot be changed."""
+    """Raise `InvalidError` if the table differs in a setting that cannot change."""
     pairs: dict[str, tuple[Any, Any]] = {
         "primaryKeyColumns": (table.table_schema.primary_keys, case.schema.primary_key)
     }
@@ -95,7 +99,7 @@ def _told(value: Any) -> str:
 
 
 def _warn_of_columns(table: Table, case: Case) -> None:
-    """The schema may have changed meanwhile, which changes no table."""
+    """Warn about schema differences, because opening a table does not change it."""
     has = {f.name: f.type.with_nullable(True).sql() for f in table.table_schema.fields}
     asked = {f.name: f.type.with_nullable(True).sql() for f in definition.columns(case)}
     differing = [name for name in {**has, **asked} if has.get(name) != asked.get(name)]
@@ -108,7 +112,7 @@ def _warn_of_columns(table: Table, case: Case) -> None:
 
 
 def _warn_of_ttls(table: Table, case: Case) -> None:
-    """Times to live can change, and a call that opens a table changes none."""
+    """Warn about different TTLs, because opening a table does not change them."""
     has, asked = table.options, definition.options(case)
     differing = [key for key in definition.TTLS if has.get(key) != asked.get(key)]
     if differing:

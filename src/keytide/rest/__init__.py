@@ -1,1 +1,1 @@
-"""Tables that a catalog service keeps, one that speaks the REST protocol of Apache Paimon."""
+"""Tables in a catalog service that implements Apache Paimon's REST protocol."""

@@ -1,7 +1,7 @@
-"""Requests to a catalog service, and what its answers mean.
+"""Requests to a catalog service, and interpretation of its responses.
 
-The protocol is Apache Paimon's: JSON over HTTP below `/v1`. The service tells by its configuration
-which prefix the paths of a warehouse have.
+The protocol is Apache Paimon's: JSON over HTTP below `/v1`. The service's configuration contains
+the path prefix of a warehouse.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MISSING = 404
 TAKEN = 409
 _TIMEOUT_S = 60
 _PAGE = 1000
-# A service that is restarted answers soon again; whoever only asks may ask anew.
+# A restarting service answers again soon, and read requests can be repeated safely.
 _TRIES = 3
 _WAIT_S = 0.2
 _UNKNOWN = 501
@@ -34,32 +34,32 @@ _BUSY = frozenset({429, 502, 503, 504})
 
 
 class LostAnswerError(DataError):
-    """Nobody can tell whether the service has done what it was asked to do."""
+    """It is unknown whether the service has executed the request."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the service said: a status of HTTP, and a document that may be empty."""
+    """A response of the service: an HTTP status, and a document that can be empty."""
 
     status: int
     document: Mapping[str, Any]
 
     @property
     def is_done(self) -> bool:
-        """Whether the service did it, and has not answered that something is not so."""
+        """Whether the service executed the request."""
         return self.status < 300
 
     @property
     def about(self) -> str:
-        """The kind of what is missing or taken, such as 'TABLE', where the service says so."""
+        """The kind of object that is missing or exists, such as 'TABLE', if the service says so."""
         return str(self.document.get("resourceType") or "")
 
 
 @dataclass(frozen=True)
 class RestClient:
-    """Asks one service about one of its warehouses. Pickles, and may be shared between threads.
+    """A client for one warehouse of a service. Can be pickled, and shared between threads.
 
-    Methods raise `DataError`, which names what to do, where the service cannot be reached, refuses
+    Methods raise `DataError`, which says how to fix it, if the service cannot be reached, refuses
     the token or the request, or fails.
     """
 
@@ -69,13 +69,13 @@ class RestClient:
 
     @property
     def uri(self) -> str:
-        """The service and the warehouse, as people write them."""
+        """The service and the warehouse, for messages."""
         return f"{self.address}?{urlencode({'warehouse': self.warehouse})}"
 
     def setting(self, name: str, own: str | None = None) -> str | None:
-        """A setting of the service; `own` is what the user says, which may not be for him to say.
+        """A setting of the service. `own` is the user's value, which the service can override.
 
-        The service has defaults, and others that hold whatever the user says.
+        The service has defaults, and overrides that take precedence over the user's values.
         """
         defaults, overrides = self._settings
         found = overrides.get(name, defaults.get(name) if own is None else own)
@@ -83,24 +83,24 @@ class RestClient:
 
     @cached_property
     def _settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Defaults and overrides of the service; asked once."""
+        """The service's defaults and overrides, requested once."""
         query = urlencode({"warehouse": self.warehouse})
         answer = self._asked("GET", f"/v1/config?{query}").document
         return answer.get("defaults") or {}, answer.get("overrides") or {}
 
     @cached_property
     def _base(self) -> str:
-        """What the paths of the warehouse begin with."""
+        """The path prefix of the warehouse."""
         prefix = (self.setting("prefix") or "").strip("/")
         return f"/v1/{prefix}" if prefix else "/v1"
 
     def get(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
-        """Ask for something, again where the service is busy; it may be missing."""
+        """Read something, and retry if the service is busy. The object may not exist."""
         asked = f"?{urlencode(query)}" if query else ""
         return self._asked("GET", f"{self._path(path)}{asked}", accepted=(MISSING,))
 
     def names(self, member: str, *path: str) -> list[str]:
-        """All the names of a list that comes in pages; none where what it lists of is missing."""
+        """All names in a paged list, empty if its parent does not exist."""
         found: list[str] = []
         query = {"maxResults": str(_PAGE)}
         while True:
@@ -112,14 +112,14 @@ class RestClient:
             query["pageToken"] = token
 
     def post(self, *path: str, body: Mapping[str, Any]) -> Answer:
-        """Have something made or changed: once. Something may be missing, or taken.
+        """Create or change something, with one request. An object may be missing, or exist already.
 
-        Raises `LostAnswerError` where it may have been done all the same.
+        Raises `LostAnswerError` if the request may have been executed nevertheless.
         """
         return self._once("POST", self._path(path), body, accepted=(MISSING, TAKEN))
 
     def delete(self, *path: str) -> Answer:
-        """Have something removed, which may be missing. Raises as `post`."""
+        """Remove something, which may not exist. Raises as `post`."""
         return self._once("DELETE", self._path(path), None, accepted=(MISSING,))
 
     def _path(self, parts: tuple[str, ...]) -> str:
@@ -140,7 +140,7 @@ class RestClient:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
         if self.token is not None:
-            # Whoever the service redirects to does not get it.
+            # A redirect target must not receive the token.
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answered:
@@ -158,7 +158,7 @@ class RestClient:
     def _judged(
         self, method: str, path: str, error: urllib.error.HTTPError, accepted: tuple[int, ...]
     ) -> Answer:
-        """An answer that tells of no success. Raises where nobody expects such a one."""
+        """The response for an error status. Raises unless the caller expects that status."""
         try:
             answer = Answer(error.code, _document(error.read()))
         except (OSError, http.client.HTTPException, ValueError):
@@ -185,11 +185,11 @@ _WAYS_OUT = {
 
 
 def _document(data: bytes) -> Mapping[str, Any]:
-    """The object of an answer; an empty one for what has none. Raises `ValueError` for others."""
+    """The JSON object of a response, empty if there is none. Raises `ValueError` for other JSON."""
     if not data.strip():
         return {}
     found = json.loads(data)
     if not isinstance(found, dict):
-        # Services answer changes with a text at times.
+        # Services sometimes answer changes with plain text.
         return {}
     return found

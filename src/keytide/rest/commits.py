@@ -1,4 +1,4 @@
-"""Commits of a table whose catalog says which snapshot is the newest."""
+"""Commits of a table whose catalog determines the latest snapshot."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _DELTA = "deltaManifestList"
 
 @dataclass(frozen=True)
 class RestCommits:
-    """The catalog takes a snapshot whose base, told by its uuid, is the newest one: see `Commits`.
+    """The catalog accepts a snapshot if its base, given by uuid, is the latest one. See `Commits`.
 
-    It stores each under the name of the format. To the catalog a branch is a table of its own,
-    whose newest snapshot is read from its folder: what catalogs tell of a new branch may be the
-    newest one of the table.
+    It stores each snapshot under the format's name. For the catalog, a branch is a separate table.
+    Its latest snapshot is read from its folder, because catalogs may return the table's latest
+    snapshot for a new branch.
     """
 
     table: RestTable
@@ -50,14 +50,14 @@ class RestCommits:
         return RestKeeper(self.table)
 
     def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
-        """See `Commits`. One request, and one of the store where the table went on."""
+        """See `Commits`. One request, and one to the store if the table has changed."""
         if _is_branch(store):
             return FOLDER_COMMITS.newest(store, known)
         head = self._head(store)
         if head is None or known is None or known.number > head.number:
             return [] if head is None else [head]
         there = head if known.number == head.number else _stored(store, known.number)
-        # Catalogs and engines write the same snapshot in other words.
+        # Catalogs and engines serialize the same snapshot differently.
         if there is None or not _is_same(there, known):
             return [head]
         return [known] if there is head else [known, head]
@@ -65,10 +65,10 @@ class RestCommits:
     def create(
         self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
     ) -> bool:
-        """See `Commits`. After a lost answer the snapshot is looked for, by the files it names.
+        """See `Commits`. After a lost response, look for the snapshot by the files that it names.
 
-        Where it is not there it is sent again, which does no harm: of all that are sent on top of
-        one snapshot, the catalog takes one. Raises `ConflictError` where the table is no more.
+        If it does not exist, it is sent again. This is safe, because the catalog accepts only one
+        snapshot on top of the same base. Raises `ConflictError` if the table no longer exists.
         """
         sent = _members(data)
         body: dict[str, Any] = {
@@ -79,7 +79,7 @@ class RestCommits:
         }
         for _ in range(_TRIES):
             is_made, lost = self._sent(store, body)
-            # An answer that was lost may have been to the very same snapshot.
+            # The lost response may have been for this very snapshot.
             if is_made or self._is_found(store, snapshot_id, sent, lost):
                 return True
             if lost is None:
@@ -87,7 +87,10 @@ class RestCommits:
         raise UnknownOutcomeError(str(lost)) from lost
 
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
-        """See `Commits`. Raises `UnsupportedError`: the catalog rolls back, see `RestKeeper`."""
+        """See `Commits`.
+
+        Raises `UnsupportedError`. The catalog does rollbacks, see `RestKeeper`.
+        """
         raise UnsupportedError(
             f"{self.table}: its catalog alone takes snapshots back; call Table.rollback_to, or "
             f"write the rows of the older snapshot as new ones: "
@@ -100,14 +103,14 @@ class RestCommits:
         return [] if head is None else [number for number in there if number <= head.number]
 
     def altered(self, store: Store, schema: TableSchema) -> None:
-        """See `Commits`. The catalog has made the schema itself."""
+        """See `Commits`. The catalog has already created the schema."""
 
     def _id(self, store: Store) -> str:
-        """The id by which the catalog knows the table, or the branch."""
+        """The catalog's id of the table or the branch."""
         return str(self.table.described(store).get("id")) if _is_branch(store) else self.table.id
 
     def _sent(self, store: Store, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
-        """Whether the catalog took a snapshot; or, where nobody can tell, what was lost."""
+        """Whether the catalog accepted a snapshot and, if that is unknown, the error."""
         try:
             answer = self.table.post(store, "commit", body=body)
         except LostAnswerError as lost:
@@ -117,7 +120,7 @@ class RestCommits:
         return answer.is_done and answer.document.get("success") is True, None
 
     def _head(self, store: Store) -> Found | None:
-        """The newest snapshot, as Keytide writes it."""
+        """The latest snapshot in Keytide's serialization."""
         if _is_branch(store):
             return next(iter(FOLDER_COMMITS.newest(store, None)[-1:]), None)
         answer = self.table.get(store, "snapshot")
@@ -132,7 +135,7 @@ class RestCommits:
         return Found(snapshot.id, snapshot.to_json())
 
     def _check_table(self, store: Store, answer: Answer) -> None:
-        """Raise `NotFoundError` unless it is a snapshot alone that is missing."""
+        """Raise `NotFoundError` unless only the snapshot is missing."""
         if answer.about != "SNAPSHOT" and not self.table.get(store).is_done:
             raise NotFoundError(
                 f"{self.table} is not in the catalog {self.table.client.uri} any more: it was "
@@ -140,9 +143,10 @@ class RestCommits:
             )
 
     def _base_uuid(self, store: Store, snapshot_id: int) -> str | None:
-        """What tells the snapshot that another one is made on; None where it has no such mark.
+        """The uuid of the base snapshot, None if it has none.
 
-        Paimon before 2.0 has none: of two snapshots of one id its catalogs take the first.
+        Snapshots of Paimon before 2.0 have none. Then its catalogs accept the first of two
+        snapshots with the same id.
         """
         known = known_newest(store)
         if known is None or known.number != snapshot_id - 1:
@@ -152,7 +156,7 @@ class RestCommits:
     def _is_found(
         self, store: Store, snapshot_id: int, sent: Mapping[str, Any], lost: LostAnswerError | None
     ) -> bool:
-        """Whether a snapshot is there that the catalog did not say it took."""
+        """Whether a snapshot exists whose acceptance the catalog did not confirm."""
         try:
             return self._has(store, snapshot_id, sent)
         except DataError as error:
@@ -165,7 +169,7 @@ class RestCommits:
         if head is None or head.number < snapshot_id:
             return False
         there = head if head.number == snapshot_id else _stored(store, snapshot_id)
-        # No two snapshots name the same list, and catalogs keep no more than the members they know.
+        # A manifest list is unique to a snapshot. Catalogs keep only the members that they know.
         return there is not None and _members(there.data).get(_DELTA) == sent[_DELTA]
 
 
@@ -197,10 +201,10 @@ def _is_same(one: Found, other: Found) -> bool:
 
 
 def _members(data: bytes) -> dict[str, Any]:
-    """The members of a snapshot of the table, which was read or written as such before."""
+    """The members of a snapshot, which was parsed or written before."""
     return _unsealed(json.loads(data))
 
 
 def _unsealed(members: dict[str, Any]) -> dict[str, Any]:
-    """Without the checksum, which is of bytes: a catalog stores members in its own words."""
+    """The members without the checksum of bytes, because a catalog serializes them differently."""
     return {name: value for name, value in members.items() if name != SEAL_KEY}

@@ -1,4 +1,5 @@
-"""Schemas, tags, branches and rollbacks of a table whose catalog alone writes their files."""
+"""Schemas, tags, branches and rollbacks of a table whose files of this kind only the catalog
+writes."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True)
 class RestKeeper:
-    """Asks the catalog for each change: see `Keeper`.
+    """Sends a request to the catalog for each change. See `Keeper`.
 
-    The requests name no id of the table, so it is looked at before each.
+    The requests do not contain the table's id, so the table is checked before each of them.
     """
 
     table: RestTable
@@ -45,7 +46,7 @@ class RestKeeper:
             )
 
     def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
-        """See `Keeper`. Raises `NotFoundError` for a snapshot that only other tags keep."""
+        """See `Keeper`. Raises `NotFoundError` for a snapshot that only exists in other tags."""
         self._check_retention(store, name, tag)
         number, retained = tag.snapshot.id, _retained(tag)
         body = {"tagName": name, "snapshotId": number, "timeRetained": retained}
@@ -75,7 +76,7 @@ class RestKeeper:
         try:
             answer = self._asked(store, "rollback", body=body)
         except UnknownOutcomeError as lost:
-            # It says by the same word that it has failed and that others have committed.
+            # The response is the same for a failure and for a commit by others.
             self._check_newest(store, newest_id, target_id, lost)
             return
         if not answer.is_done:
@@ -106,7 +107,7 @@ class RestKeeper:
         return answer.is_done
 
     def fast_forward(self, store: Store, name: str) -> None:
-        """See `Keeper`. Raises `UnsupportedError` for a table that is a branch itself."""
+        """See `Keeper`. Raises `UnsupportedError` for a table that is a branch."""
         if branch_of(store) != paths.MAIN_BRANCH:
             raise UnsupportedError(
                 f"{self.table}: a REST catalog fast-forwards the table itself and none of its "
@@ -117,7 +118,7 @@ class RestKeeper:
     # -- asking -----------------------------------------------------------------------------------
 
     def _asked(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
-        """What the catalog answers to a change; something may be missing or taken."""
+        """The catalog's response to a change. An object may be missing or exist already."""
         self.table.described(store)
         try:
             answer = self.table.post(store, *rest, body=body)
@@ -130,7 +131,7 @@ class RestKeeper:
         return answer
 
     def _forgotten(self, store: Store, *rest: str) -> None:
-        """Have something removed. What is gone already may be removed once more."""
+        """Remove something. It is no error if it does not exist."""
         self.table.described(store)
         for _ in range(_TRIES - 1):
             with suppress(LostAnswerError):
@@ -141,7 +142,7 @@ class RestKeeper:
     # -- answers ----------------------------------------------------------------------------------
 
     def _check_retention(self, store: Store, name: str, tag: Tag) -> None:
-        """Raise `UnsupportedError` where the catalog would not keep a tag for ever as asked."""
+        """Raise `UnsupportedError` if the catalog would not keep a tag forever as requested."""
         options = (self.table.described(store).get("schema") or {}).get("options") or {}
         default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
         if tag.time_retained_ns is None and default is not None:
@@ -154,7 +155,7 @@ class RestKeeper:
     def _check_newest(
         self, store: Store, newest_id: int, target_id: int, lost: UnknownOutcomeError
     ) -> None:
-        """Raise unless the newest snapshot is the one that was rolled back to."""
+        """Raise unless the latest snapshot is the rollback target."""
         newest = max(FOLDER_COMMITS.ids(store), default=0)
         if newest == target_id:
             return
@@ -179,7 +180,7 @@ def _said(answer: Answer) -> str:
 
 
 def _retained(tag: Tag) -> str | None:
-    """A lifetime as Paimon writes it."""
+    """A duration in Paimon's format."""
     if tag.time_retained_ns is None:
         return None
     millis, rest = divmod(tag.time_retained_ns, _NS_PER_MS)

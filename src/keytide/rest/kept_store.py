@@ -1,4 +1,4 @@
-"""The files of a table whose catalog alone writes some of them."""
+"""The files of a table for which only the catalog writes some files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class KeptStore(Store):
-    """The store `beneath` of a table, in which only the catalog writes schemas, tags and branches.
+    """The store `beneath` of a table in which only the catalog writes schemas, tags and branches.
 
-    What would write or delete these raises `UnsupportedError`, before anything is changed: what
-    there are requests for goes by the table's `Keeper`.
+    Writing or deleting these raises `UnsupportedError`, before anything is changed. Changes for
+    which there are requests go through the table's `Keeper`.
     """
 
     beneath: Store
@@ -34,12 +34,12 @@ class KeptStore(Store):
 
     @property
     def uri(self) -> str:
-        """The store's beneath."""
+        """The address of the store beneath."""
         return self.beneath.uri
 
     @property
     def identity(self) -> Hashable:
-        """The store's beneath: it has the same files."""
+        """The identity of the store beneath, which has the same files."""
         return self.beneath.identity
 
     def uri_of(self, path: str) -> str:
@@ -55,19 +55,19 @@ class KeptStore(Store):
         return self.beneath.read_all(paths)
 
     def read_present(self, paths: Sequence[str]) -> builtins.list[bytes | None]:
-        """The whole files, as far as they are there."""
+        """The whole files, None for missing ones."""
         return self.beneath.read_present(paths)
 
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
-        """What some calls give."""
+        """Run several calls."""
         return self.beneath.together(calls)
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """A call that may be under way."""
+        """Run a call, which can still be running on return."""
         return self.beneath.begin(call)
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """The store as one whose new files may be under way, and what waits for them."""
+        """A view that uploads in the background, and a function that waits for the uploads."""
         beneath, settle = self.beneath.uploading()
         return replace(self, beneath=beneath), settle
 
@@ -92,7 +92,7 @@ class KeptStore(Store):
         self.beneath.put_all({self._own(path): data for path, data in files.items()})
 
     def copy(self, path: str, to: str) -> None:
-        """Give a file one more name."""
+        """Give a file a second name."""
         self.beneath.copy(path, self._own(to))
 
     def create(self, path: str, data: bytes) -> bool:
@@ -100,7 +100,7 @@ class KeptStore(Store):
         return self.beneath.create(self._own(path), data)
 
     def hint(self, path: str, data: bytes) -> None:
-        """Replace a file that readers can do without."""
+        """Replace a file that readers do not depend on."""
         self.beneath.hint(path, data)
 
     def exists(self, path: str) -> bool:
@@ -124,15 +124,15 @@ class KeptStore(Store):
         self.beneath.delete([self._own(path) for path in paths])
 
     def discard(self, paths: Iterable[str]) -> None:
-        """Remove files that nobody names, as far as that can be done."""
+        """Remove files that nothing refers to, on a best-effort basis."""
         self.beneath.discard([self._own(path) for path in paths])
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory with all that is below it."""
+        """Remove a directory and everything below it."""
         self.beneath.delete_tree(self._own(directory))
 
     def delete_empty(self, directory: str) -> None:
-        """Remove a directory as far as there are no files in it."""
+        """Remove a directory, except directories that contain files."""
         self.beneath.delete_empty(self._own(directory))
 
     def local_path(self, path: str) -> Path | None:
@@ -140,15 +140,15 @@ class KeptStore(Store):
         return self.beneath.local_path(path)
 
     def polars_options(self) -> Mapping[str, str] | None:
-        """Storage options with which Polars reads `uri_of` a file by itself."""
+        """Storage options with which Polars reads `uri_of` a file directly."""
         return self.beneath.polars_options()
 
     def uncached(self) -> Store:
-        """The same without copies near the reader."""
+        """The same without local copies."""
         return replace(self, beneath=self.beneath.uncached())
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Remove copies near the reader."""
+        """Remove local copies."""
         self.beneath.forget(paths)
 
     def sub(self, prefix: str) -> Store:
@@ -156,7 +156,7 @@ class KeptStore(Store):
         return self.beneath.sub(prefix)
 
     def _own(self, path: str) -> str:
-        """A path that is not for the catalog alone."""
+        """A path that not only the catalog can write."""
         kind = _OF_CATALOG.get(path.partition("/")[0])
         if kind is not None:
             raise UnsupportedError(
@@ -169,7 +169,7 @@ class KeptStore(Store):
 
 @dataclass(frozen=True)
 class UnmadeStore(KeptStore):
-    """The files of a table that is not there, of which nobody knows where they will lie: none."""
+    """The store of a table that does not exist yet, and whose location is unknown: no files."""
 
     @classmethod
     def of(cls, table: str) -> UnmadeStore:
@@ -177,7 +177,7 @@ class UnmadeStore(KeptStore):
         return cls(open_store("memory://unmade"), table)
 
     def _own(self, path: str) -> str:
-        """Raises `UnsupportedError`: rows need a table."""
+        """Raises `UnsupportedError`, because the table must exist first."""
         raise UnsupportedError(
             f"table {self.table} is not there, and a REST catalog tells where a table lies once it "
             f"is made; make it by CREATE TABLE or Lake.create_table, then write its rows"

@@ -1,4 +1,4 @@
-"""Changes of a schema in the words of the protocol."""
+"""Schema changes in the format of the protocol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Told = dict[str, Any]
 
 
 def schema_changes(changes: Sequence[SchemaChange]) -> list[Told]:
-    """The changes as a request has them, in order. Raises `UnsupportedError`."""
+    """The changes as a request body, in order. Raises `UnsupportedError`."""
     return [told for change in changes for told in _TOLD[type(change)](change)]
 
 
@@ -94,7 +94,7 @@ def _move(name: str, position: Position) -> Told:
 
 
 def _stored(type_: DataType) -> str | Told:
-    """A type as a schema has it; the catalog gives its parts other ids, and reads none without."""
+    """A type in schema format. The catalog assigns new ids to its parts, but requires some."""
     (numbered,) = assign_field_ids([Field(-1, "any", type_)], 0)
     return numbered.type.to_json()
 

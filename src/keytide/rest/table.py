@@ -1,4 +1,4 @@
-"""One table of a catalog service, as requests name it."""
+"""One table of a catalog service, as requests refer to it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["RestTable"]
 
 @dataclass(frozen=True)
 class RestTable:
-    """A table by its names, and by the id that another table of these names does not have.
+    """A table, by its names and its id, which distinguishes it from a recreated table.
 
-    A branch goes by the name of the table with its own behind it. `store` tells which one is meant.
+    A branch has the table's name followed by its own. `store` says which one is meant.
     """
 
     client: RestClient
@@ -31,21 +31,21 @@ class RestTable:
         return f"table {self.database}.{self.name}"
 
     def get(self, store: Store, *rest: str) -> Answer:
-        """Ask for something of it, which may be missing. Raises as `RestClient.get`."""
+        """Read something about the table, which may not exist. Raises as `RestClient.get`."""
         return self.client.get(*self._path(store), *rest)
 
     def post(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
-        """Have something of it changed. Raises as `RestClient.post`."""
+        """Change something about the table. Raises as `RestClient.post`."""
         return self.client.post(*self._path(store), *rest, body=body)
 
     def delete(self, store: Store, *rest: str) -> Answer:
-        """Have something of it removed. Raises as `RestClient.post`."""
+        """Remove something of the table. Raises as `RestClient.post`."""
         return self.client.delete(*self._path(store), *rest)
 
     def described(self, store: Store) -> Mapping[str, Any]:
-        """What the catalog says of it. Raises `ConflictError` where another table is meant by now.
+        """The catalog's description of the table. Raises `ConflictError` if it was recreated.
 
-        Requests that name no id are made after this, so that they meet no other table.
+        Requests without an id are sent after this, so that they do not affect another table.
         """
         main = self.client.get("databases", self.database, "tables", self.name)
         if not main.is_done or str(main.document.get("id")) != self.id:
@@ -58,7 +58,7 @@ class RestTable:
         return own.document
 
     def gone(self, answer: Answer) -> ConflictError:
-        """What to say where the table is not there, or another one has its name."""
+        """The error if the table does not exist, or was recreated."""
         if answer.status != MISSING:
             return ConflictError(
                 f"{self} of the catalog {self.client.uri} is another table by now: the one that "

@@ -1,4 +1,4 @@
-"""Credentials that a catalog lends for the files of one of its tables."""
+"""Temporary credentials from a catalog for the files of one table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["LENDS", "TableToken"]
 
 LENDS = "data-token.enabled"
-"""The setting by which catalogs lend credentials."""
+"""The setting with which catalogs provide credentials."""
 
-# obstore asks again within the last five minutes, and is to be given others then.
+# obstore requests new credentials in the last five minutes, and must get different ones then.
 _SAFETY_MS = 600_000
 _TABLES_MAX = 4096
-# The names that Paimon's own file systems for S3 have for an option.
+# The option names of Paimon's own S3 file systems.
 _NAMES = {
     "access_key_id": ("fs.s3.accessKeyId", "s3.access-key", "s3.access.key", "fs.s3a.access.key"),
     "secret_access_key": (
@@ -40,7 +40,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class _Lent:
-    """Options of a store, and until when they hold; None for ever."""
+    """Options of a store, and when they expire, None for never."""
 
     options: dict[str, str]
     ends_ms: int | None
@@ -52,9 +52,9 @@ class _Lent:
 
 @dataclass(frozen=True)
 class TableToken:
-    """Asks the catalog for the credentials of a table: a `Lender`.
+    """Requests the credentials of a table from the catalog. A `Lender`.
 
-    What it was lent last serves the whole process until it is about to end.
+    The whole process uses the last credentials until shortly before they expire.
     """
 
     client: RestClient
@@ -62,15 +62,15 @@ class TableToken:
     table: str
 
     def options(self) -> dict[str, str]:
-        """What else the catalog says of the store: endpoint and region. Raises as a call."""
+        """Other options of the store from the catalog: endpoint and region. Raises as a call."""
         told = self._lent().options
         return {name: told[name] for name in ("endpoint", "region") if name in told}
 
     def __call__(self) -> S3Credential:
-        """The credentials of now.
+        """The current credentials.
 
-        Raises `DataError` where the catalog lends none, `UnsupportedError` for those of a store
-        that is no S3.
+        Raises `DataError` if the catalog provides none, and `UnsupportedError` for those of a store
+        other than S3.
         """
         lent = self._lent()
         ends = None

@@ -34,16 +34,16 @@ _BEARER = "bear"
 
 @dataclass(frozen=True)
 class RestWarehouse:
-    """The catalog says which tables there are, where they lie, and which snapshot is newest.
+    """The catalog determines the tables, their locations and their latest snapshots.
 
-    `storage` are options of the object store of the tables, `copies` a cache of it.
+    `storage` are options of the tables' object store, and `copies` is a cache for it.
     """
 
     client: RestClient
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     copies: CacheFolder | None = None
     lends: str | None = None
-    """What the user says of credentials that the catalog is to lend, as the option has it."""
+    """The user's option on whether the catalog provides credentials."""
 
     @property
     def uri(self) -> str:
@@ -52,17 +52,17 @@ class RestWarehouse:
 
     @property
     def folder(self) -> str:
-        """See `Warehouse`. Tables lie wherever the catalog says."""
+        """See `Warehouse`. The catalog determines the location of each table."""
         return ""
 
     @property
     def exists(self) -> bool:
-        """See `Warehouse`. Whoever asks a catalog that is not there is told so by an error."""
+        """See `Warehouse`. If the catalog is not there, requests raise an error."""
         return True
 
     @property
     def places_first(self) -> bool:
-        """See `Warehouse`. The catalog tells the place of what it has made."""
+        """See `Warehouse`. The catalog returns the location after it has created the table."""
         return False
 
     def databases(self) -> list[str]:
@@ -98,7 +98,7 @@ class RestWarehouse:
         return self._described(database, table).is_done
 
     def metadata(self, database: str, table: str) -> TableMetadata:
-        """See `Warehouse`. One request. Raises `UnsupportedError` for what is no managed table."""
+        """See `Warehouse`. One request. Raises `UnsupportedError` unless it is a managed table."""
         name = f"{database}.{table}"
         answer = self._described(database, table)
         if not answer.is_done:
@@ -113,7 +113,7 @@ class RestWarehouse:
         return TableMetadata(KeptStore(store, name), name, commits)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
-        """See `Warehouse`. Makes the database where there is none."""
+        """See `Warehouse`. Creates the database if it does not exist."""
         if is_external(definition):
             raise UnsupportedError(
                 f"{database}.{table}: a REST catalog keeps no external tables of Keytide's; make "
@@ -136,7 +136,7 @@ class RestWarehouse:
         )
 
     def drop(self, database: str, table: str) -> None:
-        """See `Warehouse`. The files are the catalog's to delete."""
+        """See `Warehouse`. The catalog deletes the files."""
         self.client.delete("databases", database, "tables", table)
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
@@ -153,7 +153,10 @@ class RestWarehouse:
         return answer.is_done
 
     def views(self, database: str) -> list[str]:
-        """See `Warehouse`. Views of the catalog are in other words than Keytide's: none is seen."""
+        """See `Warehouse`.
+
+        The catalog's views have another format than Keytide's, so none is visible.
+        """
         return []
 
     def view(self, database: str, name: str) -> StoredView | None:
@@ -172,16 +175,16 @@ class RestWarehouse:
         self.create_view(database, name, view)
 
     def drop_view(self, database: str, name: str) -> None:
-        """See `Warehouse`. There is none."""
+        """See `Warehouse`. No-op, because there are no views."""
 
     def _make(self, database: str, table: str, definition: TableSchema) -> bool:
-        """Whether a table was made by this call: False where something is missing or taken."""
+        """Whether this call created a table. False if something is missing or exists already."""
         identifier = {"database": database, "object": table}
         body = {"identifier": identifier, "schema": _schema_of(definition)}
         return self.client.post("databases", database, "tables", body=body).is_done
 
     def _opened(self, database: str, table: str, path: str) -> Store:
-        """The store of a table, with the catalog's credentials where it lends some."""
+        """The store of a table, with the catalog's credentials if it provides some."""
         options = self.storage if takes_options(path) else {}
         if not takes_options(path) or not self._lends:
             return open_store(path, options)
@@ -197,7 +200,7 @@ class RestWarehouse:
 
     @property
     def _lends(self) -> bool:
-        """Whether the catalog lends credentials of tables."""
+        """Whether the catalog provides credentials for tables."""
         return self.client.setting(LENDS, self.lends) == "true"
 
     def _described(self, database: str, table: str) -> Answer:
@@ -205,16 +208,16 @@ class RestWarehouse:
 
 
 def is_rest_address(address: str) -> bool:
-    """Whether an address is that of a catalog service, and not of files."""
+    """Whether an address is that of a catalog service."""
     return address.startswith(_SCHEMES)
 
 
 def open_rest_warehouse(
     address: str, options: Mapping[str, str] | None, copies: CacheFolder | None
 ) -> RestWarehouse:
-    """The warehouse of a catalog service; nothing is asked yet. Raises `InvalidError`.
+    """The warehouse of a catalog service. No request is sent yet. Raises `InvalidError`.
 
-    Options are those of Apache Paimon's catalogs, and others those of the tables' object store.
+    Options are those of Apache Paimon's catalogs. Others are those of the tables' object store.
     """
     given = dict(options or {})
     parts = urlsplit(address)
@@ -232,13 +235,13 @@ def open_rest_warehouse(
 def _has_plain_port(parts: SplitResult) -> bool:
     try:
         return parts.port is None or parts.port > 0
-    except ValueError:  # such as a key where the port should be
+    except ValueError:  # for example a key in place of the port
         return False
 
 
 def _named_warehouse(parts: SplitResult, option: str | None) -> str:
     asked = parse_qs(parts.query, keep_blank_values=True)
-    base = f"{parts.scheme}://{parts.hostname}"  # behind it may be what is not to be shown
+    base = f"{parts.scheme}://{parts.hostname}"  # the rest may contain secrets
     if unknown := sorted(asked.keys() - {_WAREHOUSE}):
         raise InvalidError(
             f"{base}: the address of a catalog may say ?warehouse=name, found {shown(unknown[0])}; "
@@ -255,7 +258,7 @@ def _named_warehouse(parts: SplitResult, option: str | None) -> str:
 
 
 def _token(options: dict[str, str]) -> str | None:
-    """The token to send; takes what says it out of the options."""
+    """The token to send. Its option is removed from the options."""
     provider = options.pop(_PROVIDER, None)
     token = options.pop(_TOKEN, None) or os.environ.get(TOKEN_VARIABLE) or None
     if provider not in (None, _BEARER):
@@ -272,12 +275,12 @@ def _token(options: dict[str, str]) -> str | None:
 
 
 def _unmade(name: str) -> TableMetadata:
-    """Metadata of a table that is not there: nobody knows where it would lie."""
+    """Metadata of a table that does not exist, whose location would be unknown."""
     return TableMetadata(UnmadeStore.of(name), name)
 
 
 def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
-    """Raise `UnsupportedError` for what the catalog has beside the tables that it manages."""
+    """Raise `UnsupportedError` for objects in the catalog that are not managed tables."""
     options = (found.get("schema") or {}).get("options") or {}
     kind = options.get(keys.TYPE, "table")
     if kind != "table":
@@ -293,7 +296,7 @@ def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
 
 
 def _schema_of(definition: TableSchema) -> dict[str, Any]:
-    """A definition in the words of the protocol, which are those of a schema file."""
+    """A definition in the format of the protocol, which is that of a schema file."""
     stored = json.loads(definition.to_json())
     members = ("fields", "partitionKeys", "primaryKeys", "options", "comment")
     return {name: stored.get(name) for name in members}
