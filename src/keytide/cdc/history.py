@@ -33,8 +33,7 @@ DELETES = scratch("deletes")
 """The column of events that marks deletes."""
 
 IGNORED_NULLS = "__IGNORED_NULLS"
-"""For a table that ignores NULLs, the column that lists the columns without a value in the last
-event."""
+"""Lists the columns without a value in the last event, in a table that ignores NULLs."""
 
 _OPENS, _HIDDEN, _BEGINS, _STORED = map(scratch, ("opens", "hidden", "begins", "stored"))
 _DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
@@ -156,8 +155,7 @@ class History:
         return pl.concat([frame.select(*self.columns, VALUE_KIND) for frame in frames])
 
     def _marked(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Events in order, with the intervals that they open or close, and the start of the
-        next event."""
+        """Events in order, with what they open or close, and the start of the next event."""
         begins = self._is_new_key | pl.col(DELETES).shift(1).fill_null(True)
         events = events.with_columns(begins.alias(_BEGINS))
         left = (pl.col(name) for name in self.values)

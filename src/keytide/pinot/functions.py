@@ -92,8 +92,7 @@ _CALLS: dict[str, tuple[int, int, Callable[[_Parts], exp.Expr]]] = {
     "isnull": (1, 1, _is_null),
     "isnotnull": (1, 1, lambda parts: exp.Paren(this=exp.Not(this=_is_null(parts)))),
 }  # fmt: skip
-"""By name without case and underscores: the minimum and maximum number of arguments, and the
-SQL."""
+"""By name without case and underscores: the minimum and maximum arguments, and the SQL."""
 
 FUNCTIONS = tuple(_CALLS)
 """The names of the supported functions."""

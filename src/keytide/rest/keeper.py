@@ -1,5 +1,4 @@
-"""Schemas, tags, branches and rollbacks of a table whose files of this kind only the catalog
-writes."""
+"""Schemas, tags, branches and rollbacks of a table whose catalog writes these files."""
 
 from __future__ import annotations
 
