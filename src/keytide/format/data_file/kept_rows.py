@@ -1,8 +1,9 @@
 """Decoded row groups that lookups use repeatedly, kept in the cache.
 
 Reading a few rows of a local file takes about a third of the time of decoding their whole group,
-most of it before the first row. So a group is decoded after this many reads. A process that does
-not return loses nothing, and one that does spends at most twice what was needed.
+most of it before the first row. So a group is decoded
+at its third read. A process that does not return loses nothing, and one that does spends at most
+twice what was needed.
 """
 
 from __future__ import annotations

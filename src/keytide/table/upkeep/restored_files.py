@@ -1,10 +1,10 @@
 """Brings back files of an older snapshot.
 
-Readers of the manifests of a snapshot treat an identity that one of them deletes as gone, in
-whatever order it is named (spec 4.5), and the level is part of the identity. So a file that is
-still live, but on another level or with another index than before, does not come back under its old
-identity. Otherwise the next compaction of any engine would name its move to the present level a
-second time, and the file would be lost. It comes back as a copy with a new name.
+By a rule of the format, an identity that one manifest of a snapshot deletes is gone for readers, in
+whatever order it is named. The level is part of the identity. So a file that is still live, but on
+another level or with another index than before, does not come back under its old identity.
+Otherwise the next compaction of any engine would name its move to the present level a second time,
+and the file would be lost. It comes back as a copy with a new name.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def _placed(new: Hashes, known: KeyPlaces, layout: DynamicLayout) -> dict[int, H
 
 
 def rooms(buckets: Iterable[int], wanted: int, free: Callable[[int], int]) -> dict[int, int]:
-    """How many keys each bucket receives. Buckets in which keys are `free` to go come first.
+    """How many keys each bucket receives. Buckets with `free` room are filled first.
 
     If the maximum number of buckets is reached, the buckets share the remaining keys.
     """
