@@ -51,7 +51,7 @@ class Engine(ABC):
         """Rewrite everything as few large files without outdated rows. REQUIRES: `compacts`."""
         raise NotImplementedError
 
-    def close(self) -> None:  # noqa: B027  # nor this one
+    def close(self) -> None:  # noqa: B027  # not every engine has this step
         """Release the table."""
 
 

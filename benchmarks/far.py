@@ -357,8 +357,8 @@ def measured(name: str, endpoint: str, directory: Path, python: str) -> Figures:
 
 def report(found: dict[str, Figures]) -> None:
     """Print the table and the goals, as Markdown."""
-    headings = ("engine", "upsert median / worst / sum s", "look-up s", "read s",
-                "first look-up s", "first read s")  # fmt: skip
+    headings = ("engine", "upsert median / worst / sum s", "lookup s", "read s",
+                "first lookup s", "first read s")  # fmt: skip
     print()
     print_table(headings, [cells(name, figures) for name, figures in found.items()])
     print()

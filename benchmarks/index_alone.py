@@ -92,7 +92,7 @@ def draw(figures: Sequence[Figures], path: Path) -> None:
 
     titles = {
         "bytes_a_key": "bytes a key", "opening_ms": "opening, ms",
-        "warm_ms": "100,000 look-ups, ms", "rss_anon_mb": "RssAnon, MB",
+        "warm_ms": "100,000 lookups, ms", "rss_anon_mb": "RssAnon, MB",
     }  # fmt: skip
     figure, grid = plt.subplots(1, len(titles), layout="constrained", figsize=(13, 3))
     for axes, (name, title) in zip(grid, titles.items(), strict=True):

@@ -24,8 +24,8 @@ import typer
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
 
-import pyarrow as pa  # noqa: E402  # behind the path
-from reference_words import (  # noqa: E402  # behind the path
+import pyarrow as pa  # noqa: E402  # after the path is set
+from reference_words import (  # noqa: E402  # after the path is set
     CLI_HEAD,
     ERRORS,
     ERRORS_HEAD,
@@ -35,11 +35,11 @@ from reference_words import (  # noqa: E402  # behind the path
     SYSTEM_TABLE_ROWS,
 )
 
-import keytide as kt  # noqa: E402  # behind the path
-from keytide import errors  # noqa: E402  # behind the path
-from keytide.cli.main import app  # noqa: E402  # behind the path
-from keytide.sql.procedures import PROCEDURES  # noqa: E402  # behind the path
-from keytide.table.system_tables import SYSTEM_TABLES, system_table  # noqa: E402  # behind the path
+import keytide as kt  # noqa: E402  # after the path is set
+from keytide import errors  # noqa: E402  # after the path is set
+from keytide.cli.main import app  # noqa: E402  # after the path is set
+from keytide.sql.procedures import PROCEDURES  # noqa: E402  # after the path is set
+from keytide.table.system_tables import SYSTEM_TABLES, system_table  # noqa: E402  # after the path is set
 
 __all__ = ["PAGES", "write_pages"]
 

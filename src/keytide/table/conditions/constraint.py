@@ -59,7 +59,7 @@ _BOOLEAN = Field(-1, "holds", AtomicType("BOOLEAN"))
 
 
 def _is_false(holds: pl.Series) -> Flags:
-    found: Flags = np.asarray(holds.fill_null(True)) == False  # noqa: E712  # of an array
+    found: Flags = np.asarray(holds.fill_null(True)) == False  # noqa: E712  # compares element by element
     return found
 
 

@@ -73,7 +73,7 @@ class PartitionTimes:
                     f"'{keys.PARTITION_TIMESTAMP_PATTERN}' = {self.pattern!r} names ${name}; the "
                     f"partition columns are {', '.join(names)}"
                 )
-        self._read  # noqa: B018  # the formatter is understood
+        self._read  # noqa: B018  # checks the formatter
 
     def time(self, values: Sequence[Any]) -> datetime | None:
         """The time in the values of a partition. None if they do not contain one."""

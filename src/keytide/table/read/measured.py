@@ -162,7 +162,7 @@ class MeasuredScan(RowSource):
 
     def plan(self) -> None:
         """Plan the scan, and measure the time. Raises like `Scan.plan`."""
-        self._planned  # noqa: B018  # for its time
+        self._planned  # noqa: B018  # to measure the time
 
     def measure(self) -> ScanMeasure:
         """The numbers until now. Raises like `Scan.plan`."""

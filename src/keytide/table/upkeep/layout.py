@@ -74,7 +74,7 @@ def layout_of(table: StoredTable, page: int = 1, number: int | None = None) -> L
     bucket = _bucket(state, ids[chosen], lines[chosen], due.get(ids[chosen], [])) if ids else None
     return Layout(
         tuple(lines), bucket, page, pages, totals.height,
-        int(totals["size"].max() or 0),  # type: ignore[arg-type]  # sizes are whole numbers
+        int(totals["size"].max() or 0),  # type: ignore[arg-type]  # sizes are integers
         state.view.options.compaction_trigger_runs, _why_not(state),
     )  # fmt: skip
 

@@ -200,7 +200,7 @@ class _Spill:
         self._written = 0
         self._reading = Lock()
         with disk_errors("write", tempfile.gettempdir()):
-            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="keytide-sort-")  # noqa: SIM115  # it is gone with the object
+            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="keytide-sort-")  # noqa: SIM115  # closed with the object
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             self._writer: Any = pa.ipc.new_file(self._file, schema, options=options)
         self._reader: Any = None
