@@ -15,6 +15,7 @@ import keytide.duckdb
 import keytide.lake.changes
 import keytide.lake.external_table
 import keytide.lake.lake
+import keytide.lake.opening
 import keytide.lake.scan
 import keytide.lake.table
 import keytide.pinot
@@ -71,6 +72,7 @@ MODULES = (
     keytide.lake.changes,
     keytide.lake.external_table,
     keytide.lake.lake,
+    keytide.lake.opening,
     keytide.lake.scan,
     keytide.lake.table,
     keytide.table.definition.evolution,

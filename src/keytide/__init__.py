@@ -40,8 +40,9 @@ if typing.TYPE_CHECKING:
     from keytide.lake.external_table import ExternalTable
     from keytide.lake.federated_table import AppendResult, FederatedTable
     from keytide.lake.foreign_table import ExternalScan
-    from keytide.lake.lake import Lake, connect, open_table
+    from keytide.lake.lake import Lake
     from keytide.lake.merge import MergeBuilder
+    from keytide.lake.opening import connect, open_table
     from keytide.lake.polars_source import scan_polars
     from keytide.lake.scan import Scan
     from keytide.lake.table import Table
@@ -131,12 +132,12 @@ _HOMES = {
         "FederatedTable",
     ),
     "keytide.lake.foreign_table": ("ExternalScan",),
-    "keytide.lake.lake": (
-        "Lake",
+    "keytide.lake.lake": ("Lake",),
+    "keytide.lake.merge": ("MergeBuilder",),
+    "keytide.lake.opening": (
         "connect",
         "open_table",
     ),
-    "keytide.lake.merge": ("MergeBuilder",),
     "keytide.lake.polars_source": ("scan_polars",),
     "keytide.lake.scan": ("Scan",),
     "keytide.lake.table": ("Table",),

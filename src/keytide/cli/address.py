@@ -15,7 +15,7 @@ from keytide.cli.near import cache_arguments
 from keytide.errors import InvalidError, NotFoundError
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.federated_table import FederatedTable
-from keytide.lake.lake import connect, open_table
+from keytide.lake.opening import connect, open_table
 from keytide.lake.table import Table
 
 __all__ = [

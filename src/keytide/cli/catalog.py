@@ -27,7 +27,8 @@ from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lake.external_table import ExternalTable
-from keytide.lake.lake import Lake, connect
+from keytide.lake.lake import Lake
+from keytide.lake.opening import connect
 from keytide.lake.table import Table
 from keytide.moments import utc
 from keytide.table.history.log import HistoryEntry, entries_of

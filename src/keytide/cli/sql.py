@@ -13,7 +13,8 @@ from keytide.cli.near import cache_arguments
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, Warehouse
 from keytide.errors import InvalidError
-from keytide.lake.lake import Lake, connect
+from keytide.lake.lake import Lake
+from keytide.lake.opening import connect
 from keytide.plural import counted
 from keytide.sql.result import Result
 

@@ -11,7 +11,7 @@ from keytide.cli.near import cache_arguments
 from keytide.cli.output import note
 from keytide.cli.parameters import Warehouse
 from keytide.extras import require
-from keytide.lake.lake import connect
+from keytide.lake.opening import connect
 
 __all__ = ["ui"]
 

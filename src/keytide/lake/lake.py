@@ -30,17 +30,12 @@ from keytide.lake.engines import engine_of
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.federated_table import FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
-from keytide.metastore.opening import is_metastore_address, open_metastore_warehouse
-from keytide.rest.warehouse import is_rest_address, open_rest_warehouse
 from keytide.sql.result import Result
-from keytide.store import CacheFolder, Store, open_store
-from keytide.table.caching import cache_folder, near
 from keytide.table.catalog import (
     DEFAULT_DATABASE,
     SYSTEM_DATABASE,
     NewTable,
     fields_of,
-    open_stored,
 )
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
@@ -48,7 +43,6 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.external import is_external
 from keytide.table.local_writes import fill
 from keytide.table.upkeep.behind import BEHIND
-from keytide.table.warehouse import FolderWarehouse, Warehouse
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.types import Field
 
@@ -59,92 +53,7 @@ if TYPE_CHECKING:
     from keytide.kafka.feeds import TablesReport
     from keytide.sql.query_engine import Engine
 
-__all__ = ["Lake", "connect", "open_table"]
-
-
-@checked
-def connect(
-    warehouse: str | Path,
-    spark: Any = None,
-    *,
-    options: Mapping[str, str] | None = None,
-    store: Store | None = None,
-    allow_external_files: bool = False,
-    cache: str | Path | None = None,
-    cache_bytes: int | str | None = None,
-) -> Lake:
-    """Open a warehouse: a local folder, an `s3://`, `gs://` or `az://` address, or a catalog.
-
-    This call reads and creates nothing.
-
-    - `warehouse` is a path, an object store address, or the address of a catalog
-      (docs/catalogs.md). `http://` and `https://` are a service that implements Apache Paimon's
-      REST protocol, `glue://` is the Data Catalog of AWS Glue, and `thrift://host:port` is a Hive
-      Metastore.
-    - `spark` is a Spark session. With it, SQL, bulk reads and writes of Spark DataFrames run on
-      that session.
-    - `options` are passed to the object store under obstore's names, such as `aws_region`. An
-      option that is not given is taken from the environment. A REST service has options with
-      Paimon's names: `warehouse`, `token.provider` ('bear') and `token`. Its other options go to
-      the object store that holds the tables. For Glue and Hive, the option `warehouse` is the
-      location where new databases are created.
-    - `store` replaces the store in tests.
-    - `allow_external_files` lets queries read files and addresses outside the warehouse
-      (`read_csv('...')`, `FROM 'a.parquet'`), and whatever else the SQL engine can reach, with the
-      permissions of this process. By default, SQL sees only the tables of the warehouse.
-    - `cache` is a folder on local disk, on this machine and on each Spark executor. It holds copies
-      of immutable files of an object store: data files, manifests and indexes. All processes that
-      name the folder share the copies, and copies used least recently are evicted first. The folder
-      is private to this account. Anyone who can read it can read the data in it. It holds no
-      credentials.
-    - `cache_bytes` is the size limit of the cache for all processes together. Default:
-      '10 gb'.
-
-    Raises:
-
-    - `InvalidError` for an address that no store supports, an option that the store does not know,
-      or a REST service without a warehouse name. Also for a cache of a lake on local disk, a cache
-      path that is not a folder, and a `cache_bytes` that is not a size, is less than 1 MiB, or is
-      given without `cache`.
-    - `UnsupportedError` for another token provider.
-    - `SetupError` when the library for a catalog is not installed.
-    """
-    copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
-    opened = _opened(str(warehouse), options, store, copies)
-    return Lake(AttachedCatalog(opened, allow_external_files), spark)
-
-
-def _opened(
-    address: str,
-    options: Mapping[str, str] | None,
-    store: Store | None,
-    copies: CacheFolder | None,
-) -> Warehouse:
-    if store is None and is_rest_address(address):
-        return open_rest_warehouse(address, options, copies)
-    if store is None and is_metastore_address(address):
-        return open_metastore_warehouse(address, options, copies)
-    return FolderWarehouse(near(open_store(address, options) if store is None else store, copies))
-
-
-@checked
-def open_table(
-    path: str | Path,
-    *,
-    options: Mapping[str, str] | None = None,
-    cache: str | Path | None = None,
-    cache_bytes: int | str | None = None,
-) -> Table:
-    """Open the table at a path or address, regardless of its warehouse.
-
-    `options`, `cache` and `cache_bytes` have the same meaning as in `connect`. Raises
-    `NotFoundError` when there is no table, and `InvalidError` as `connect` does.
-    """
-    copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
-    return Table.of(open_stored(str(path), options, cache=copies))
-
-
-_CACHE_NAMES = ("cache", "cache_bytes")
+__all__ = ["Lake"]
 
 
 class Lake:
