@@ -113,9 +113,7 @@ class Behind:
         self._add(due, 0)
 
     def put_off(self, due: Due) -> None:
-        """The same after no write comes for a while, or when more of the table is compacted
-        before.
-        """
+        """The same, once no write comes for a while, or when more of the table is compacted."""
         self._add(due, time.monotonic() + _REST_S)
 
     def wait(self, uri: str) -> None:
