@@ -295,8 +295,9 @@ class Lake:
         If `new_name` has no database, the table stays in its database. Branches, tags, snapshots
         and indexes are kept. The table is published again if its option 'publish' is set.
 
-        This works only on local disk, because an object store has no atomic rename. Readers and
-        writers that use the old name meanwhile fail. Such a writer has then committed either
+        This works on local disk and in catalogs (docs/catalogs.md), where AWS Glue needs two steps.
+        An object store without a catalog has no atomic rename. Readers and writers that use the old
+        name meanwhile fail. Such a writer has then committed either
         nothing or, if its commit came before the rename, everything. This holds for Keytide's
         writers only, so stop the writers of other engines first.
 
@@ -305,7 +306,7 @@ class Lake:
         - `NotFoundError` when there is no such table.
         - `AlreadyExistsError` when the new name is taken.
         - `InvalidError` for an invalid name and for a branch.
-        - `UnsupportedError` in an object store.
+        - `UnsupportedError` in an object store without a catalog.
         - `DataError` when the store fails.
         """
         new = self._catalog.rename_table(name, new_name)
