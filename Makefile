@@ -86,7 +86,7 @@ metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Met
 clouds: venv .venv-clouds/.ready  ## Run tests on servers of the S3, Google Cloud Storage and Azure protocols; KEYTIDE_STEPS=500 runs longer
 	@$(PYTEST) -n 0 -m clouds tests/clouds $(ARGS)
 
-browser: venv .venv-browser/.ready  ## Check the pages of keytide ui in a browser; screenshots are in .venv-browser/screenshots
+browser: venv .venv-browser/.ready  ## Check the pages of keytide ui in a browser; screenshots are in build/ui-screenshots
 	@$(PYTEST) -n 0 -m browser tests/ui $(ARGS)
 
 fuzz: venv  ## Search for bugs with random use for MINUTES=10; FAR=1 uses an object store; SEED=1 REPLAY=sql:17 repeats a case

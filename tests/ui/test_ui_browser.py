@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 FETCHED = ROOT / ".venv-browser"
-SCREENSHOTS = FETCHED / "screenshots"
+SCREENSHOTS = Path(os.environ.get("KEYTIDE_SCREENSHOTS", ROOT / "build/ui-screenshots"))
 AXE = FETCHED / "node_modules/axe-core/axe.min.js"
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = [
@@ -36,9 +37,23 @@ VIEWS = {
     "streams": "/table/shop.orders/streams",
     "sql": "/sql",
     "plan": "/sql",
+    "analysis": "/sql",
+    "problem": "/sql",
+    "view": "/table/shop.open_orders",
+    "external": "/table/shop.payments",
+    "bucket": "/table/shop.orders/layout?bucket=0",
     "actions": "/table/shop.orders/actions",
     "error": "/table/shop.none",
 }
+ASKED = {
+    "sql": (QUERY, "run"),
+    "plan": (QUERY, "explain"),
+    "analysis": (QUERY, "analyze"),
+    "problem": ("SELECT nothing FROM shop.orders", "run"),
+}
+"""What is run on pages of SQL, and by which button."""
+
+LONG = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range * b.range) % 7 = 3"
 WIDTHS = (320, 360, 800, 1400)
 SCHEMES = ("light", "dark")
 
@@ -103,9 +118,10 @@ def _problems(page: Any, address: str, kind: str) -> Iterator[str]:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for name, path in VIEWS.items():
         page.goto(home + path)
-        if name in ("sql", "plan"):
-            page.fill("#text", QUERY)
-            page.click(f"button[value={'run' if name == 'sql' else 'explain'}]")
+        if name in ASKED:
+            text, button = ASKED[name]
+            page.fill("#text", text)
+            page.click(f"button[value={button}]")
         page.wait_for_load_state("networkidle")
         page.screenshot(path=SCREENSHOTS / f"{name}-{kind}.png", full_page=True)
         sideways = page.evaluate(
@@ -162,3 +178,39 @@ def test_pages_are_used_by_the_keyboard_alone(browser: Any, address: str) -> Non
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("#answer-title")
     assert "one" in page.inner_text("main")
+
+
+def test_query_is_cancelled_by_its_button(browser: Any, address: str) -> None:
+    page = browser.new_context().new_page()
+    page.goto(f"{entered(page, address)}/sql")
+    assert page.is_hidden("[data-cancel]")
+    page.fill("#text", LONG)
+    # From inside: what drives the browser waits for a page that is under way.
+    page.evaluate(CANCEL_LATER)
+    page.click("button[value=run]")
+    page.wait_for_selector(".problem-box")
+    assert page.evaluate("sessionStorage.seen") == "Running for 1 s. hidden: false"
+    assert "The query was cancelled. It was stopped." in page.inner_text(".problem-box")
+    assert page.input_value("#text") == LONG
+
+
+CANCEL_LATER = """setTimeout(() => {
+    const button = document.querySelector("[data-cancel]");
+    const status = document.querySelector("[data-run-status]").textContent;
+    sessionStorage.seen = `${status} hidden: ${button.hidden}`;
+    button.click();
+}, 1700)"""
+
+
+def test_rows_are_saved_and_an_export_is_cancelled(browser: Any, address: str) -> None:
+    page = browser.new_context().new_page()
+    page.goto(f"{entered(page, address)}/sql")
+    page.fill("#text", "SELECT 1 AS one")
+    with page.expect_download() as saved:
+        page.click("button[value=csv]")
+    assert Path(saved.value.path()).read_text() == '"one"\n1\n'
+    assert page.inner_text("[data-run-status]") == "Saved as result.csv."
+    page.fill("#text", LONG)
+    page.click("button[value=parquet]")
+    page.click("[data-cancel]")
+    page.wait_for_selector("[data-run-status]:has-text('was cancelled')")

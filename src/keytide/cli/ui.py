@@ -34,6 +34,12 @@ def ui(
             help="Also allow compaction, tags, rollback and SQL statements that change tables.",
         ),
     ] = False,
+    query_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long a query can run; 0 for no time limit."
+        ),
+    ] = 60,
     open_browser: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser.")
     ] = False,
@@ -56,4 +62,7 @@ def ui(
             f"warning: the page is reachable from other machines at {host}. The token and all "
             "data are sent unencrypted; use a proxy with TLS"
         )
-    serve(lake, host, port, allows_changes=allow_changes, opens=open_browser, tell=typer.echo)
+    serve(
+        lake, host, port, allows_changes=allow_changes, opens=open_browser,
+        query_seconds_max=query_timeout or None, tell=typer.echo,
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from keytide.sql.relation import (
     SystemRelation,
 )
 from keytide.sql.relations import BoundQuery
+from keytide.sql.stopping import Stop
 from keytide.sql.unnest import duckdb_unnest
 
 __all__ = [
@@ -53,18 +54,21 @@ Source: TypeAlias = "Callable[[Relation], Any]"
 """Returns the rows of a relation in a form that DuckDB reads."""
 
 
-def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
+def run_locally(
+    bound: BoundQuery, *, allows_external_files: bool = False, stop: Stop | None = None
+) -> pa.Table:
     """The rows of a query. Tables are streamed, and held in memory only if the query needs it.
 
     Ctrl-C cancels it and is raised as `KeyboardInterrupt`. Raises `InvalidError`, which quotes
     DuckDB, if DuckDB refuses the query, and what reading the tables raises.
     """
-    return _run(bound, _rows, allows_external_files, source_of)
+    return _run(bound, _rows, allows_external_files, source_of, stop)
 
 
 def stream_locally(
     bound: BoundQuery, take: Callable[[pa.RecordBatch], None], *,
     allows_external_files: bool = False, source: Source | None = None,
+    stop: Stop | None = None,
 ) -> None:  # fmt: skip
     """Pass on the rows of a query as they arrive.
 
@@ -77,7 +81,7 @@ def stream_locally(
         for page in _pages(answer):
             take(page)
 
-    _run(bound, hand_on, allows_external_files, source or source_of)
+    _run(bound, hand_on, allows_external_files, source or source_of, stop)
 
 
 def _pages(answer: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
@@ -101,15 +105,18 @@ def _run(
     use: Callable[[duckdb.DuckDBPyRelation], T],
     allows_external_files: bool,
     rows_of: Source,
+    stop: Stop | None,
 ) -> T:
     streams = []
     with local_database(allows_external_files) as connection:
         try:
             for relation in bound.relations:
                 streams.append(source := rows_of(relation))
+                if isinstance(source, _Stream):
+                    source.stop = stop
                 connection.register(relation.view, source)
             text = bound.text_for("duckdb", duckdb_unnest, duckdb_spelling)
-            return _interruptible(connection, lambda: use(connection.sql(text)))
+            return _interruptible(connection, lambda: use(connection.sql(text)), stop)
         except duckdb.PermissionException as error:
             raise bound.refused(f"{first_line(error)}; {WAY_OUT}") from error
         except duckdb.Error as error:
@@ -122,8 +129,10 @@ def _run(
                 connection.unregister(relation.view)
 
 
-def _interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], T]) -> T:
-    """Run a query that Ctrl-C can cancel at any point.
+def _interruptible(
+    connection: duckdb.DuckDBPyConnection, query: Callable[[], T], stop: Stop | None
+) -> T:
+    """Run a query that Ctrl-C or a stop can cancel at any point.
 
     The query runs in its own thread. If Ctrl-C arrived inside a callback from DuckDB, it could be
     lost. This thread only waits for it.
@@ -132,13 +141,28 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], T]
     thread = threading.Thread(target=_settle, args=(running, query), name="keytide-sql")
     try:
         thread.start()
-        return running.result()
+        return _result(running, connection, stop)
     except KeyboardInterrupt:
         # Repeated, because a thread that is about to start its query would miss a single interrupt.
         while not (running.cancel() or running.done()):
             connection.interrupt()
             wait([running], timeout=0.05)
         raise
+
+
+def _result(running: Future[T], connection: duckdb.DuckDBPyConnection, stop: Stop | None) -> T:
+    """The result of a query. Raises `StoppedError` once the query has ended after a stop."""
+    if stop is None:
+        return running.result()
+    while not running.done():
+        wait([running], timeout=_POLL_SECONDS)
+        if stop.is_sent:
+            connection.interrupt()
+    stop.check()
+    return running.result()
+
+
+_POLL_SECONDS = 0.05
 
 
 def _settle(running: Future[T], query: Callable[[], T]) -> None:
@@ -161,6 +185,7 @@ class _Stream:
     def __init__(self, scan: Batches) -> None:
         self.scan = scan
         self.error: KeytideError | None = None
+        self.stop: Stop | None = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         reader = pa.RecordBatchReader.from_batches(self.scan.schema, self._batches())
@@ -168,7 +193,10 @@ class _Stream:
 
     def _batches(self) -> Any:
         try:
-            yield from self.scan.to_batches()
+            for batch in self.scan.to_batches():
+                if self.stop is not None:
+                    self.stop.check()
+                yield batch
         except KeytideError as error:
             self.error = error  # an Arrow stream transports only the message
             raise

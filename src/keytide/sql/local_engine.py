@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from keytide.sql.query_engine import Means
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery
+from keytide.sql.stopping import Stop
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
@@ -35,6 +36,8 @@ class LocalEngine:
     """Runs queries in this process. `allows_external_files` lets queries read files."""
 
     allows_external_files: bool = False
+    stop: Stop | None = field(default=None, kw_only=True)
+    """Ends queries while they run, those of a DELETE, UPDATE or MERGE excepted."""
 
     def query(self, bound: BoundQuery) -> Result:
         """Run a query. Raises `InvalidError`, which quotes DuckDB, if DuckDB refuses it."""
@@ -42,15 +45,19 @@ class LocalEngine:
 
     def analyze(self, bound: BoundQuery) -> QueryAnalysis:
         """Run a query, and tell what that took instead of its rows. Raises as `query`."""
-        return analyze_locally(bound, allows_external_files=self.allows_external_files)
+        return analyze_locally(
+            bound, allows_external_files=self.allows_external_files, stop=self.stop
+        )
 
     def rows(self, bound: BoundQuery) -> pa.Table:
         """The rows of a query, also for an INSERT. Raises as `query`."""
-        return run_locally(bound, allows_external_files=self.allows_external_files)
+        return run_locally(bound, allows_external_files=self.allows_external_files, stop=self.stop)
 
     def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
         """Pass on the rows of a query as they arrive. Raises as `query`, and what `take` raises."""
-        stream_locally(bound, take, allows_external_files=self.allows_external_files)
+        stream_locally(
+            bound, take, allows_external_files=self.allows_external_files, stop=self.stop
+        )
 
     def assigned(
         self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: StoredTable

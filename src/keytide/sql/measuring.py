@@ -16,12 +16,15 @@ from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
 from keytide.sql.local import Batches, source_of, stream_locally, streamed
 from keytide.sql.relation import AttachedRelation, Relation, StoredRelation
 from keytide.sql.relations import BoundQuery
+from keytide.sql.stopping import Stop
 from keytide.table.read.measured import MeasuredScan, Tally, timed
 
 __all__ = ["analyze_locally"]
 
 
-def analyze_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> QueryAnalysis:
+def analyze_locally(
+    bound: BoundQuery, *, allows_external_files: bool = False, stop: Stop | None = None
+) -> QueryAnalysis:
     """Run a query to its end, and tell what that took; its rows are counted and dropped.
 
     Raises as `stream_locally`.
@@ -37,7 +40,7 @@ def analyze_locally(bound: BoundQuery, *, allows_external_files: bool = False) -
     begun = time.perf_counter()
     stream_locally(
         bound, count, allows_external_files=allows_external_files,
-        source=lambda relation: tables[relation.view].rows(),
+        source=lambda relation: tables[relation.view].rows(), stop=stop,
     )  # fmt: skip
     seconds = time.perf_counter() - begun
     return QueryAnalysis(rows, size, seconds, tuple(table.told() for table in tables.values()))

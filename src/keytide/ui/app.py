@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -29,8 +30,9 @@ from keytide.ui.asked import Asked, Form, form_of
 from keytide.ui.changing import change_routes
 from keytide.ui.guard import TOKEN, Guard
 from keytide.ui.looking import Look, looks
+from keytide.ui.running import QUERY_SECONDS_MAX, Run, Runs
 from keytide.ui.site import Site
-from keytide.ui.sql_pages import export, run, show
+from keytide.ui.sql_pages import RUN, cancel, export, run, show
 
 __all__ = ["application"]
 
@@ -43,14 +45,17 @@ _STATUS = {
 _OTHER_ERROR = 422
 
 
-def application(lake: Lake, access: Access, *, allows_changes: bool = False) -> Guard:
-    """The pages of a lake, for whoever `access` lets in."""
-    site = Site(lake, access, allows_changes)
+def application(
+    lake: Lake, access: Access, *, allows_changes: bool = False, runs: Runs | None = None
+) -> Guard:
+    """The pages of a lake, for whoever `access` lets in; `runs` bounds and lists its queries."""
+    site = Site(lake, access, allows_changes, runs or Runs(QUERY_SECONDS_MAX))
     routes: list[Any] = [Route(path, _looking(site, look)) for path, look in looks().items()]
     routes += [
         Route("/sql", _looking(site, show)),
-        Route("/sql", _posted(site, run), methods=["POST"]),
-        Route("/sql/export", _posted(site, export), methods=["POST"]),
+        Route("/sql", _queried(site, run), methods=["POST"]),
+        Route("/sql/export", _queried(site, export), methods=["POST"]),
+        Route("/sql/cancel", _posted(site, cancel), methods=["POST"]),
     ]
     if allows_changes:
         for path, (look, change) in change_routes().items():
@@ -65,6 +70,10 @@ def application(lake: Lake, access: Access, *, allows_changes: bool = False) -> 
 
 Answering = Callable[[Request], Awaitable[Response]]
 Change = Callable[[Site, Asked, Form], Response]
+Querying = Callable[[Site, Form, Run], Response]
+
+_WATCH_SECONDS = 0.5
+"""How often a running query looks whether its browser still waits."""
 
 
 def _looking(site: Site, look: Look) -> Answering:
@@ -78,18 +87,49 @@ def _posted(site: Site, change: Change) -> Answering:
     """What a form asks for, which has to be one of this server's own."""
 
     async def answer(request: Request) -> Response:
-        try:
-            form = await form_of(request)
-        except KeytideError as error:
-            return _told(site, error)
-        if not site.access.knows_form(form.get(TOKEN)):
-            return site.page(
-                "error.html", 403, title="Refused", message="This form is not one of this page's "
-                "own, or was made by a server that has ended; load the page anew.",
-            )  # fmt: skip
+        form = await _own_form(site, request)
+        if isinstance(form, Response):
+            return form
         return await run_in_threadpool(_caught, site, lambda: change(site, Asked(request), form))
 
     return answer
+
+
+def _queried(site: Site, query: Querying) -> Answering:
+    """The same for a query, which is cancelled when the browser does not wait for it any more."""
+
+    async def answer(request: Request) -> Response:
+        form = await _own_form(site, request)
+        if isinstance(form, Response):
+            return form
+        run = Run(form.get(RUN, ""))
+        async with anyio.create_task_group() as group:
+            group.start_soon(_watch, request, run)
+            response = await run_in_threadpool(_caught, site, lambda: query(site, form, run))
+            group.cancel_scope.cancel()
+        return response
+
+    return answer
+
+
+async def _watch(request: Request, run: Run) -> None:
+    while not await request.is_disconnected():
+        await anyio.sleep(_WATCH_SECONDS)
+    run.cancel()
+
+
+async def _own_form(site: Site, request: Request) -> Form | Response:
+    """The form of a request, or the answer to one that is not this server's own."""
+    try:
+        form = await form_of(request)
+    except KeytideError as error:
+        return _told(site, error)
+    if site.access.knows_form(form.get(TOKEN)):
+        return form
+    return site.page(
+        "error.html", 403, title="Refused", message="This form is not one of this server's pages, "
+        "or the server was restarted since; reload the page.",
+    )  # fmt: skip
 
 
 def _caught(site: Site, answer: Callable[[], Response]) -> Response:

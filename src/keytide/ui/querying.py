@@ -32,9 +32,18 @@ from keytide.sql.statements import (
     Statement,
     Use,
 )
+from keytide.sql.stopping import Stop
 from keytide.ui.plan_tree import plan_of, plan_of_analysis
 
-__all__ = ["EXPORT_BYTES", "ROWS_MAX", "Answer", "answer", "exported", "refuse_changes"]
+__all__ = [
+    "EXPORT_BYTES",
+    "ROWS_MAX",
+    "Answer",
+    "answer",
+    "changes_nothing",
+    "exported",
+    "refuse_changes",
+]
 
 ROWS_MAX = 200
 """How many rows a page shows."""
@@ -71,6 +80,11 @@ def refuse_changes(statements: Sequence[Statement]) -> None:
             )
 
 
+def changes_nothing(text: str) -> bool:
+    """Whether no statement of a text can change anything. Raises `InvalidError` as parsing it."""
+    return all(_is_plan(each) or isinstance(each, _LOOKING) for each in parse_statements(text))
+
+
 def _is_plan(statement: Statement) -> bool:
     """Whether a statement is an EXPLAIN that carries out a query at most."""
     if not isinstance(statement, Explain):
@@ -87,7 +101,7 @@ def _named(statement: Statement) -> str:
     return words.strip().upper()
 
 
-def answer(lake: Lake, text: str, *, allows_changes: bool) -> Answer:
+def answer(lake: Lake, text: str, *, allows_changes: bool, stop: Stop | None = None) -> Answer:
     """Carry out the statements of a text; the answer is that of the last one.
 
     Of a query no more rows are computed than are shown. Raises what `Lake.sql` raises, and
@@ -96,7 +110,7 @@ def answer(lake: Lake, text: str, *, allows_changes: bool) -> Answer:
     begun = time.perf_counter()
     statements = _parsed(text, allows_changes=allows_changes)
     session, last = _Session(lake.catalog), statements[-1]
-    engine = _FirstRows(lake.allows_external_files, ROWS_MAX + 1, EXPORT_BYTES)
+    engine = _FirstRows(lake.allows_external_files, ROWS_MAX + 1, EXPORT_BYTES, stop=stop)
     carried_out = results(session, engine, text)
     if isinstance(last, Explain) and isinstance(last.query, Query):
         deque(islice(carried_out, len(statements) - 1), maxlen=0)
@@ -124,14 +138,14 @@ def _answer(result: Result, statement: Statement, seconds: float) -> Answer:
     )
 
 
-def exported(lake: Lake, text: str) -> pa.Table:
+def exported(lake: Lake, text: str, stop: Stop | None = None) -> pa.Table:
     """All rows of a text that changes nothing.
 
     Raises as `answer`, and `InvalidError` for more than `EXPORT_BYTES`, which are in memory at
     once, and for a statement that gives no rows.
     """
     _parsed(text, allows_changes=False)
-    engine = _FirstRows(lake.allows_external_files, None, EXPORT_BYTES)
+    engine = _FirstRows(lake.allows_external_files, None, EXPORT_BYTES, stop=stop)
     rows = deque(results(_Session(lake.catalog), engine, text), maxlen=1)[0].to_arrow()
     if not rows.num_columns:
         raise InvalidError("the statement gives no rows to export; write a query")

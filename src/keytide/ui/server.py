@@ -6,6 +6,7 @@ import socket
 import webbrowser
 from collections.abc import Callable
 from threading import Timer
+from types import FrameType
 
 import uvicorn
 
@@ -15,6 +16,7 @@ from keytide.lake.lake import Lake
 from keytide.ui.access import Access, without_brackets
 from keytide.ui.app import application
 from keytide.ui.guard import TOKEN
+from keytide.ui.running import Runs
 
 __all__ = ["is_loopback", "serve"]
 
@@ -31,7 +33,7 @@ def is_loopback(host: str) -> bool:
 
 def serve(
     lake: Lake, host: str, port: int, *, allows_changes: bool, opens: bool,
-    tell: Callable[[str], None],
+    query_seconds_max: float | None, tell: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Show a lake until Ctrl-C, which is raised as `KeyboardInterrupt` when the server has ended.
 
@@ -49,12 +51,28 @@ def serve(
             opener = Timer(_OPEN_AFTER_SECONDS, webbrowser.open, [address])
             opener.daemon = True
             opener.start()
+        runs = Runs(query_seconds_max)
         config = uvicorn.Config(
-            application(lake, access, allows_changes=allows_changes),
+            application(lake, access, allows_changes=allows_changes, runs=runs),
             log_config=None, log_level="warning", access_log=False, server_header=False,
             ws="none", timeout_graceful_shutdown=_END_SECONDS,
         )  # fmt: skip
-        uvicorn.Server(config).run(sockets=[listening])
+        try:
+            _Server(config, runs).run(sockets=[listening])
+        finally:
+            runs.cancel_all()
+
+
+class _Server(uvicorn.Server):
+    """Cancels queries when it is asked to end, so that their requests do not hold it up."""
+
+    def __init__(self, config: uvicorn.Config, runs: Runs) -> None:
+        super().__init__(config)
+        self._runs = runs
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._runs.cancel_all()
+        super().handle_exit(sig, frame)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from keytide.plural import counted
 from keytide.types import quoted
 from keytide.ui.access import Access
 from keytide.ui.address import page_address, table_address
+from keytide.ui.running import QUERY_SECONDS_MAX, Runs
 
 __all__ = ["TABLE_TABS", "Site"]
 
@@ -38,6 +39,8 @@ class Site:
     lake: Lake
     access: Access
     allows_changes: bool = False
+    runs: Runs = field(default_factory=lambda: Runs(QUERY_SECONDS_MAX))
+    """The queries that run now."""
 
     def page(
         self,

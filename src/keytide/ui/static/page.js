@@ -109,3 +109,61 @@ for (const field of document.querySelectorAll("[data-submit]")) {
     }
   });
 }
+
+// A query runs until the next page comes. Meanwhile its time is shown, and it can be cancelled.
+
+const query = document.querySelector("[data-query]");
+
+if (query) {
+  const status = query.querySelector("[data-run-status]");
+  const cancel = query.querySelector("[data-cancel]");
+  let ticking = 0;
+
+  const begin = () => {
+    const begun = Date.now();
+    cancel.hidden = false;
+    status.textContent = "Running.";
+    clearInterval(ticking);
+    ticking = setInterval(() => {
+      status.textContent = `Running for ${Math.round((Date.now() - begun) / 1000)} s.`;
+    }, 1000);
+  };
+  const end = (text) => {
+    clearInterval(ticking);
+    cancel.hidden = true;
+    status.textContent = text;
+  };
+  const send = (button) => fetch(button.formAction, {
+    method: "POST", body: new URLSearchParams(new FormData(query, button)),
+  });
+
+  const keep = async (answer) => {
+    const name = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition") || "");
+    if (!name) {
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      return page.querySelector(".message").textContent;
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await answer.blob());
+    link.download = name[1];
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+    return `Saved as ${name[1]}.`;
+  };
+
+  end(status.textContent);
+  window.addEventListener("pageshow", (event) => { if (event.persisted) end(""); });
+  query.addEventListener("submit", (event) => {
+    const button = event.submitter;
+    if (button === cancel) {
+      event.preventDefault();
+      send(cancel).catch(() => {}); // what was cancelled says so
+      return;
+    }
+    begin();
+    if (button && button.name === "format") {
+      event.preventDefault();
+      send(button).then(keep).then(end, () => end("The server does not answer."));
+    }
+  });
+}
