@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-fast soak kafka metastore clouds browser fuzz interop spark-versions wheels lint types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-fast soak kafka metastore clouds browser fuzz interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ lint: venv  ## Check style and formatting
 
 types: venv  ## Check types
 	@$(PY) -m mypy --no-error-summary
+
+user-types: venv  ## Check code of users with pyright and mypy against the wheel, in .venv-types
+	@sh scripts/user-types.sh
 
 format: venv  ## Fix what the linter can fix, and format the code
 	@$(PY) -m ruff check --fix --quiet $(CHECKED)

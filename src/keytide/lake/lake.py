@@ -325,11 +325,12 @@ class Lake:
         return self._catalog.tables(database)
 
     @checked
-    def table(self, name: str) -> Table | ExternalTable | FederatedTable:
+    def table(self, name: str) -> Table | Any:
         """Open a table.
 
         The result is an `ExternalTable` when another engine writes the table's rows, and a
-        `FederatedTable` for `attached.table`, a table of something attached with a format.
+        `FederatedTable` for `attached.table`, a table of something attached with a format. Type
+        checkers see a `Table`; `isinstance` narrows it to the others.
 
         Raises `NotFoundError`, listing the existing tables, for an unknown one, `InvalidError` for
         an invalid name, and `UnsupportedError` for a table of any other connector, which only SQL
