@@ -79,3 +79,10 @@ def test_readme_and_licence_are_files_of_the_project() -> None:
     assert (ROOT / PROJECT["readme"]).exists()
     assert [(ROOT / each).exists() for each in PROJECT["license-files"]] == [True]
     assert (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
+
+
+def test_every_example_is_listed() -> None:
+    listed = re.findall(
+        r"^\| `(\w+\.py)` \|", (ROOT / "examples/README.md").read_text(), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "examples").glob("*.py"))
