@@ -53,7 +53,7 @@ if typing.TYPE_CHECKING:
     from keytide.table.expiry.snapshot_expiry import ExpiryResult
     from keytide.table.history.branches import FastForwardResult
     from keytide.table.history.rollback import RollbackResult
-    from keytide.table.read.scan import Explanation
+    from keytide.table.read.explanation import Explanation
     from keytide.table.read.why import Why
     from keytide.table.upkeep.conversion import ConversionResult
     from keytide.table.upkeep.doctor import Diagnosis, Sign
@@ -148,7 +148,7 @@ _HOMES = {
     "keytide.table.expiry.snapshot_expiry": ("ExpiryResult",),
     "keytide.table.history.branches": ("FastForwardResult",),
     "keytide.table.history.rollback": ("RollbackResult",),
-    "keytide.table.read.scan": ("Explanation",),
+    "keytide.table.read.explanation": ("Explanation",),
     "keytide.table.read.why": ("Why",),
     "keytide.table.upkeep.conversion": ("ConversionResult",),
     "keytide.table.upkeep.doctor": (

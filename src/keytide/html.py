@@ -20,8 +20,8 @@ def bullets(items: Iterable[str]) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table with a line of column names above its rows."""
-    lines = (_row("td", row) for row in rows)
-    return f"<table>{_row('th', head)}{''.join(lines)}</table>"
+    names = "".join(f'<th scope="col">{escape(each)}</th>' for each in head)
+    return f"<table><tr>{names}</tr>{''.join(map(_row, rows))}</table>"
 
 
 def preformatted(text: str) -> str:
@@ -29,5 +29,5 @@ def preformatted(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def _row(tag: str, cells: Sequence[object]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+def _row(cells: Sequence[object]) -> str:
+    return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"

@@ -379,7 +379,7 @@ def test_text_tells_versions_and_row() -> None:
         "the row",
         "       v = 'b', from version 2",
     ]
-    assert "&#x27;b&#x27;" in why._repr_html_()
+    assert "<dd><bdi>b</bdi></dd>" in why._repr_html_()
 
 
 # -- laws ------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from keytide.lake.external_table import ExternalTable
 from keytide.lake.table import Table
 from keytide.plural import counted
 from keytide.table.definition.kind import require_key
-from keytide.table.read.scan import Explanation
+from keytide.table.read.explanation import Explanation
 from keytide.table.read.why import Why
 from keytide.table.values.single import scalar_of_text
 from keytide.types import Field

@@ -9,14 +9,19 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from keytide import html
 from keytide.dml.attached import PagesScan
 from keytide.dml.spi import ColumnHandle, ConnectorSession
+from keytide.errors import KeytideError
 from keytide.external.connector import EXTERNAL_TABLES, ExternalHandle
 from keytide.external.merging import Merging, split_condition
 from keytide.external.pinned import PinnedExternal
 from keytide.format.arrow import in_python, to_arrow
 from keytide.merge.joined import joined
+from keytide.pictures.columns_table import columns_table
+from keytide.pictures.notebook import notebook
+from keytide.pictures.parts import problem
+from keytide.pictures.plan_list import plan_list
+from keytide.pictures.plan_tree import Plan
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.condition import Condition, predicate_of
@@ -145,8 +150,12 @@ class ExternalScan(RowSource):
         )
 
     def _repr_html_(self) -> str:
-        columns = html.table(("column", "type"), [(f.name, f.type.sql()) for f in self.fields])
-        return columns + html.preformatted(str(self.explain()))
+        columns = columns_table(("Column", "Type"), [(f.name, f.type.sql()) for f in self.fields])
+        try:
+            plan = plan_list(self.explain().plan())
+        except (KeytideError, OSError) as error:
+            return notebook(problem(error), columns)
+        return notebook(plan, columns)
 
 
 @dataclass(frozen=True)
@@ -185,5 +194,10 @@ class ExternalExplanation:
             f"conditions after merging: {self.after_merge or 'none'}"
         )
 
+    def plan(self) -> Plan:
+        """The same as a tree."""
+        title, *rest = str(self).splitlines()
+        return Plan(title, children=tuple(map(Plan, rest)))
+
     def _repr_html_(self) -> str:
-        return html.preformatted(str(self))
+        return notebook(plan_list(self.plan()))

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from keytide import html
+from keytide.errors import KeytideError
+from keytide.pictures.changes_table import changes_table
+from keytide.pictures.columns_table import columns_table
+from keytide.pictures.notebook import notebook
+from keytide.pictures.parts import paragraph, problem
 from keytide.table.changes import change_scan as core
+from keytide.table.changes.changed_rows import changed_rows
 
 __all__ = ["Changes"]
+
+_ROWS_SHOWN = 20
 
 
 class Changes(core.Changes):
@@ -37,5 +44,9 @@ class Changes(core.Changes):
         return changes_to_spark(self, spark)
 
     def _repr_html_(self) -> str:
-        columns = html.table(("column", "type"), [(f.name, f.type.sql()) for f in self.fields])
-        return columns + html.preformatted(str(self.explain()))
+        try:
+            found = changed_rows(self, self.start_id, _ROWS_SHOWN)
+        except (KeytideError, OSError) as error:
+            columns = [(f.name, f.type.sql()) for f in self.fields]
+            return notebook(problem(error), columns_table(("Column", "Type"), columns))
+        return notebook(paragraph(found.found_by, class_="muted"), changes_table(found))

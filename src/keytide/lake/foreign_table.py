@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide import html
 from keytide.arguments import checked
+from keytide.errors import KeytideError
 from keytide.external import scan as core
 from keytide.external.changes import ExternalChanges
 from keytide.external.pinned import PinnedExternal
@@ -17,6 +17,11 @@ from keytide.external.scan import get_external, get_many_external, scan_external
 from keytide.external.why import why_external
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
+from keytide.pictures.columns_table import columns_table
+from keytide.pictures.markup import element
+from keytide.pictures.notebook import notebook
+from keytide.pictures.parts import named, paragraph, problem
+from keytide.pictures.text import shortened
 from keytide.table.conditions.condition import Condition
 from keytide.table.read.why import Why
 
@@ -87,7 +92,11 @@ class ForeignTable(ABC):
         return self._pinned()
 
     def _repr_html_(self) -> str:
-        schema = self.table_schema
+        title = element("strong", named(self.name))
+        try:
+            schema, place = self.table_schema, f"{self.format} at {self.location}"
+        except (KeytideError, OSError) as error:
+            return notebook(paragraph(title, class_="title"), problem(error))
         options = TableOptions.parse(schema.options)
         roles = {
             **dict.fromkeys(options.watermark_key, "watermark key"),
@@ -95,8 +104,8 @@ class ForeignTable(ABC):
             **dict.fromkeys(schema.primary_keys, "primary key"),
         }
         rows = [(f.name, f.type.sql(), roles.get(f.name, "")) for f in schema.fields]
-        head = html.heading(self.name, f"{self.format} at {self.location}")
-        return head + html.table(("column", "type", "role"), rows)
+        head = paragraph(title, " ", element("code", shortened(place, 300)), class_="title")
+        return notebook(head, columns_table(("Column", "Type", "Role"), rows))
 
     # -- reading -----------------------------------------------------------------------------------
 

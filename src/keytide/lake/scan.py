@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from keytide import html
+from keytide.errors import KeytideError
+from keytide.pictures.buckets_table import read_buckets_table
+from keytide.pictures.columns_table import columns_table
+from keytide.pictures.notebook import notebook
+from keytide.pictures.parts import problem
+from keytide.pictures.plan_list import plan_list
 from keytide.table.read import scan as core
+from keytide.table.read.read_buckets import read_buckets
 
 __all__ = ["Scan"]
+
+_BUCKETS_SHOWN = 8
 
 
 class Scan(core.Scan):
@@ -36,6 +44,11 @@ class Scan(core.Scan):
         return scan_to_spark(self, spark)
 
     def _repr_html_(self) -> str:
-        fields = self.view.schema.select(self.columns)
-        columns = html.table(("column", "type"), [(f.name, f.type.sql()) for f in fields])
-        return columns + html.preformatted(str(self.explain()))
+        columns = columns_table(("Column", "Type"), [(f.name, f.type.sql()) for f in self.fields])
+        try:
+            plan = plan_list(self.explain().plan())
+            buckets = read_buckets(self.plan.buckets, self.view, _BUCKETS_SHOWN)
+        except (KeytideError, OSError) as error:
+            return notebook(problem(error), columns)
+        table = read_buckets_table(buckets, len(self.plan.buckets)) if buckets else ""
+        return notebook(plan, table, columns)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from keytide import html
 from keytide.arguments import checked
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
@@ -24,6 +23,7 @@ from keytide.lake.merge import MergeBuilder
 from keytide.lake.picture import picture_of
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
+from keytide.lake.table_html import table_html
 from keytide.moments import Moment, epoch_ms
 from keytide.store import Store
 from keytide.table import local_writes
@@ -65,6 +65,7 @@ from keytide.table.upkeep import (
 from keytide.table.upkeep.behind import BEHIND
 from keytide.table.upkeep.compacting import compact
 from keytide.table.upkeep.doctor import doctor as diagnose
+from keytide.table.upkeep.glance import glance_of
 from keytide.table.upkeep.indexing import IndexingResult, index_files
 from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.restore import RestoreResult, restore
@@ -189,15 +190,7 @@ class Table:
         return f"Table({self.name!r}, {self.uri!r})"
 
     def _repr_html_(self) -> str:
-        schema = self.table_schema
-        keys = dict.fromkeys(schema.primary_keys, "primary key")
-        partitions = dict.fromkeys(schema.partition_keys, " partition")
-        rows = [
-            (f.name, f.type.sql(), keys.get(f.name, "") + partitions.get(f.name, ""))
-            for f in schema.fields
-        ]
-        columns = html.table(("column", "type", "role"), rows)
-        return html.heading(self.name, self.uri) + columns
+        return table_html(self.name, self.uri, glance_of(self._stored))
 
     # -- writing --------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Bucket", "BucketLine", "Part", "Run"]
+__all__ = ["Bucket", "BucketLine", "Part", "ReadBucket", "Run"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,10 @@ class BucketLine:
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a run, from `start` to `end` of the bucket's keys, as shares of them."""
+    """A file of a run, or several neighbours together.
+
+    `start` and `end` are where its keys begin and end among those of the bucket, from 0 to 1.
+    """
 
     name: str
     rows: int
@@ -43,8 +46,8 @@ class Run:
     size: int
     rows: int
     dead: int
+    files: int
     parts: tuple[Part, ...]
-    parts_left_out: int
     pick: int | None
     """The number of the compaction that takes it next, None where it stays."""
 
@@ -59,3 +62,15 @@ class Bucket:
     picks: tuple[int, ...]
     first_key: str | None
     last_key: str | None
+
+
+@dataclass(frozen=True)
+class ReadBucket:
+    """What a scan reads of a bucket, and how many of these files it merges."""
+
+    name: str
+    files: int
+    files_merged: int
+    rows: int
+    size: int
+    levels: tuple[tuple[int, int], ...]

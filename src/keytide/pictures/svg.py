@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 from keytide.pictures.markup import Markup, element
 
-__all__ = ["picture", "text", "told"]
+__all__ = ["NARROW", "WIDE", "picture", "text", "told"]
+
+WIDE, NARROW = 960.0, 700.0
+"""The widths of a page and of a notebook's cell. Text in a picture of this width is 12 px high."""
 
 
 def text(content: str, **attributes: object) -> Markup:
@@ -20,14 +23,20 @@ def told(content: str) -> Markup:
 
 
 def picture(
-    width: float, height: float, title: str, children: Iterable[Markup], class_: str = "picture"
+    width: float,
+    height: float,
+    title: str,
+    children: Iterable[Markup],
+    class_: str = "picture",
+    description: str | None = None,
 ) -> Markup:
-    """A drawing that scales with its room; `title` says to who cannot see it what it shows."""
+    """A drawing that scales with its room.
+
+    `title` names what it shows and `description` says more, for those who cannot see it.
+    """
+    about = element("title", title)
+    more = Markup() if description is None else element("desc", description)
     return element(
-        "svg",
-        *children,
-        viewBox=f"0 0 {width:g} {height:g}",
-        class_=class_,
-        role="img",
-        aria_label=title,
-    )
+        "svg", about, more, *children,
+        viewBox=f"0 0 {width:g} {height:g}", class_=class_, role="img",
+    )  # fmt: skip

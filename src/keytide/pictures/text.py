@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-__all__ = ["ago_text", "harmless", "size_text"]
+__all__ = ["ago_text", "harmless", "shortened", "size_text"]
 
 # Controls, and marks that have what follows them run the other way: what is shown is to be seen as
 # it is, and must not pass for another name.
@@ -25,6 +25,11 @@ _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 def harmless(text: str) -> str:
     """The text with an escape for each character that would steer how the rest is shown."""
     return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and an ellipsis where it has more than `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def size_text(size: float) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from keytide.pictures.markup import Markup, element
-from keytide.pictures.svg import picture, text, told
+from keytide.pictures.parts import names
+from keytide.pictures.svg import WIDE, picture, text, told
 from keytide.plural import counted
 
 __all__ = ["Commit", "Moment", "timeline_picture"]
 
-_WIDTH, _LEFT, _RIGHT = 960.0, 56.0, 12.0
+_LEFT, _RIGHT = 56.0, 12.0
 _AXIS, _UP, _DOWN = 132.0, 92.0, 40.0
 _HEIGHT = 226.0
 _FLAGS, _IDS = 22.0, 204.0
@@ -61,27 +62,28 @@ class Moment(Protocol):
         """Whether no snapshot is newer."""
 
 
-def timeline_picture(moments: Sequence[Moment]) -> Markup:
+def timeline_picture(moments: Sequence[Moment], width: float = WIDE) -> Markup:
     """The moments from left to right, of which the first one given is the newest.
 
     Heights follow the square root, to show small ones.
     """
     moments = moments[::-1]
     return picture(
-        _WIDTH,
+        width,
         _HEIGHT,
-        f"{counted(len(moments), 'commit')}: rows written and deleted by each, with tags and "
-        f"branches; the table below says the same",
-        _parts(moments),
+        counted(len(moments), "commit"),
+        _parts(moments, width - _RIGHT),
         "picture timeline-picture",
+        "Rows written and deleted by each commit, with tags and branches; the table below says "
+        "the same.",
     )
 
 
-def _parts(moments: Sequence[Moment]) -> Iterator[Markup]:
+def _parts(moments: Sequence[Moment], right: float) -> Iterator[Markup]:
     most = max((max(m.entry.rows_written, m.entry.rows_deleted) for m in moments), default=0)
-    yield from _scale(most)
-    yield element("line", x1=_LEFT, y1=_AXIS, x2=_WIDTH - _RIGHT, y2=_AXIS, class_="axis")
-    step = (_WIDTH - _LEFT - _RIGHT) / max(1, len(moments))
+    yield from _scale(most, right)
+    yield element("line", x1=_LEFT, y1=_AXIS, x2=right, y2=_AXIS, class_="axis")
+    step = (right - _LEFT) / max(1, len(moments))
     column = min(_COLUMN_MAX, step * 0.62)
     every = max(1, math.ceil(44 / step))
     for place, moment in enumerate(moments):
@@ -90,12 +92,12 @@ def _parts(moments: Sequence[Moment]) -> Iterator[Markup]:
         yield from _commit(moment, middle, column, most, is_named=is_named)
 
 
-def _scale(most: int) -> Iterator[Markup]:
+def _scale(most: int, right: float) -> Iterator[Markup]:
     yield text("written", x=_LEFT - 8, y=_AXIS - 8, class_="label end")
     yield text("deleted", x=_LEFT - 8, y=_AXIS + 16, class_="label end")
     if most:
         top = _AXIS - _UP
-        yield element("line", x1=_LEFT, y1=top, x2=_WIDTH - _RIGHT, y2=top, class_="grid")
+        yield element("line", x1=_LEFT, y1=top, x2=right, y2=top, class_="grid")
         yield text(_short(most), x=_LEFT - 8, y=top + 4, class_="label end")
 
 
@@ -126,17 +128,17 @@ def _commit(
         yield text(str(entry.snapshot_id), x=middle, y=_IDS + 14, class_="label middle")
 
 
-def _flag(names: Sequence[str], x: float, top: float) -> Markup:
+def _flag(tags: Sequence[str], x: float, top: float) -> Markup:
     """A pennant above the column; its names are in the table, where there is room for them."""
-    hint = told(", ".join(names))
+    hint = told(f"tags: {names(tags)}")
     top = max(_FLAGS - 14, top)
     pole = element("line", x1=x, y1=top, x2=x, y2=top + 14, class_="flag-pole")
     cloth = element("path", d=f"M{x:.1f} {top:.1f} l11 4 l-11 4 z", class_="flag")
     return element("g", hint, pole, cloth)
 
 
-def _fork(names: Sequence[str], x: float) -> Markup:
-    hint = told(f"branches: {', '.join(names)}")
+def _fork(branches: Sequence[str], x: float) -> Markup:
+    hint = told(f"branches: {names(branches)}")
     way = f"M{x:.1f} {_AXIS:.1f} c0 {_DOWN + 4:.1f} 4 {_DOWN + 12:.1f} 16 {_DOWN + 14:.1f}"
     line = element("path", d=way, class_="fork")
     end = element("circle", cx=x + 16, cy=_AXIS + _DOWN + 14, r=3.5, class_="fork-end")

@@ -25,6 +25,7 @@ from keytide.errors import (
     NotFoundError,
 )
 from keytide.lake.lake import Lake
+from keytide.pictures.style import page_style
 from keytide.ui.access import Access
 from keytide.ui.asked import Asked, Form, form_of
 from keytide.ui.changing import change_routes
@@ -63,9 +64,15 @@ def application(
                 Route(path, _looking(site, look)),
                 Route(path, _posted(site, change), methods=["POST"]),
             ]
+    routes.append(Route("/static/pictures.css", _style))
     routes.append(Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")))
     app = Starlette(routes=routes, exception_handlers={HTTPException: partial(_no_page, site)})
     return Guard(app, access)
+
+
+async def _style(request: Request) -> Response:
+    """The style of the pictures, which notebooks have too."""
+    return Response(page_style(), media_type="text/css")
 
 
 Answering = Callable[[Request], Awaitable[Response]]

@@ -157,7 +157,7 @@ def _timeline_now(site: Site, asked: Asked) -> Response:
 def _layout(site: Site, asked: Asked) -> Response:
     table = table_of(site, asked)
     layout = layout_of(table.stored, asked.number("page") or 1, asked.number("bucket"))
-    bars = {line.number: levels_bar(line, layout.largest) for line in layout.lines}
+    bars = {line.number: levels_bar(line.levels, layout.largest) for line in layout.lines}
     picture = None if layout.bucket is None else bucket_picture(layout.bucket)
     return site.page(
         "layout.html", table=table.name, view="layout", layout=layout, bars=bars, picture=picture,

@@ -6,7 +6,6 @@ from keytide.pictures.plan_tree import Plan
 from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
 from keytide.sql.relation import Relation, StoredRelation
 from keytide.sql.relations import BoundQuery
-from keytide.table.read.scan_plan import plan_of_scan
 
 __all__ = ["plan_of", "plan_of_analysis"]
 
@@ -21,8 +20,7 @@ def _of_relation(relation: Relation) -> Plan:
     if not isinstance(relation, StoredRelation):
         title, *notes = relation.explained()
         return Plan(title, tuple(notes))
-    needs = relation.needs()
-    return plan_of_scan(relation.scan().explain(), tuple(needs))
+    return relation.scan().explain().plan(tuple(relation.needs()))
 
 
 def plan_of_analysis(found: QueryAnalysis) -> Plan:

@@ -9,12 +9,13 @@ from typing import TypeAlias
 
 import polars as pl
 
-from keytide import html
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.lazily import cached_property
+from keytide.pictures.notebook import notebook
+from keytide.pictures.parts import paragraph
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND
@@ -64,7 +65,7 @@ class ChangesExplanation:
         )
 
     def _repr_html_(self) -> str:
-        return html.preformatted(str(self))
+        return notebook(paragraph(str(self)))
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,20 @@ ROWS_MAX = 200
 """The maximum number of changes on a page."""
 
 
-def changed_rows(changes: Changes, start: int | str) -> ChangedRows:
-    """The first changes, for a page. `start` is the start as the user named it.
+def changed_rows(changes: Changes, start: int | str, most: int = ROWS_MAX) -> ChangedRows:
+    """At most `most` changes, from the first on. `start` is the start as the user named it.
 
     Reads no further. Raises like `Changes.to_batches`.
     """
     told = changes.explain()
-    return first_changes(changes, str(start), str(told.end_id), changes.mode, str(told))
+    return first_changes(changes, str(start), str(told.end_id), changes.mode, str(told), most)
 
 
 def first_changes(
-    changes: RowSource, start: str, end: str, mode: str, found_by: str
+    changes: RowSource, start: str, end: str, mode: str, found_by: str, most: int = ROWS_MAX
 ) -> ChangedRows:
-    """The first of some rows with their kinds, for a page. Raises like `RowSource.to_batches`."""
-    first, has_more = _first(changes.to_batches(), changes.schema)
+    """The first of some rows with their kinds. Raises like `RowSource.to_batches`."""
+    first, has_more = _first(changes.to_batches(), changes.schema, most)
     place = first.schema.get_field_index(ROW_KIND)
     kinds = first.column(place).to_pylist()
     values = first.remove_column(place)
@@ -43,15 +43,17 @@ def first_changes(
     )  # fmt: skip
 
 
-def _first(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> tuple[pa.Table, bool]:
-    taken, left = list[pa.RecordBatch](), ROWS_MAX + 1
+def _first(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, most: int
+) -> tuple[pa.Table, bool]:
+    taken, left = list[pa.RecordBatch](), most + 1
     for batch in batches:
         taken.append(batch.slice(0, left))
         left -= min(left, batch.num_rows)
         if not left:
             break
     rows = pa.Table.from_batches(taken, schema)
-    return rows.slice(0, ROWS_MAX), rows.num_rows > ROWS_MAX
+    return rows.slice(0, most), rows.num_rows > most
 
 
 def _rows(kinds: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[ChangedRow]:

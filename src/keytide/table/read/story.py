@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from keytide.pictures.cells import Cell, rows_of
 from keytide.pictures.story import Story, Version
-from keytide.table.read.why import Why
 
-__all__ = ["story_of"]
+__all__ = ["ToldVersions", "story_of"]
 
 # The number of columns in `Why.versions` before those of the table.
 _BEFORE = 6
 
 
-def story_of(why: Why) -> Story:
+class ToldVersions(Protocol):
+    """What a story is made of; see `Why`."""
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        """The key."""
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that was read."""
+
+    @property
+    def merge_engine(self) -> str:
+        """What merges the versions."""
+
+    @property
+    def versions(self) -> pa.Table:
+        """The versions and what became of them."""
+
+    @property
+    def row(self) -> Mapping[str, Any] | None:
+        """The row that they became."""
+
+    @property
+    def taken(self) -> Mapping[str, tuple[int, ...]]:
+        """From which versions each value comes."""
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the row is not shown for its age."""
+
+
+def story_of(why: ToldVersions) -> Story:
     """The versions in order, and the row. Long values are shortened.
 
     Raises `UnsupportedError` for a type that cannot be spelled.
@@ -57,7 +89,9 @@ def _number(found: object) -> int | None:
     return None if found is None else int(str(found))
 
 
-def _row(why: Why, fields: Sequence[pa.Field]) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
+def _row(
+    why: ToldVersions, fields: Sequence[pa.Field]
+) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
     assert why.row is not None
     return tuple((name, cell, why.taken.get(name, ())) for name, cell in _shown(why.row, fields))
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from keytide import html
+from keytide.errors import UnsupportedError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
@@ -17,6 +17,10 @@ from keytide.merge.outcomes import outcomes, shown
 from keytide.merge.provenance import VERSION, Provenance, provenance_of
 from keytide.options.keys import RECORD_LEVEL_EXPIRE_TIME as _LIFETIME
 from keytide.options.keys import UPSERT_MODE
+from keytide.pictures.markup import Markup, element
+from keytide.pictures.notebook import notebook
+from keytide.pictures.parts import named, paragraph
+from keytide.pictures.story_list import story_list
 from keytide.plural import counted
 from keytide.row_kind import RowKind
 from keytide.table.conditions.predicate import conjunction, conjuncts
@@ -25,6 +29,7 @@ from keytide.table.read.plan import MARKED_DEAD
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile, Section
+from keytide.table.read.story import story_of
 from keytide.table.read.why_indexed import THE_ROW, judged_rows
 from keytide.table.state.view import TableView
 from keytide.types import Field, arrow_schema
@@ -74,7 +79,16 @@ class Why:
         return "\n".join([title, *self._version_lines(), *self._row_lines()])
 
     def _repr_html_(self) -> str:
-        return html.preformatted(str(self))
+        try:
+            story = story_list(story_of(self))
+        except UnsupportedError:  # a type that has no spelling
+            return notebook(element("pre", str(self)))
+        return notebook(self._title(), story)
+
+    def _title(self) -> Markup:
+        """The key, as a heading."""
+        pairs = ", ".join(f"{column} = {shown(value)}" for column, value in self.key.items())
+        return paragraph(element("strong", named(self.table)), ", ", named(pairs), class_="title")
 
     def _version_lines(self) -> Iterator[str]:
         names = self.versions.schema.names[len(_SYSTEM_COLUMNS) : -1]

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from keytide import html
 from keytide.errors import DataError
 from keytide.format.manifest import ManifestEntry
 from keytide.options import keys
+from keytide.pictures.markup import element
+from keytide.pictures.notebook import notebook
+from keytide.pictures.parts import named, paragraph
+from keytide.pictures.signs_table import signs_table
 from keytide.plural import counted
 from keytide.store import Store
 from keytide.table.commit.snapshot_files import wall_clock_ms
@@ -71,8 +74,8 @@ class Diagnosis:
         )
 
     def _repr_html_(self) -> str:
-        rows = [(s.subject, s.found, s.expected, s.action or "") for s in self.signs]
-        return html.table(("subject", "found", "expected", "action"), rows)
+        title = paragraph("Health of ", element("strong", named(self.table)), class_="title")
+        return notebook(title, signs_table(self.signs))
 
 
 def doctor(table: StoredTable) -> Diagnosis:

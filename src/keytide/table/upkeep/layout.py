@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -22,13 +22,21 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 
-__all__ = ["PAGE_BUCKETS", "Layout", "layout_of"]
+__all__ = ["GLANCE", "PAGE", "Layout", "Room", "layout_of"]
 
-PAGE_BUCKETS = 20
-"""The number of buckets on a page."""
 
-_RUNS_MAX = 40
-_PARTS_MAX = 120
+@dataclass(frozen=True)
+class Room:
+    """How many buckets are listed, and how many runs and parts of a run are shown of one."""
+
+    buckets: int
+    runs: int
+    parts: int
+
+
+PAGE = Room(20, 40, 120)
+GLANCE = Room(8, 10, 16)
+"""The limits of a page, and of the output of a notebook cell."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class Layout:
     """Why nothing is compacted automatically, if that is the case."""
 
 
-def layout_of(table: StoredTable, page: int = 1, number: int | None = None) -> Layout:
+def layout_of(
+    table: StoredTable, page: int = 1, number: int | None = None, room: Room = PAGE
+) -> Layout:
     """The buckets of the latest snapshot. Bucket `number`, or the first of the page, is in detail.
 
     Reads only metadata. Raises `NotFoundError` for a number that is too high, and `DataError` for
@@ -55,15 +65,15 @@ def layout_of(table: StoredTable, page: int = 1, number: int | None = None) -> L
     seen = table.pinned()
     state = seen.newest_state(seen.schema)
     totals = _totals(state)
-    pages = max(1, -(-totals.height // PAGE_BUCKETS))
-    page = min(max(1, page), pages) if number is None else number // PAGE_BUCKETS + 1
+    pages = max(1, -(-totals.height // room.buckets))
+    page = min(max(1, page), pages) if number is None else number // room.buckets + 1
     if number is not None and not 0 <= number < totals.height:
         raise NotFoundError(
             f"table {table.name} has {counted(totals.height, 'bucket')}, numbered from 0; there is "
             f"no number {number}"
         )
-    first = (page - 1) * PAGE_BUCKETS
-    shown = totals.slice(first, PAGE_BUCKETS)
+    first = (page - 1) * room.buckets
+    shown = totals.slice(first, room.buckets)
     ids: list[BucketId] = list(zip(shown["_PARTITION"], shown["_BUCKET"], strict=True))
     due = _due(state, ids)
     lines = [
@@ -71,7 +81,9 @@ def layout_of(table: StoredTable, page: int = 1, number: int | None = None) -> L
         for place, (bucket, row) in enumerate(zip(ids, shown.to_dicts(), strict=True))
     ]
     chosen = 0 if number is None else number - first
-    bucket = _bucket(state, ids[chosen], lines[chosen], due.get(ids[chosen], [])) if ids else None
+    bucket = (
+        _bucket(state, ids[chosen], lines[chosen], due.get(ids[chosen], []), room) if ids else None
+    )
     return Layout(
         tuple(lines), bucket, page, pages, totals.height,
         int(totals["size"].max() or 0),  # type: ignore[arg-type]  # sizes are integers
@@ -135,16 +147,18 @@ def _line(number: int, row: Mapping[str, object], state: TableState, *, is_due: 
     )
 
 
-def _bucket(state: TableState, bucket: BucketId, line: BucketLine, units: Sequence[Unit]) -> Bucket:
+def _bucket(
+    state: TableState, bucket: BucketId, line: BucketLine, units: Sequence[Unit], room: Room
+) -> Bucket:
     runs = sorted_runs(state.live.files_in([bucket]))
     picked = {entry.identity: number for number, unit in enumerate(units) for entry in unit.files}
-    shown = runs[:_RUNS_MAX]
-    files = [entry for run in shown for entry in run.files[:_PARTS_MAX]]
+    shown = runs[: room.runs]
+    files = [entry for run in shown for entry in run.files]
     bounds = _Keys.of(files, state)
     dead = _dead(state, bucket)
     return Bucket(
         line,
-        tuple(_run(run, bounds, dead, picked.get(run.files[0].identity)) for run in shown),
+        tuple(_run(run, bounds, dead, picked.get(run.files[0].identity), room) for run in shown),
         len(runs) - len(shown),
         tuple(unit.output_level for unit in units),
         bounds.first,
@@ -159,15 +173,17 @@ def _dead(state: TableState, bucket: BucketId) -> Mapping[str, int]:
     return {each.data_file_name: each.cardinality or 0 for each in ranges}
 
 
-def _run(run: SortedRun, bounds: _Keys, dead: Mapping[str, int], pick: int | None) -> Run:
-    parts = tuple(_part(entry, bounds, dead) for entry in run.files[:_PARTS_MAX])
+def _run(
+    run: SortedRun, bounds: _Keys, dead: Mapping[str, int], pick: int | None, room: Room
+) -> Run:
+    parts = [_part(entry, bounds, dead) for entry in run.files]
     return Run(
         run.level,
         run.size,
         sum(entry.file.row_count for entry in run.files),
         sum(dead.get(entry.file.file_name, 0) for entry in run.files),
-        parts,
-        len(run.files) - len(parts),
+        len(run.files),
+        tuple(_together(parts, room.parts)),
         pick,
     )
 
@@ -184,6 +200,30 @@ def _part(entry: ManifestEntry, bounds: _Keys, dead: Mapping[str, int]) -> Part:
         start,
         end,
         bounds.texts.get(file.file_name),
+    )
+
+
+def _together(parts: Sequence[Part], most: int) -> Iterator[Part]:
+    """The parts or, where there are more than `most`, neighbours as one."""
+    in_order = sorted(parts, key=lambda part: part.start)
+    step = -(-len(in_order) // most)
+    for first in range(0, len(in_order), step):
+        yield _joined(in_order[first : first + step])
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    if len(parts) == 1:
+        return parts[0]
+    first, last = parts[0], max(parts, key=lambda part: part.end)
+    return Part(
+        f"{counted(len(parts), 'file')} from {first.name}",
+        sum(part.rows for part in parts),
+        sum(part.dead for part in parts),
+        sum(part.deletes for part in parts),
+        sum(part.size for part in parts),
+        first.start,
+        last.end,
+        None if first.keys is None or last.keys is None else (first.keys[0], last.keys[1]),
     )
 
 
