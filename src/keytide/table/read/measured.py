@@ -16,10 +16,11 @@ from keytide.errors import DataError
 from keytide.format.data_file import FileReader
 from keytide.lazily import cached_property
 from keytide.store import Store
+from keytide.table.read.explanation import Explanation
 from keytide.table.read.merged_versions import Window
 from keytide.table.read.plan import FunnelStage
 from keytide.table.read.row_source import FramesTask, RowSource
-from keytide.table.read.scan import Explanation, Scan
+from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile
 from keytide.table.read.task import ReadTask
 from keytide.table.state.data_files import DataFiles
