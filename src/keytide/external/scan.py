@@ -195,7 +195,7 @@ class ExternalExplanation:
         )
 
     def plan(self) -> Plan:
-        """The same as a tree."""
+        """The explanation as a tree of steps."""
         title, *rest = str(self).splitlines()
         return Plan(title, children=tuple(map(Plan, rest)))
 

@@ -71,7 +71,7 @@ class Explanation:
             yield f"conditions asked of rows alone: {self.asked_of_rows}"
 
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
-        """The same as a tree, with notes of whoever asks for the rows."""
+        """The explanation as a tree of steps; `notes` are shown below its title."""
         title = f"scan of {self.table}, snapshot {self.snapshot_id}"
         return Plan(title, notes, tuple(self.funnel.stages), tuple(self._steps()))
 
