@@ -1,7 +1,6 @@
-"""What the versions of one key become: pure functions over Polars frames, no I/O.
+"""Merging of the versions of a key: pure functions over Polars frames, without I/O.
 
-`order` sorts versions, `windows` cuts overlapping sorted runs into key ranges that fit in
-memory, `touched` merges only the keys that occur more than once, and each merge engine folds the
-sorted versions of a key into one row. `engine` says what the rest may ask of an engine, `engines`
-has one line for each.
+`order` sorts versions. `windows` cuts overlapping sorted runs into key ranges that fit in memory.
+`touched` merges only keys that occur more than once. Each merge engine merges the sorted versions
+of a key into one row. `engine` is the interface of engines, and `engines` lists them.
 """

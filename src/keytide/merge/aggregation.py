@@ -1,14 +1,14 @@
-"""The `aggregation` engine: each column of a key is a fold of its versions.
+"""The `aggregation` engine: each column of a key is an aggregate of its versions.
 
-Every column has a function, `last_non_null_value` unless the options name another; sequence
-fields and the key itself have none. Functions fold versions in merge order, so those that care
-follow the sequence fields. Of versions that were folded before only the place of the newest is
-remembered, so where more of them matters, versions stay apart.
+Every column has a function, by default `last_non_null_value`. Sequence fields and the key have
+none. Functions process versions in merge order, so order-dependent functions follow the sequence
+fields. A merged version only remembers the place of the latest version in it. If the other places
+matter too, versions are stored separately.
 
-Laws: merging may be split up wherever the functions say so, and from the oldest version on
-always. A retract is taken back column by column and leaves the row; a lone retract is kept as a
-retract until another version comes. With `aggregation.remove-record-on-delete` a -D removes the
-row and what was in it for good: the next add begins anew.
+Laws: merging can be split up as the functions allow, and always from the oldest version on. A
+retract is applied column by column and keeps the row. A retract without any other version is stored
+as a retract until another version arrives. With `aggregation.remove-record-on-delete`, a -D removes
+the row and its content permanently, and the next add starts a new row.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["Aggregation"]
 
 @dataclass(frozen=True)
 class Aggregation(MergeEngine):
-    """Folds each column of a key's versions with its function."""
+    """Aggregates each column of a key's versions with its function."""
 
     meaning: ClassVar[str] = "Each column is aggregated by its function."
     options: ClassVar[tuple[str, ...]] = (
@@ -54,10 +54,13 @@ class Aggregation(MergeEngine):
         keys.AGGREGATION_REMOVE_RECORD_ON_DELETE,
     )
     order: MergeOrder
-    folds: Mapping[str, AggregatedColumn] = field()  # no default, unlike that of other engines
-    """By column; a column without a fold comes from the last version."""
+    folds: Mapping[str, AggregatedColumn] = field()  # no default, unlike in other engines
+    """By column. A column without a function comes from the last version."""
     not_null: frozenset[str] = frozenset()
-    """Columns that are NOT NULL. With one, retracts alone stay a retract: no row could hold it."""
+    """NOT NULL columns.
+
+    If there is one, retracts alone stay a retract, because a row would have NULLs.
+    """
     remove_record_on_delete: bool = False
 
     @classmethod
@@ -82,7 +85,7 @@ class Aggregation(MergeEngine):
     def check(
         cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
     ) -> None:
-        """Refuse functions that do not fit, and retracts that are both ignored and obeyed."""
+        """Refuse functions that do not fit, and retracts that are both ignored and applied."""
         if options.aggregation_remove_record_on_delete:
             for name, value in options.by_columns(keys.IGNORE_RETRACT).items():
                 if value.lower() == "true":
@@ -94,11 +97,11 @@ class Aggregation(MergeEngine):
 
     @property
     def way_out(self) -> str:
-        """Leaving the column or the key out, and a -D where that removes the row."""
+        """Suggests to omit the column or the key, or a -D if that removes the row."""
         return AFTER_DELETE if self.remove_record_on_delete else WITHOUT_COLUMN
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
-        """Retracts and values that a column's function cannot fold."""
+        """Retracts and values that a column's function cannot process."""
         retracts = retracts_of(rows)
         adds = ~retracts
         if self.remove_record_on_delete:
@@ -108,21 +111,21 @@ class Aggregation(MergeEngine):
             yield from fold.refusals(rows[name], adds, retracts, is_not_null=is_not_null)
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """The folded row of each key.
+        """The aggregated row of each key.
 
-        Raises `InvalidError` naming column and function for a retract that cannot be taken back,
-        a result that does not fit, and NULL for a NOT NULL column.
+        Raises `InvalidError`, naming column and function, for a retract that cannot be applied, a
+        result that does not fit, and NULL in a NOT NULL column.
         """
         return merge_repeated(versions, self.order.key, self._fold, in_key_order=in_key_order)
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
-        """What begins a removed row anew; a retract that needs what older versions hold."""
+        """Versions that start a removed row again, and retracts that need older versions."""
         is_add = versions.select(IS_ADD).to_series().to_numpy()
-        # The common case, told without a look at keys: nothing but adds, which fold anywhere.
+        # The common case, which needs no look at keys: adds only, which can be aggregated anywhere.
         if is_add.all() and all(fold.function.folds_adds for fold in self.folds.values()):
             return None
         slices = KeySlices.of(versions, self.order.key)
-        # What has to be stored apart: a function may need what older versions hold, for one column.
+        # Versions to store separately, because a function may need older versions for some column.
         alone = np.zeros(versions.height, dtype=bool)
         for name in (name for name in versions.columns if name in self.folds):
             alone |= self.folds[name].needs_older(Inputs(versions[name], slices, is_add, ~is_add))
@@ -130,7 +133,7 @@ class Aggregation(MergeEngine):
             return slices.around(alone)
         last_delete = slices.last_where((versions[VALUE_KIND] == RowKind.DELETE).to_numpy())
         first_add = slices.first_where(is_add & (slices.rows > last_delete[slices.keys]))
-        # Nobody knows whether a -U that no add precedes finds a row or one that was removed.
+        # It is unknown whether a -U without a preceding add meets an existing or a removed row.
         alone |= ~is_add & (slices.rows < first_add[slices.keys])
         alone |= ~is_add & (first_add < 0)[slices.keys]
         alone &= (last_delete < 0)[slices.keys]
@@ -138,7 +141,7 @@ class Aggregation(MergeEngine):
 
     @property
     def why_kept_apart(self) -> str | None:
-        """Sequence fields beside functions, or deletes, that depend on the order."""
+        """Sequence fields together with order-dependent functions or deletes."""
         if self.remove_record_on_delete:
             return one_place(self.order, "a -D removes what comes before it")
         ordered = [n for n, fold in self.folds.items() if not fold.function.stands_anywhere]
@@ -146,7 +149,7 @@ class Aggregation(MergeEngine):
 
     @property
     def why_all_stay(self) -> str | None:
-        """A function that needs all of its inputs in their order."""
+        """A function that needs all of its inputs in order."""
         named = [name for name, fold in self.folds.items() if not self._thins(name, fold)]
         if not named:
             return None
@@ -156,21 +159,21 @@ class Aggregation(MergeEngine):
         return f"the function of {', '.join(map(repr, named))} {needed}"
 
     def _thins(self, name: str, fold: AggregatedColumn) -> bool:
-        """Whether few versions decide about a column."""
+        """Whether a few versions determine a column."""
         function = fold.function
         if self.remove_record_on_delete:
-            # A -D that comes late takes away what is before it, and nothing else.
+            # A late -D removes what precedes it, and nothing else.
             return function.goes_by_later
         if type(function).deciding is not AggregateFunction.deciding:
             return True
-        # A value goes to the newest version, and the others have NULL instead.
+        # The value moves to the latest version, and the others get NULL.
         return function.stands_anywhere and function.ignores_null and name not in self.not_null
 
     def thinned(self, versions: pl.DataFrame) -> Thinned:
-        """The last version, and of each column those that decide about it.
+        """The last version, and the versions that determine each column.
 
-        Where order means nothing to a function the last version has the fold of all, and the others
-        NULL. Keys with retracts, which take back from what comes before them, keep all versions.
+        If a function is order-independent, the last version gets the aggregate of all, and the
+        others get NULL. Keys with retracts, which apply to preceding versions, keep all versions.
         """
         slices = KeySlices.of(versions, self.order.key)
         if slices.count == versions.height:
@@ -189,7 +192,7 @@ class Aggregation(MergeEngine):
         return Thinned(self._few(few), versions.filter(pl.Series(is_whole)))
 
     def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions to keep of keys that have no retracts but, as the first one, a -D."""
+        """The versions to keep for keys without retracts, except a -D as the first version."""
         if not versions.height:
             return versions
         slices = KeySlices.of(versions, self.order.key)
@@ -209,25 +212,25 @@ class Aggregation(MergeEngine):
 
     @property
     def tombstones(self) -> frozenset[RowKind]:
-        """A -D that removes the row; others are still to be taken back from what comes."""
+        """A -D that removes the row. Other retracts still apply to later versions."""
         return frozenset({RowKind.DELETE} if self.remove_record_on_delete else ())
 
     @property
     def refuses_delete(self) -> str | None:
-        """A -D is taken back column by column, unless the table has it remove the row."""
+        """A -D is applied column by column, unless the table lets it remove the row."""
         if self.remove_record_on_delete:
             return None
         return f"set '{keys.AGGREGATION_REMOVE_RECORD_ON_DELETE}' = 'true'"
 
     @property
     def removes_rows(self) -> bool:
-        """Whether the table has a -D remove the row."""
+        """Whether the table lets a -D remove the row."""
         return self.remove_record_on_delete
 
     def tracing(
         self, folds: Mapping[str, AggregatedColumn], groups: tuple[SequenceGroup, ...]
     ) -> Aggregation:
-        """The same with other functions."""
+        """The engine with other functions."""
         return replace(self, folds=folds, not_null=frozenset())
 
     def _fold(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
@@ -235,16 +238,16 @@ class Aggregation(MergeEngine):
         counts, removing = self._counting(versions, slices, is_add)
         is_removed = removing >= 0
         lasts = np.where(is_removed, removing, slices.lasts)
-        # A version that begins a removed row anew stands as it is, like any lone version: that is
-        # how it looks to a merge that has only what came after the removal.
+        # A version that starts a removed row again is unchanged, like any single version. A merge
+        # that only has the versions after the removal gives the same.
         stands = slices.count_where(counts) < 2 if self.remove_record_on_delete else None
         adds, retracts = counts & is_add, counts & ~is_add
         are_retracts = np.zeros(slices.count, dtype=bool)
-        # A row made of retracts alone would have NULLs. Where a column may have none, it stays a
-        # retract until an add comes.
+        # A row from retracts alone would have NULLs. If there is a NOT NULL column, it stays a
+        # retract until an add arrives.
         if self.not_null and retracts.any():
             are_retracts = ~is_removed & ~slices.any_where(adds)
-        # Not a -D: in a table where that removes the row, it would remove one that nobody deleted.
+        # Not a -D, which would remove the row in such a table although nobody deleted it.
         kinds = np.where(are_retracts, RowKind.UPDATE_BEFORE, RowKind.INSERT)
         kinds = np.where(is_removed, RowKind.DELETE, kinds)
         columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
@@ -261,15 +264,15 @@ class Aggregation(MergeEngine):
     def _counting(
         self, versions: pl.DataFrame, slices: KeySlices, is_add: Marks
     ) -> tuple[Marks, Positions]:
-        """Which versions count, and the -D that removes each key, if one does."""
+        """The versions that count, and the -D that removes each key, if any."""
         if not self.remove_record_on_delete:
             return np.ones(versions.height, dtype=bool), np.full(slices.count, -1)
         deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
         last_delete = slices.last_where(deletes)
         after = slices.rows > last_delete[slices.keys]
         first_add = slices.first_where(is_add & after)
-        # What is taken back from a removed row was not in it any more.
+        # A retract of a removed row has no effect.
         begun = (slices.rows >= first_add[slices.keys]) & (first_add >= 0)[slices.keys]
         counts = after & (begun | (last_delete < 0)[slices.keys])
-        # A -D is what remains of the key only until an add begins the row anew.
+        # A -D remains for the key only until an add starts the row again.
         return counts, np.where(first_add < 0, last_delete, -1)

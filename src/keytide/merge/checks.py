@@ -1,4 +1,4 @@
-"""What the engines' checks of their options have in common."""
+"""Option checks that several engines share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_functions(
 
 
 def conflicting(one: str, other: str) -> InvalidError:
-    """The error of two options of which a table may have one."""
+    """The error for two options that exclude each other."""
     return InvalidError(
         f"{one} and {other} have conflicting behavior so should not be enabled at the same time. "
         "Choose one"

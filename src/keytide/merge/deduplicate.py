@@ -1,7 +1,7 @@
 """The `deduplicate` engine: the last version of a key is the row.
 
-Laws: idempotent, associative and, with sequence fields that tell versions apart, commutative. A
-retract that comes last hides the key; NULL in the last version means NULL (rules R4, R5 and R14 of
+Laws: idempotent, associative and, if sequence fields distinguish versions, commutative. A retract
+as the last version hides the key. NULL in the last version means NULL (rules R4, R5 and R14 of
 docs/semantics.md).
 """
 
@@ -27,14 +27,14 @@ __all__ = ["Deduplicate"]
 
 @dataclass(frozen=True)
 class Deduplicate(MergeEngine):
-    """Keeps the last version of each key, its kind included."""
+    """Keeps the last version of each key, including its kind."""
 
     meaning: ClassVar[str] = "The latest version wins."
     picks_a_version: ClassVar[bool] = True
     elsewhere: ClassVar[Elsewhere] = Elsewhere.MOVES
     order: MergeOrder
     ignore_delete: bool = False
-    """Retracts stored before the option was set are skipped as well."""
+    """Retracts that were stored before the option was set are skipped too."""
 
     @classmethod
     def of(
@@ -49,14 +49,14 @@ class Deduplicate(MergeEngine):
 
     @property
     def newest_decides(self) -> bool:
-        """True unless sequence fields or skipped retracts let an older version win."""
+        """True unless an older version can win by sequence fields or skipped retracts."""
         return not self.order.sequence and not self.ignore_delete
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The last row of each key."""
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
-        # One comparison with the next row, for versions are sorted: nothing is grouped.
+        # Versions are sorted, so comparing each row with the next one replaces a group-by.
         return versions.filter(self.order.last_of_key())
 
     @property
@@ -66,7 +66,7 @@ class Deduplicate(MergeEngine):
 
     @property
     def has_late_versions(self) -> bool:
-        """Where sequence fields order versions, and retracts count at all."""
+        """Whether sequence fields order versions and retracts are not ignored."""
         return bool(self.order.sequence) and not self.ignore_delete
 
     @property
@@ -80,5 +80,5 @@ class Deduplicate(MergeEngine):
         return None
 
     def skips(self, kind: RowKind) -> str | None:
-        """Retracts, where the table ignores them."""
+        """Retracts, if the table ignores them."""
         return IGNORED if self.ignore_delete and not kind.is_add else None

@@ -1,4 +1,4 @@
-"""The difference between two images of some keys, as a pure function."""
+"""The difference between two states of some keys, as a pure function."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def difference(
     *,
     keeps_equal: bool = False,
 ) -> pl.DataFrame:
-    """What leads from the rows before to those after, with `_VALUE_KIND`, in key order.
+    """The changes from the rows before to the rows after, with `_VALUE_KIND`, in key order.
 
-    -D and +I for keys that only one side has, -U and +U next to each other for those whose rows
-    differ, nothing for equal rows unless it `keeps_equal` ones. NULL equals NULL, NaN equals NaN,
-    0.0 equals -0.0. Rows are equal where their `compared` columns are; None: all columns.
+    -D and +I for keys that only one side has, adjacent -U and +U for keys whose rows differ, and
+    nothing for equal rows unless `keeps_equal`. NULL equals NULL, NaN equals NaN, 0.0 equals -0.0.
+    Rows are equal if their `compared` columns are equal. None means all columns.
 
-    REQUIRES: both have the same columns, `key` among them and `_VALUE_KIND` not, and one row per
+    REQUIRES: both have the same columns, including `key` but not `_VALUE_KIND`, and one row per
     key.
     """
     if not before.height or not after.height:
@@ -43,7 +43,7 @@ def difference(
         side.with_columns(pl.lit(is_after).alias(_IS_AFTER))
         for side, is_after in ((before, False), (after, True))
     ]
-    # In one chunk, from which rows are picked several times as fast as from many.
+    # One chunk, from which rows are gathered several times as fast as from many.
     both = pl.concat(sides, rechunk=True)
     rows = sorted_by_key(both, key)
     is_last = pl.int_range(pl.len()) == pl.len() - 1
@@ -61,12 +61,12 @@ def difference(
 
 
 def with_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
-    """The rows with one kind, in the first column."""
+    """The rows with the given kind in the first column."""
     return rows.select(pl.lit(kind, pl.Int8).alias(VALUE_KIND), *rows.columns)
 
 
 def _equals_next(columns: Sequence[str]) -> pl.Expr:
-    """Whether a row has the values of the next one."""
+    """Whether a row has the same values as the next one."""
     equal = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in columns]
     return reduce(and_, equal, pl.lit(value=True))
 

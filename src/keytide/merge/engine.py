@@ -1,8 +1,8 @@
-"""What a merge engine is: a law about versions, and what the rest of Keytide may ask of it.
+"""The interface of merge engines.
 
-`merge` of all versions at once, or run by run, or after any partial compaction gives the same row.
-Whatever else depends on the engine of a table is a member of it, so nobody asks an engine for its
-name or class. An engine is one file, and one line in `keytide.merge.engines`.
+Merging all versions together, run by run, or after any partial compaction gives the same row.
+Everything else that depends on a table's engine is a member of the engine, so no code checks an
+engine's name or class. An engine is one file, and one line in `keytide.merge.engines`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Elsewhere", "MergeEngine", "Thinned"]
 
 
 class Elsewhere(Enum):
-    """What becomes of a row whose key is in another partition, where keys may be in any."""
+    """What happens to a row whose key is in another partition, if keys can be in any partition."""
 
     MOVES = "the key leaves the partition that it was in"
     STAYS = "the row joins its key in the partition that this is in"
@@ -37,9 +37,10 @@ class Elsewhere(Enum):
 
 
 class Thinned(NamedTuple):
-    """Versions that stay apart, in merge order.
+    """Versions that are stored separately, in merge order.
 
-    `few` are of keys of which no more stay than there are columns, `whole` those of all other keys.
+    `few` are versions of keys that keep at most one version per column, `whole` those of all other
+    keys.
     """
 
     few: pl.DataFrame
@@ -47,35 +48,35 @@ class Thinned(NamedTuple):
 
 
 class MergeEngine(ABC):
-    """Folds the versions of each key into one row.
+    """Merges the versions of each key into one row.
 
-    Members of the class hold for every table of the engine. Those of an instance, which knows
-    columns and options of its table, say what holds there.
+    Class attributes are the same for every table with the engine. Instance members depend on the
+    columns and options of the table.
     """
 
     # -- of every table of the engine -----------------------------------------------------------
 
     meaning: ClassVar[str]
-    """What the versions of a key become, for people."""
+    """A description of the merged row, for people."""
     options: ClassVar[tuple[str, ...]] = ()
-    """The options that act on this engine and not on every other."""
+    """The options that only apply to this engine."""
     picks_a_version: ClassVar[bool] = False
-    """Whether the row of a key is one of its versions as it stands, not put together of many.
+    """Whether the merged row is always one of the versions, and not composed of several.
 
-    Then files of which no version meets a condition cannot give a row that does, and a version
-    may be stored in many places without being counted twice.
+    Then a file in which no version matches a condition cannot produce a matching row, and storing a
+    version several times does not count it twice.
     """
     follows_sequence: ClassVar[bool] = True
-    """Whether sequence fields order the versions; if not, arrival alone does."""
+    """Whether sequence fields order the versions. If not, arrival decides alone."""
     elsewhere: ClassVar[Elsewhere] = Elsewhere.STAYS
-    """What becomes of a row whose key is in another partition."""
+    """What happens to a row whose key is in another partition."""
     fills_gaps: ClassVar[bool] = False
-    """Whether NULL means that a row has no new value, so that rows may lack columns."""
+    """Whether NULL means "no new value", so that rows can omit columns."""
     keeps_rows: ClassVar[bool] = False
-    """Whether a row stays as it is once it is there, so that a compaction by lookup leaves it where
-    it lies, and nothing more is told of it."""
+    """Whether an existing row never changes, so that a compaction by lookup leaves it in place
+    and emits nothing more about it."""
     compacts_by_lookup: ClassVar[bool] = False
-    """Whether a compaction always folds into a value what the levels above hold for its key."""
+    """Whether a compaction always merges the values of higher levels into a version."""
 
     @classmethod
     @abstractmethod
@@ -86,55 +87,59 @@ class MergeEngine(ABC):
         options: TableOptions,
         functions: Mapping[str, MergeFunction],
     ) -> MergeEngine:
-        """The engine for a table; `functions` are those of users.
+        """The engine for a table. `functions` are user-defined functions.
 
-        `fields` are without partition columns, which are the same in all versions of a key. Raises
-        `InvalidError` for options that do not fit.
+        `fields` are the columns without partition columns, which are equal in all versions of a
+        key. Raises `InvalidError` for options that do not fit.
         """
 
     @classmethod  # noqa: B027  # an engine may take whatever the options say
     def check(
         cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
     ) -> None:
-        """Raise `InvalidError` for options of a new or altered table that cannot work."""
+        """Raise `InvalidError` for invalid options of a new or altered table."""
 
     # -- merging --------------------------------------------------------------------------------
 
     order: MergeOrder
     compared: tuple[str, ...] = ()
-    """Columns beyond those of the order and of `groups` whose values decide about a row."""
+    """Columns that affect the merge, in addition to those of the order and of `groups`."""
 
     @property
     def newest_decides(self) -> bool:
-        """Whether the row of a key is its newest arrival, whatever came before."""
+        """Whether the row of a key is always its latest arrival."""
         return False
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
+        """Table columns to read in order to merge the `wanted` ones.
+
+        Key columns are always read.
+        """
         return tuple(dict.fromkeys((*self.order.columns, *wanted, *self.compared)))
 
     @abstractmethod
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """One row per key of `versions`, with the columns of `versions`.
 
-        Rows come in key order, unless `in_key_order` is false and another order is cheaper.
-        A lone version is its key's row as it stands, so that keys which occur once need not be
-        merged. A key whose versions are all ignored has no row.
+        Rows are in key order, unless `in_key_order` is false and another order is cheaper. A single
+        version of a key is its row unchanged, so keys that occur once need not be merged. A key
+        whose versions are all ignored has no row.
 
-        REQUIRES: `versions` is sorted by the table's `MergeOrder` and has `_VALUE_KIND`. A key
-        whose outcome is a deletion keeps a row of kind -D or -U, so that the result can stand for
-        its versions in a later merge; readers drop such rows. For the same reason a row has the
-        `_SEQUENCE_NUMBER`, where there is one, of the version in whose place it stands: the last
-        of its key, or the first for an engine that keeps the first.
+        REQUIRES: `versions` is sorted by the table's `MergeOrder` and has `_VALUE_KIND`. A key that
+        is deleted keeps a row of kind -D or -U, so that the result can replace its versions in a
+        later merge. Readers drop such rows. For the same reason a row has the `_SEQUENCE_NUMBER`,
+        if present, of the version that it replaces: the last one of its key, or the first one in an
+        engine that keeps the first.
         """
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
-        """The versions that must not be merged with those of their key before them, if any.
+        """The versions that must not be merged with preceding versions of their key, None if all
+        can.
 
-        So it is where the merged row would not do to older versions, which are not at hand, what
-        the versions do one by one. The first version of a key is never marked, and marks behind
-        the first one of a key are preliminary: they hold for a merge that begins with the key's
-        first version. REQUIRES what `merge` requires.
+        A version is marked if a merged row would not have the same effect on older versions, which
+        are not available, as the individual versions. The first version of a key is never marked.
+        Marks after the first one of a key are preliminary: they are valid for a merge that begins
+        with the key's first version. REQUIRES what `merge` requires.
         """
         return None
 
@@ -142,71 +147,72 @@ class MergeEngine(ABC):
 
     @property
     def why_kept_apart(self) -> str | None:
-        """Why stored versions have to stay as they are; None where a merged one may replace them.
+        """Why stored versions must be kept separately, None if a merged one can replace them.
 
-        A merged version has one place in the order, that of its newest. Versions must stay apart
-        where a later write may bring some that belong between them, and it would matter.
+        A merged version has one place in the order, that of its latest version. Versions must be
+        kept separately if a later write can add versions between them, and the result depends on
+        that.
         """
         return None
 
     @property
     def why_all_stay(self) -> str | None:
-        """Why no version that is kept apart can be left out; None where `thinned` finds some."""
+        """Why no separately kept version can be dropped, None if `thinned` finds some."""
         return None
 
     def thinned(self, versions: pl.DataFrame) -> Thinned:
-        """The versions without which a row, now or after any later write, would be another one.
+        """The versions that are needed for the current row, or for the row after any later write.
 
-        All of them, unless an engine that keeps versions apart says otherwise. REQUIRES what
-        `merge` requires, and all of a key's older versions.
+        By default all. Engines that keep versions separately can override it. REQUIRES what `merge`
+        requires, and all older versions of each key.
         """
         return Thinned(versions.clear(), versions)
 
     @property
     def needs_oldest(self) -> bool:
-        """Whether versions may be replaced only together with all older ones of their key.
+        """Whether versions can be replaced only together with all older ones of their key.
 
-        Where false it is `layer_starts` that tells, for the versions at hand.
+        If false, `layer_starts` decides for the given versions.
         """
         return False
 
     @property
     def tombstones(self) -> frozenset[RowKind]:
-        """The kinds of merged versions that say no more than that their key has no row."""
+        """The kinds of merged versions that only say that their key has no row."""
         return frozenset()
 
     @property
     def has_late_versions(self) -> bool:
-        """Whether a later write may bring versions that belong before a tombstone."""
+        """Whether a later write can add versions that precede a tombstone."""
         return True
 
     # -- what is refused ------------------------------------------------------------------------
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
-        """Incoming rows that could not be merged once their key has another version.
+        """New rows that could not be merged with another version of their key.
 
-        What is not refused can be merged with whatever was not refused before it, unless a
-        result becomes too large for its column. REQUIRES: `rows` have all columns of the table
-        and `_VALUE_KIND`.
+        Rows that are not refused can be merged with all others that were not refused, unless a
+        result becomes too large for its column. REQUIRES: `rows` have all columns of the table and
+        `_VALUE_KIND`.
         """
         yield from ()
 
     @property
     def way_out(self) -> str:
-        """What works although stored versions of a key cannot be merged, for people."""
+        """What users can do although stored versions of a key cannot be merged."""
         return WITHOUT_KEY
 
     @property
     def refuses_update(self) -> str | None:
-        """Why a written row would not stand as the new row of its key, and what to do instead.
+        """Why a written row would not become the row of its key, and what to do instead.
 
-        None where it would, so that rows can be updated.
+        None if it would, so that rows can be updated.
         """
         return "it would merge the new values with the old. Insert what is to be merged instead"
 
     @property
     def refuses_delete(self) -> str | None:
-        """What to do so that a -D removes the row of its key; None where it does."""
+        """What to do so that a -D removes the row of its key, None if it does."""
         return "make it deduplicate"
 
     # -- why a row is what it is ----------------------------------------------------------------
@@ -214,28 +220,31 @@ class MergeEngine(ABC):
     folds: Mapping[str, AggregatedColumn] = MappingProxyType({})
     """The functions of columns that have one."""
     groups: tuple[SequenceGroup, ...] = ()
-    """Columns that have sequences of their own."""
+    """Column groups with their own sequence fields."""
 
     @property
     def gaps(self) -> frozenset[str]:
-        """The columns without a function in which NULL is no value."""
+        """The columns without a function in which NULL means "no value"."""
         return frozenset()
 
     @property
     def removes_rows(self) -> bool:
-        """Whether a -D removes what came before it for good, and a later add begins anew."""
+        """Whether a -D removes everything before it permanently, and a later add starts again."""
         return False
 
     def tracing(
         self, folds: Mapping[str, AggregatedColumn], groups: tuple[SequenceGroup, ...]
     ) -> MergeEngine:
-        """The engine with other functions and groups, and with every column nullable."""
+        """The engine with other functions and groups, and with all columns nullable."""
         return self
 
     def skips(self, kind: RowKind) -> str | None:
-        """Why versions of a kind are as if never written; None for kinds that count."""
+        """Why versions of a kind are ignored, None if they count."""
         return None
 
     def loses(self, winner: int, reason: str) -> str:
-        """What became of a version that was not picked, given why the order puts it lower."""
+        """The explanation for a version that was not picked.
+
+        `reason` is why the order puts it lower.
+        """
         return f"replaced by version {winner}: {reason}"

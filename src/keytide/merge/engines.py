@@ -1,4 +1,4 @@
-"""The merge engines that there are, and the one of a table."""
+"""The list of merge engines, and the engine of a table."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ENGINES: dict[str, type[MergeEngine]] = {
     "aggregation": Aggregation,
     "first-row": FirstRow,
 }
-"""The engines by the name that a table's options give them."""
+"""The engines by their option value."""
 
 
 def engine_class(options: TableOptions) -> type[MergeEngine]:
-    """The engine that a table's options name.
+    """The engine that a table's options select.
 
-    Raises `UnsupportedError` naming the engine when this release has no kernel for it.
+    Raises `UnsupportedError`, naming the engine, if this release does not support it.
     """
     found = ENGINES.get(options.merge_engine)
     if found is None:
@@ -50,9 +50,9 @@ def engine_class(options: TableOptions) -> type[MergeEngine]:
 
 
 def engines_with(option: str) -> tuple[str, ...]:
-    """The names of the engines that an option, by its key in the table, acts on.
+    """The names of the engines to which an option, given by its key, applies.
 
-    None where it acts on all.
+    None if it applies to all.
     """
     return tuple(name for name, engine in ENGINES.items() if option in engine.options)
 
@@ -65,7 +65,7 @@ def engine_of(
     partition_keys: tuple[str, ...] = (),
     functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
 ) -> MergeEngine:
-    """The engine of a table; `functions` are users' merge functions.
+    """The engine of a table. `functions` are user-defined functions.
 
     Raises `UnsupportedError` as `engine_class` does.
     """
@@ -79,18 +79,18 @@ def column_merger(
     options: TableOptions,
     functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
 ) -> MergeEngine:
-    """What merges rows column by column as options say, of which a delete takes away all before it.
+    """A merge column by column as options say, in which a delete removes everything before it.
 
-    It is the engine of no table, and asks for no 'merge-engine'.
+    It is not the engine of any table, and needs no 'merge-engine'.
     """
     engine = Aggregation.of(order, fields, options, functions)
     return replace(engine, remove_record_on_delete=True)
 
 
 def compacts_by_lookup(options: TableOptions) -> bool:
-    """Whether a compaction folds into each value what the levels above it hold for the key.
+    """Whether a compaction merges the values of higher levels into each version of a key.
 
-    Values stay on those levels and must not be counted again.
+    The higher levels keep their values, which must not be counted twice.
     """
     return (
         options.changelog_producer == "lookup"

@@ -1,8 +1,8 @@
 """The `first-row` engine: the first version of a key is the row.
 
-Laws: idempotent and associative; arrival alone decides, so there is no sequence field to make
-it commutative. NULL in the first version means NULL. There is nothing to take back: a retract
-that meets another version of its key is an error, or, with `ignore-delete`, as if never written.
+Laws: idempotent and associative. Arrival alone decides, so it cannot be made commutative by a
+sequence field. NULL in the first version means NULL. Retractions are impossible: a retract that
+meets another version of its key is an error or, with `ignore-delete`, is ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FirstRow(MergeEngine):
     compacts_by_lookup: ClassVar[bool] = True
     order: MergeOrder
     ignore_delete: bool = False
-    """Retracts stored before the option was set are skipped as well."""
+    """Retracts that were stored before the option was set are skipped too."""
 
     @classmethod
     def of(
@@ -56,7 +56,7 @@ class FirstRow(MergeEngine):
     def check(
         cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
     ) -> None:
-        """Refuse what tells of changes, for a first row never changes."""
+        """Refuse options about changes, because a first row never changes."""
         if options.changelog_producer not in ("none", "lookup"):
             raise InvalidError(
                 f"Only support 'none' and 'lookup' {keys.CHANGELOG_PRODUCER} on FIRST_ROW merge "
@@ -75,17 +75,20 @@ class FirstRow(MergeEngine):
             yield Refusal(retracts_of(rows), _REFUSED)
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """The first row of each key. Raises `InvalidError` for a key with a retract and more."""
+        """The first row of each key.
+
+        Raises `InvalidError` for a key with a retract and another version.
+        """
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
         return merge_repeated(versions, self.order.key, _first, in_key_order=in_key_order)
 
     def skips(self, kind: RowKind) -> str | None:
-        """Retracts, where the table ignores them."""
+        """Retracts, if the table ignores them."""
         return IGNORED if self.ignore_delete and not kind.is_add else None
 
     def loses(self, winner: int, reason: str) -> str:
-        """Whatever its place, it came later."""
+        """It arrived later, whatever its place."""
         return f"ignored: version {winner} came first"
 
 

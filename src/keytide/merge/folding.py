@@ -1,9 +1,9 @@
-"""Merged versions in the place of those that they were made of.
+"""Replacement of stored versions by merged ones.
 
-Law: whatever is stored below, and whatever is written later, late versions among it, a table in
-which merged versions took the place of others has the rows that it had without. Engines say where
-that holds (`why_kept_apart`, `needs_oldest`); what depends on the versions at hand is seen when
-they are merged.
+Law: with any stored older versions, and any later writes including late versions, a table in which
+merged versions replaced others has the same rows as without the replacement. Engines say when this
+is true (`why_kept_apart`, `needs_oldest`). What depends on the given versions is checked when they
+are merged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Merging", "OlderNeededError", "Standing", "depending_on_order", "one
 
 
 class OlderNeededError(Exception):
-    """Versions cannot be merged without the older ones of their key, which are not at hand."""
+    """Versions cannot be merged without older versions of their key, which are not available."""
 
 
 class Merging(Protocol):
-    """What merging runs asks of an engine."""
+    """The part of an engine that merging runs needs."""
 
     @property
     def newest_decides(self) -> bool:
@@ -40,7 +40,7 @@ class Merging(Protocol):
 
 @dataclass(frozen=True)
 class Standing:
-    """Merges versions that older ones lie below, into what stands for them on top of these."""
+    """Merges versions above older ones into versions that have the same effect on these."""
 
     engine: MergeEngine
 
@@ -50,7 +50,7 @@ class Standing:
         return self.engine.newest_decides
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """See `MergeEngine`. Raises `OlderNeededError` where one version cannot stand for them."""
+        """See `MergeEngine`. Raises `OlderNeededError` if one version cannot replace several."""
         starts = self.engine.layer_starts(versions)
         if starts is not None and starts.any():
             raise OlderNeededError
@@ -58,7 +58,7 @@ class Standing:
 
 
 def one_place(order: MergeOrder, what_depends: str) -> str | None:
-    """Why versions stay apart that sequence fields order, where the outcome depends on it."""
+    """Why versions with sequence fields are kept separately, if their order matters."""
     if not order.sequence:
         return None
     return (
@@ -68,5 +68,5 @@ def one_place(order: MergeOrder, what_depends: str) -> str | None:
 
 
 def depending_on_order(columns: Sequence[str]) -> str:
-    """That the functions of some columns depend on the order."""
+    """A message that the functions of some columns depend on the order."""
     return f"the function of {', '.join(map(repr, columns))} depends on the order"

@@ -1,4 +1,4 @@
-"""Rows joined by their key, as keys compare: NULL is equal to NULL, and NaN to NaN."""
+"""Joins by key with key semantics: NULL equals NULL, and NaN equals NaN."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def joined(
     suffix: str = "_right",
     keeps_order: bool = False,
 ) -> pl.DataFrame:
-    """The rows of both that have the same key; with 'left' those too that have it alone.
+    """The rows of both with equal keys. With 'left', also the left rows without a match.
 
-    With `keeps_order` in the order of the left ones.
+    `keeps_order` keeps the order of the left rows.
     """
     if len(key) == 1 and left.schema[key[0]].is_float():
-        # Of one column that is sorted Polars loses NaN; of several it compares the rows.
+        # For a single sorted column Polars loses NaN. For several columns it compares rows.
         same = pl.lit(0, pl.Int8).alias(_SAME)
         left, right, key = left.with_columns(same), right.with_columns(same), (*key, _SAME)
     return left.join(

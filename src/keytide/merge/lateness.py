@@ -1,4 +1,4 @@
-"""Which rows arrive out of order: older, by the sequence fields, than what came before them."""
+"""Detection of out-of-order rows: older, by the sequence fields, than what arrived before."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RANK, STORED_RANK = scratch("rank"), scratch("stored_rank")
 
 
 def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
-    """The rows with the place of their sequence, and that of their key's stored version.
+    """The rows with the rank of their sequence, and that of their key's stored version.
 
-    Places grow with the sequence; -1 stands for no stored version. `stored` holds at most one
-    version of each key, with the columns of `order`. Rows keep their order.
+    Ranks increase with the sequence. -1 means no stored version. `stored` has at most one version
+    of each key, with the columns of `order`. Rows keep their order.
     """
     fields = list(order.sequence)
-    # Ranked together, sequences of several fields compare as single numbers from here on.
+    # Ranks replace sequences of several fields by single numbers.
     versions = pl.concat([rows.select(fields), stored.select(fields)])
     places = _places(_terms(versions, order), order.descending)
     ranked = rows.with_columns(places.head(rows.height).alias(RANK))
@@ -30,7 +30,7 @@ def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> p
 
 
 def is_late(order: MergeOrder) -> pl.Expr:
-    """Over rows with ranks, in arrival order: whether a newer version of the key came before."""
+    """For rows with ranks, in arrival order: whether a newer version of the key arrived before."""
     highest_before = pl.col(RANK).cum_max().shift(1).over(list(order.key)).fill_null(-1)
     return pl.col(RANK) < pl.max_horizontal(highest_before, pl.col(STORED_RANK))
 
@@ -41,7 +41,7 @@ def _terms(frame: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
 
 
 def _places(terms: pl.DataFrame, descending: bool) -> pl.Series:
-    """The place of each row among all, the same for equal rows."""
+    """The rank of each row, the same for equal rows."""
     names = terms.columns
     ordered = terms.with_row_index("at").sort(names, descending=descending, nulls_last=False)
     grows = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in names)

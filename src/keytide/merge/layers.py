@@ -1,16 +1,16 @@
-"""What a write stores of the versions that it brings: layers, to be merged one after the other.
+"""The layers in which a write stores its versions, to be merged one after the other.
 
-A run stands for its rows in every later merge, below which older versions may turn up. Mostly one
-row a key can do that. Where it cannot, because a version does something to the older ones that its
-fold with others would forget (a -D that removes the row, followed by an add; a retract of what only
-older versions hold), the versions are stored in several layers. Each is a sorted run of its own,
-and any engine of the format merges them in their order.
+A run replaces its rows in every later merge, in which older versions can appear below it. Usually
+one row per key can do that. It cannot if a version has an effect on older ones that an aggregate
+would lose (a -D that removes the row, followed by an add, or a retract of something that only older
+versions contain). Then the versions are stored in several layers. Each one is a sorted run, and any
+engine of the format merges them in order.
 
-Where versions have to stay apart, for one that comes late may belong between them, a layer has one
-version of each key, of those that a row still needs.
+If versions must be kept separately, because a late one may belong between them, a layer has one
+version of each key, out of those that are needed for a row.
 
-Law: whatever is stored already, merging the layers of some versions on top of it gives what
-merging the versions themselves gives.
+Law: for any stored versions, merging the layers on top of them gives the same result as merging the
+versions themselves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ __all__ = ["layers"]
 
 
 def layers(versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]) -> list[pl.DataFrame]:
-    """The layers of some versions, lowest first, each in key order with one row per key at most.
+    """The layers of some versions, lowest first, each in key order with at most one row per key.
 
-    As a rule there is one. REQUIRES what `engine.merge` requires. Raises what it raises.
+    Usually there is one. REQUIRES what `engine.merge` requires. Raises what it raises.
     """
     if engine.why_kept_apart is None:
         return list(_layers(versions, engine, key))
     few, whole = engine.thinned(versions)
-    # Of keys that need all their versions a write stores as few as it can: there may be any number.
+    # For keys that need all their versions, as few layers as possible, because there can be many
+    # versions.
     return [*_one_by_one(few, key), *(_layers(whole, engine, key) if whole.height else ())]
 
 
@@ -42,8 +43,8 @@ def _layers(
     versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]
 ) -> Iterator[pl.DataFrame]:
     while (starts := engine.layer_starts(versions)) is not None and starts.any():
-        # All keys at once: a layer has the versions of each key up to its first mark, and what is
-        # left is looked at again, for marks hold only for a merge that begins there.
+        # A layer has the versions of each key up to its first mark. The rest is checked again,
+        # because marks are valid only for a merge that begins there.
         lowest = _before_first(starts, KeySlices.of(versions, key))
         yield engine.merge(versions.filter(pl.Series(lowest)))
         versions = versions.filter(pl.Series(~lowest))
@@ -51,7 +52,7 @@ def _layers(
 
 
 def _before_first(starts: Marks, slices: KeySlices) -> Marks:
-    """The versions of each key before the first marked one, all where none is marked."""
+    """The versions of each key before the first marked one, or all if none is marked."""
     first = slices.first_where(starts)
     ends = np.where(first < 0, slices.ends, first)
     before: Marks = slices.rows < ends[slices.keys]

@@ -1,4 +1,4 @@
-"""NULL where a merge must not leave one."""
+"""Checks for NULL in NOT NULL columns after a merge."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def not_null_names(fields: Iterable[Field]) -> frozenset[str]:
 
 
 def check_not_null(rows: pl.DataFrame, not_null: frozenset[str]) -> None:
-    """Raise `InvalidError` naming the column when a merged row has NULL in a NOT NULL column.
+    """Raise `InvalidError`, naming the column, if a merged row has NULL in a NOT NULL column.
 
-    Retracts may: their values are nobody's.
+    Retracts can have NULLs, because their values are not used.
     """
     names = [name for name in rows.columns if name in not_null and rows[name].null_count()]
     for name in names:

@@ -1,4 +1,4 @@
-"""What became of each version of a key, as sentences for people."""
+"""Explanations of what happened to each version of a key, as sentences for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["outcomes", "shown"]
 _TEXT_MAX = 100
 
 _Clause = tuple[str, str]
-"""What is said before and after the names of the columns that it is said of."""
+"""The text before and after the column names."""
 
 
 def outcomes(
@@ -33,16 +33,16 @@ def outcomes(
     engine: MergeEngine,
     columns: Sequence[str],
 ) -> list[str]:
-    """A sentence for each of the versions that `provenance` was made of.
+    """A sentence for each version from which `provenance` was computed.
 
-    `columns` are those to speak of, which the key's are not.
+    `columns` are those to mention, without key columns.
     """
     teller = _Teller(versions, provenance, order, engine, tuple(columns))
     return [teller.outcome(number) for number in versions[VERSION]]
 
 
 def shown(value: Any) -> str:
-    """A value as text that cannot steer a terminal, the beginning of it if it is long."""
+    """A value as text without control characters, shortened if it is long."""
     if value is None:
         return "NULL"
     text = repr(value) if isinstance(value, str | bytes | list | dict) else str(value)
@@ -58,7 +58,7 @@ class _Teller:
     columns: tuple[str, ...]
 
     def outcome(self, version: int) -> str:
-        """What became of a version."""
+        """The explanation for a version."""
         return (
             self._skipped(version)
             or self._as_a_whole(version)
@@ -70,7 +70,7 @@ class _Teller:
 
     @cached_property
     def _facts(self) -> dict[int, dict[str, Any]]:
-        """What orders the versions, by their numbers."""
+        """The values that order the versions, by version number."""
         fields = (name for group in self.engine.groups for name in group.sequence)
         names = (VERSION, *self.order.sequence, *fields, SEQUENCE_NUMBER, VALUE_KIND)
         rows = self.versions.select(dict.fromkeys(names).keys()).rows(named=True)
@@ -78,7 +78,7 @@ class _Teller:
 
     @cached_property
     def _present(self) -> dict[int, set[str]]:
-        """The columns that are not NULL in each version."""
+        """The non-NULL columns of each version."""
         marks = self.versions.select(VERSION, pl.col(self.columns).is_not_null())
         return {
             number: {n for n, is_present in zip(self.columns, row, strict=True) if is_present}
@@ -87,7 +87,7 @@ class _Teller:
 
     @cached_property
     def _used(self) -> set[int]:
-        """The versions that the row comes from."""
+        """The versions from which the row comes."""
         return {version for name in self.columns for version in self.provenance.taken[name]}
 
     @cached_property
@@ -178,7 +178,7 @@ class _Teller:
         return "is taken back from " if is_retract else "folds into ", f" ({function.name})"
 
     def _lost(self, version: int, column: str, group: SequenceGroup | None) -> _Clause:
-        """Why a value that is not NULL is not in the row."""
+        """Why a non-NULL value is not in the row."""
         fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
         if fold is not None and isinstance(fold.function, EXTREMES):
             return f"is not the {fold.function.name} of ", ""
@@ -192,7 +192,7 @@ class _Teller:
         return "", f" {verb} by version {winner}: {self._reason(version, winner, fields)}"
 
     def _taken_back(self, version: int, column: str, group: SequenceGroup | None) -> _Clause | None:
-        """What a retract does to a column that it gave nothing."""
+        """The effect of a retract on a column to which it gives no value."""
         fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
         is_null = column not in self._present[version]
         if fold is None:
@@ -244,16 +244,16 @@ class _Teller:
         return f"{tie}of rows of the same {SEQUENCE_NUMBER} the later one wins"
 
     def _ordered(self, name: str, lost: Any, won: Any, is_less: bool) -> str:
-        # Neither wins by the sequence, so it was the place: late adds of a group fill gaps only.
+        # The sequence does not decide, so the position did: late adds of a group only fill gaps.
         if not is_less and not (self.order.descending and name in self.order.sequence):
             return f"both were late for {name}, and it was there first"
         return f"sequence field {name} {shown(lost)} {'<' if is_less else '>'} {shown(won)}"
 
     def _comparable(self, name: str, value: Any) -> tuple[int, Any]:
-        """A value as it orders versions: NULL lowest, NaN highest, CHAR without trailing blanks."""
+        """A value in comparable form: NULL lowest, NaN highest, CHAR without trailing blanks."""
         if value is None:
             return 0, 0
-        # NaN, which alone is not equal to itself.
+        # NaN is the only value that does not equal itself.
         if value != value:
             return 2, 0
         padded = self.order.padded.union(*(group.padded for group in self.engine.groups))

@@ -1,7 +1,7 @@
-"""`sequence.auto-padding`: sequence numbers made from a coarse sequence field.
+"""`sequence.auto-padding`: sequence numbers derived from a coarse sequence field.
 
-Paimon releases before 0.8 stored the padded number as the record's sequence number; so do we,
-which lets every reader order by it. Functions are applied left to right.
+Paimon releases before 0.8 stored the padded number as the record's sequence number. Keytide does
+the same, so every reader can use it for ordering. Functions are applied left to right.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _INT64_MIN = -(2**63)
 def padded_sequence(
     field: pl.Series, is_add: pl.Series, counter: pl.Series, paddings: tuple[str, ...]
 ) -> pl.Series:
-    """Sequence numbers of rows: `field` as a whole number, padded.
+    """The sequence numbers of rows: `field` as an integer, padded.
 
-    `counter` grows by one a row and fills the digits that a coarse clock lacks; timestamps
-    count milliseconds, dates days, fractions are cut off, texts are parsed. NULL is lowest.
-    Raises `InvalidError` for a type that has no number.
+    `counter` increases by one per row and fills the digits that a coarse clock lacks. Timestamps
+    count milliseconds and dates count days. Fractions are truncated, and strings are parsed. NULL
+    is lowest. Raises `InvalidError` for a type that cannot be converted.
     """
     value: pl.Series = _as_integer(field)
     for padding in paddings:
@@ -72,7 +72,7 @@ def _parsed(field: pl.Series) -> pl.Series:
 
 
 def _truncated(field: pl.Series) -> pl.Series:
-    # A cast to a whole number would round; Java cuts the fraction off.
+    # A cast to an integer would round, but Java truncates.
     text = field.cast(pl.String).str.split_exact(".", 1).struct.field("field_0")
     whole: pl.Series = text.cast(pl.Int64)
     return whole

@@ -1,14 +1,14 @@
-"""The `partial-update` engine: versions of a key fill one another's gaps.
+"""The `partial-update` engine: versions of a key fill each other's gaps.
 
-Without sequence groups, a column of the row is the last value that is not NULL; sequence fields
-are taken together from the last version. Retracts are refused, unless they are ignored or -D is
-told to remove the row.
+Without sequence groups, a column of the row is the last value that is not NULL. Sequence fields are
+taken together from the last version. Retracts are refused, unless they are ignored or -D is
+configured to remove the row.
 
-Laws: idempotent; merging may be split up, for adds anywhere, with a -D that removes rows only
-from the oldest version on. A -D removes what came before it for good: nothing of it shows in the
-row that a later add begins. With a sequence field the order of arrival does not matter, so versions
-stay apart, for a merged row remembers only the newest one's place; those stay that still give a
-column its value. Sequence groups remember a place for each group.
+Laws: idempotent. Merging can be split up, for adds anywhere, and with a -D that removes rows only
+from the oldest version on. A -D permanently removes everything before it: nothing of it is in the
+row that a later add starts. With a sequence field the order of arrival does not matter. Then
+versions are stored separately, because a merged row only remembers the place of the latest one, and
+those that still give a column its value are kept. Sequence groups remember a place for each group.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["OnRetract", "PartialUpdate"]
 
 
 class OnRetract(Enum):
-    """What a table without sequence groups does about retracts."""
+    """What a table without sequence groups does with retracts."""
 
     REFUSE = "refuse"
     IGNORE = keys.IGNORE_DELETE
@@ -61,7 +61,7 @@ class PartialUpdate(MergeEngine):
     fills_gaps: ClassVar[bool] = SequenceGroups.fills_gaps
     order: MergeOrder
     filled: frozenset[str]
-    """Columns to fill; others come from the last version."""
+    """Columns to fill. Others come from the last version."""
     on_retract: OnRetract = OnRetract.REFUSE
 
     @classmethod
@@ -82,7 +82,7 @@ class PartialUpdate(MergeEngine):
     def check(
         cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
     ) -> None:
-        """Refuse functions of columns in no group, and several fates of a retract."""
+        """Refuse functions of columns outside of groups, and conflicting options for retracts."""
         groups = sequence_groups_of(columns.values(), options)
         _check_removals(groups, options)
         protected = {name for group in groups for name in group.protected}
@@ -99,19 +99,19 @@ class PartialUpdate(MergeEngine):
         check_functions(columns, names, options)
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
-        """All retracts, unless an option gives them a meaning."""
+        """All retracts, unless an option allows them."""
         if self.on_retract is OnRetract.REFUSE:
             yield Refusal(retracts_of(rows), _REFUSED)
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """The filled row of each key. Raises `InvalidError` when a retract is refused."""
+        """The filled row of each key. Raises `InvalidError` if a retract is refused."""
         heard = self._heard(versions)
         return merge_repeated(heard, self.order.key, self._fill, in_key_order=in_key_order)
 
     def thinned(self, versions: pl.DataFrame) -> Thinned:
         """The last version, the last ones that give each column a value, and the last -D.
 
-        What comes late may belong between any of them, and finds what it would find among all.
+        A late version may belong between any of them, and has the same effect as with all versions.
         """
         heard = self._heard(versions)
         slices = KeySlices.of(heard, self.order.key)
@@ -125,7 +125,7 @@ class PartialUpdate(MergeEngine):
         return Thinned(heard.filter(pl.Series(kept)), heard.clear())
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
-        """What begins a removed row anew."""
+        """Versions that start a removed row again."""
         if self.on_retract is not OnRetract.REMOVE_ROW or versions.select(IS_ADD.all()).item():
             return None
         slices = KeySlices.of(versions, self.order.key)
@@ -136,7 +136,7 @@ class PartialUpdate(MergeEngine):
 
     @property
     def why_kept_apart(self) -> str | None:
-        """Sequence fields: a filled row forgets from when each of its values is."""
+        """Sequence fields: a filled row does not remember the place of each of its values."""
         return one_place(self.order, "columns of a partial update keep their last value")
 
     @property
@@ -146,39 +146,39 @@ class PartialUpdate(MergeEngine):
 
     @property
     def has_late_versions(self) -> bool:
-        """False: without sequence fields, nothing is late."""
+        """False, because without sequence fields nothing is late."""
         return bool(self.order.sequence)
 
     @property
     def refuses_update(self) -> str | None:
-        """None: what a row gives is the row's."""
+        """None: the row's values become the values of the key."""
         return None
 
     @property
     def refuses_delete(self) -> str | None:
-        """Retracts are refused, unless the table has a -D remove the row."""
+        """Retracts are refused, unless the table lets a -D remove the row."""
         if self.removes_rows:
             return None
         return f"set '{keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE}' = 'true'"
 
     @property
     def gaps(self) -> frozenset[str]:
-        """All but the order's own columns."""
+        """All columns except those of the order."""
         return self.filled
 
     @property
     def removes_rows(self) -> bool:
-        """Whether the table has a -D remove the row."""
+        """Whether the table lets a -D remove the row."""
         return self.on_retract is OnRetract.REMOVE_ROW
 
     def skips(self, kind: RowKind) -> str | None:
-        """Retracts, where the table ignores them; a -U in any case."""
+        """Retracts if the table ignores them, and a -U in any case."""
         if self.on_retract is OnRetract.IGNORE and not kind.is_add:
             return IGNORED
         return "only a -D removes a row of this table" if kind is RowKind.UPDATE_BEFORE else None
 
     def _heard(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions without the retracts that mean nothing."""
+        """The versions without ignored retracts."""
         if self.on_retract is OnRetract.IGNORE:
             return versions.filter(IS_ADD)
         if self.on_retract is OnRetract.REMOVE_ROW:
@@ -190,15 +190,15 @@ class PartialUpdate(MergeEngine):
         if self.on_retract is OnRetract.REFUSE and deletes.any():
             raise InvalidError(_REFUSED)
         last_delete = slices.last_where(deletes)
-        # What a -D removed may not fill the gaps of the row that was begun after it.
+        # Values that a -D removed must not fill the gaps of a later row.
         counts = slices.rows > last_delete[slices.keys]
         is_removed = last_delete == slices.lasts
-        # The -D stays as the row of its key: older versions, in files not read here, must stay
-        # removed.
+        # The -D is kept as the row of its key, because it must also remove older versions in files
+        # that are not read here.
         kinds = np.where(is_removed, RowKind.DELETE, RowKind.INSERT)
         columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
         for name in (name for name in versions.columns if name in self.filled):
-            # NULL says nothing in this engine, so it never replaces a value.
+            # NULL means "no value" in this engine, so it never replaces a value.
             last = slices.last_where(versions[name].is_not_null().to_numpy() & counts)
             columns.append(take(versions[name], np.where(is_removed, slices.lasts, last)))
         return rows_with(versions, slices.lasts, columns)

@@ -1,14 +1,13 @@
-"""Where a merged row comes from: the engine's own merge, run over version numbers.
+"""The origin of a merged row, found by running the engine's merge over version numbers.
 
-Every value is replaced by the number of its version, in a list. Columns that an engine copies
-then come out as the number of the version that they were copied from. Functions that fold are
-replaced by one that collects the numbers of what they were given. So nothing of what an engine
-decides is told here a second time; only what orders versions keeps its values.
+Every value is replaced by the number of its version, in a list. A column that the engine copies
+then contains the number of the version that it was copied from. Aggregate functions are replaced by
+one that collects the numbers of its inputs. So no decision of an engine is implemented twice. Only
+columns that order versions keep their values.
 
-Exact for whatever is copied. A fold comes from every version whose value it was given and that
-is not NULL; of functions that pick an extreme, from those that reach it. What a function then
-does with a value (a member of a set that is there already, a nested row that is replaced) is not
-looked into.
+For copied values the result is exact. An aggregate comes from every version with a non-NULL input
+or, for functions that pick an extreme, from those that have it. Details within a function (a member
+of a set that already exists, a nested row that is replaced) are not considered.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from keytide.row_kind import RowKind
 __all__ = ["EXTREMES", "PICKS", "VERSION", "Provenance", "Removal", "provenance_of"]
 
 VERSION = "_KEY_VERSION"
-"""The column of version numbers; no column of a table may be called so."""
+"""The column of version numbers. No table column can have this name."""
 
 PICKS = (LastValue, LastNonNullValue, FirstValue, FirstNonNullValue)
 """Functions that copy one of their inputs."""
@@ -50,7 +49,7 @@ _NULL_COUNTS = (LastValue, FirstValue)
 
 @dataclass(frozen=True)
 class Removal:
-    """The version that removed a row for the last time, and the last one that it stayed so for."""
+    """The version that last removed a row, and the last version for which it stayed so."""
 
     by: int
     until: int
@@ -58,12 +57,12 @@ class Removal:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What the versions of one key became, and which of them each column comes from.
+    """The result of merging the versions of one key, and the versions that each column comes from.
 
-    `merged` has one row or none; its kind may be that of a retract. `base` is the version that
-    gave whatever the engine does not merge column by column. `taken` has every column, with no
-    version where nobody gave a value. `winners` has the newest version of each sequence group, by
-    the group's fields.
+    `merged` has one row or none, whose kind can be that of a retract. `base` is the version that
+    provides what the engine does not merge column by column. `taken` has every column, without
+    versions if none gave a value. `winners` has the latest version of each sequence group, by the
+    fields of the group.
     """
 
     merged: pl.DataFrame
@@ -79,15 +78,15 @@ class Provenance:
 
 
 def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> Provenance:
-    """Merge the versions of one key and tell where the outcome comes from.
+    """Merge the versions of one key, and find the origin of the result.
 
-    REQUIRES: what `engine.merge` requires; all rows have one key and, as `VERSION`, a number that
-    grows. Raises what the merge raises.
+    REQUIRES: what `engine.merge` requires. All rows have the same key and, as `VERSION`, an
+    increasing number. Raises what the merge raises.
     """
     merged = engine.merge(versions)
     if not merged.height:
         return Provenance(merged)
-    # A second merge, of numbers instead of values: whatever it copies tells where it came from.
+    # A second merge, with numbers instead of values. What it copies shows the origin.
     traced, numbers = _traced(engine, versions), _numbered(versions, order, engine)
     origin = traced.merge(numbers).row(0, named=True)
     winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(engine.groups)}
@@ -102,7 +101,7 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
 
 
 def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:
-    """The versions with numbers for values; NULL stays where the engine looks at it."""
+    """The versions with numbers as values. NULL stays where the engine checks for it."""
     gaps = _gaps(engine)
     number = pl.concat_list(pl.col(VERSION))
     columns = [
@@ -121,14 +120,14 @@ def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) ->
 
 
 def _merged_columns(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> list[str]:
-    """The columns of which the engine looks at no value."""
+    """The columns whose values do not affect the engine's decisions."""
     ordering = {*order.columns, *(name for group in engine.groups for name in group.sequence)}
     kept = {*ordering, *engine.compared, VERSION, SEQUENCE_NUMBER, VALUE_KIND}
     return [name for name in versions.columns if name not in kept]
 
 
 def _gaps(engine: MergeEngine) -> frozenset[str]:
-    """The columns in which NULL is no value."""
+    """The columns in which NULL means "no value"."""
     folds = engine.folds.items()
     return engine.gaps | {name for name, f in folds if not isinstance(f.function, _NULL_COUNTS)}
 
@@ -145,10 +144,9 @@ def _one(version: int | None) -> tuple[int, ...]:
 
 
 def _traced(engine: MergeEngine, versions: pl.DataFrame) -> MergeEngine:
-    """The engine with folds that collect, and groups that tell whose version is the newest.
+    """The engine with functions that collect numbers, and groups that record their latest version.
 
-    A number that grows with the versions and is the last field of a group breaks ties as the
-    group does anyway.
+    An increasing number as the last field of each group breaks ties as the group does anyway.
     """
     groups = tuple(
         replace(group, sequence=(*group.sequence, _winner(i)))
@@ -170,7 +168,7 @@ def _tracing(
 
 @dataclass(frozen=True)
 class _Origins(AggregateFunction):
-    """Collects the numbers of the versions that a function folds."""
+    """Collects the numbers of the versions that a function aggregates."""
 
     name: ClassVar[str] = "origins"
     can_retract: ClassVar[bool] = True
@@ -188,7 +186,7 @@ class _Origins(AggregateFunction):
 
     def _reaches(self, inputs: Inputs) -> Marks:
         """Which inputs equal the result."""
-        # Inputs are numbers of versions here; the extreme is looked for among their values.
+        # Inputs are version numbers here, so the extreme is searched in the versions' values.
         places = self.values[VERSION].search_sorted(inputs.values.list.first())
         values = self.values[self.column].gather(places)
         result = self.function.fold(replace(inputs, values=values))
@@ -200,9 +198,9 @@ class _Origins(AggregateFunction):
 
 
 def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) -> Removal | None:
-    """When the row was removed for the last time, seen by merging ever more of the versions."""
-    # No member of an engine tells when a row was removed; its merge does, asked once more for each
-    # version. A key has few, and only `why` asks.
+    """When the row was removed for the last time, found by merging increasing prefixes."""
+    # Engines do not report when a row was removed, so the merge is repeated for each version. A key
+    # has few versions, and only `why` needs this.
     if not engine.removes_rows or numbers.select(IS_ADD.all()).item():
         return None
     removed = [_is_removed(numbers.head(count), traced) for count in range(1, numbers.height + 1)]
@@ -216,6 +214,6 @@ def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) ->
 
 
 def _is_removed(numbers: pl.DataFrame, traced: MergeEngine) -> bool:
-    # A lone version would stand as it is, so the first one comes twice.
+    # A single version would be unchanged, so the first one is duplicated.
     merged = traced.merge(pl.concat([numbers.head(1), numbers]))
     return merged.height == 1 and merged[VALUE_KIND][0] == RowKind.DELETE

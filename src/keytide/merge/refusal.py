@@ -1,4 +1,4 @@
-"""Incoming rows that could not be merged with other versions of their key, and why."""
+"""New rows that could not be merged with other versions of their key, and the reasons."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ AFTER_DELETE = f"writing a row of kind -D for the key, {WITHOUT_COLUMN}"
 
 @dataclass(frozen=True)
 class Refusal:
-    """Marks the rows that are refused for one reason; `name` is what they are counted under.
+    """Marks the rows that are refused for one reason. They are counted under `name`.
 
-    `columns` are those whose values are the reason, where it is known.
+    `columns` are those whose values are the reason, if known.
     """
 
     rows: Marks
@@ -50,11 +50,11 @@ class Refusal:
 
 
 NAMED_ROWS_MAX = 5
-"""How many rows an error names."""
+"""The maximum number of rows that an error names."""
 
 
 def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
-    """The first of some rows by their values, as many as an error names."""
+    """The first of some rows by their values, up to the maximum."""
     first = rows.select(columns).head(NAMED_ROWS_MAX).rows()
     told = [
         ", ".join(f"{name} = {_told(value)}" for name, value in zip(columns, row, strict=True))
@@ -64,12 +64,12 @@ def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
 
 
 def _told(value: object) -> str:
-    """A value as people read it: times and decimals without the words of Python."""
+    """A value in readable form: times and decimals without Python syntax."""
     return str(value) if isinstance(value, date | time | Decimal) else shown(value)
 
 
 def reasons(refusals: list[Refusal], height: int) -> pl.Series:
-    """The first reason against each row; NULL for a row that nothing is said against."""
+    """The first reason for each row, NULL if there is none."""
     found = pl.repeat(None, height, dtype=pl.String, eager=True)
     for refusal in reversed(refusals):
         found = found.set(pl.Series(refusal.rows), refusal.reason)

@@ -1,4 +1,4 @@
-"""A sequence group: some columns of a table, and the columns that order versions for them."""
+"""A sequence group: some columns of a table, with sequence fields of their own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["SequenceGroup", "sequence_groups_of"]
 
 @dataclass(frozen=True)
 class SequenceGroup:
-    """Fields that order versions, and the columns that they order them for."""
+    """Sequence fields, and the columns whose versions they order."""
 
     sequence: tuple[str, ...]
     protected: tuple[str, ...]
     decides_about_row: bool = False
     padded: frozenset[str] = frozenset()
-    """Sequence fields that are CHAR and compare without trailing blanks."""
+    """Sequence fields that are CHAR and are compared without trailing blanks."""
 
     @property
     def columns(self) -> tuple[str, ...]:

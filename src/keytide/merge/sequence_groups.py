@@ -1,22 +1,22 @@
-"""Sequence groups: a partial update whose columns have sequences of their own.
+"""Sequence groups: a partial update whose columns have sequence fields of their own.
 
-The fields of a group order the versions for the columns that the group protects: NULL lowest,
-field by field, ties to the later version; a version without any of them says nothing about the
-group. The newest version gives all columns of the group together, NULLs included; a retract
-that is the newest leaves NULL. Columns with an aggregate function fold every version that says
-something about their group, a late one as if it had come first. Columns of no group hold the
-last value that is not NULL.
+The fields of a group order the versions for the columns of the group: NULL lowest, field by field,
+ties to the later version. A version in which all of them are NULL does not affect the group. The
+latest version provides all columns of the group together, including NULLs. A retract as the latest
+version leaves NULL. Columns with an aggregate function aggregate every version that affects their
+group, with a late one treated as if it had come first. Columns outside of groups have the last
+value that is not NULL.
 
-Groups named in `partial-update.remove-record-on-sequence-group` decide about the row: a -D that
-is the newest of such a group removes it, an add that is the newest brings it back, anything else
-leaves it as it is, so that no late event does. The -D itself stays as the tombstone. A row that
-comes back holds what came from then on; what other groups held is gone, and what they send
-while the row is removed is not kept.
+Groups listed in `partial-update.remove-record-on-sequence-group` determine whether the row exists:
+a -D that is the latest version of such a group removes it, and an add that is the latest version
+restores it. Anything else has no effect, so late events do not either. The -D itself is kept as the
+tombstone. A restored row has the values since then. Values of other groups are lost, and values
+that they send while the row is removed are not kept.
 
-Laws: idempotent; the order of arrival matters only to columns of no group, to functions that
-say so, to a -U of a deciding group whose +U never comes, and, where a row comes back, to other
-groups. Merging may be split up anywhere, unless retracts meet aggregate functions or groups that
-decide about rows: then from the oldest version on.
+Laws: idempotent. The order of arrival matters only to columns outside of groups, to functions that
+say so, to a -U of a determining group whose +U never arrives, and, when a row is restored, to other
+groups. Merging can be split up anywhere, unless retracts are combined with aggregate functions or
+with groups that determine the row. Then it can be split up only from the oldest version on.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class SequenceGroups(MergeEngine):
     )
     fills_gaps: ClassVar[bool] = True
     order: MergeOrder
-    groups: tuple[SequenceGroup, ...] = field()  # no default, unlike that of engines without groups
+    groups: tuple[SequenceGroup, ...] = field()  # no default, unlike in engines without groups
     filled: frozenset[str]
-    """Columns to fill when they are in no group; others come from the last version."""
+    """Columns to fill if they are in no group. Others come from the last version."""
     folds: Mapping[str, AggregatedColumn] = field(default_factory=dict)
-    """Aggregate functions of protected columns."""
+    """Aggregate functions of columns in groups."""
     not_null: frozenset[str] = frozenset()
     ignore_delete: bool = False
 
@@ -113,14 +113,14 @@ class SequenceGroups(MergeEngine):
 
     @property
     def way_out(self) -> str:
-        """Leaving the column or the key out, and a -D where that removes the row."""
+        """Suggests to omit the column or the key, or a -D if that removes the row."""
         deciding = [name for g in self.groups if g.decides_about_row for name in g.sequence]
         if not deciding:
             return WITHOUT_COLUMN
         return f"{AFTER_DELETE} (the -D with the newest {', '.join(deciding)})"
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """The sequences of the wanted columns' groups, and of those that decide about rows."""
+        """The sequence fields of wanted columns' groups, and of groups that determine the row."""
         names = tuple(wanted)
         needed = (
             name
@@ -131,7 +131,7 @@ class SequenceGroups(MergeEngine):
         return tuple(dict.fromkeys((*self.order.columns, *names, *needed)))
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
-        """Retracts and values that a group which they speak of cannot take."""
+        """Retracts and values that an affected group does not support."""
         if self.ignore_delete:
             rows = rows.with_columns(pl.lit(0, dtype=pl.Int8).alias(VALUE_KIND))
         retracts = retracts_of(rows)
@@ -150,18 +150,18 @@ class SequenceGroups(MergeEngine):
 
     @property
     def why_kept_apart(self) -> str | None:
-        """Sequence fields of the row, beside those of the groups."""
+        """Sequence fields of the row, in addition to those of the groups."""
         return one_place(self.order, "columns of no group keep their last value")
 
     @property
     def why_all_stay(self) -> str | None:
-        """Groups that decide about rows or have functions."""
+        """Groups that determine the row or have functions."""
         if self.removes_rows:
             return "a sequence group decides about the row"
         return f"{depending_on_order(sorted(self.folds))} of a group" if self.folds else None
 
     def thinned(self, versions: pl.DataFrame) -> Thinned:
-        """The last version, the winner of each group, the last value of each other column.
+        """The last version, the winner of each group, and the last value of each other column.
 
         Keys with retracts keep all versions.
         """
@@ -177,7 +177,7 @@ class SequenceGroups(MergeEngine):
         return Thinned(self._few(few), versions.filter(pl.Series(is_whole)))
 
     def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions to keep of keys that have no retracts."""
+        """The versions to keep for keys without retracts."""
         if not versions.height:
             return versions
         slices = KeySlices.of(versions, self.order.key)
@@ -186,7 +186,8 @@ class SequenceGroups(MergeEngine):
         for group in self.groups:
             rank = _ranks(versions, group, slices)
             kept |= slices.marks(_winners(rank, slices))
-            # What a group does not listen to shows in a lone version, and this one is none.
+            # A single version also shows values that do not affect a group, but this one is not
+            # single.
             positions = np.where(is_lone | (rank > 0), slices.rows, -1)
             columns += take_columns(versions, group.protected, positions)
         for name in (name for name in versions.columns if name in self.gaps):
@@ -195,18 +196,18 @@ class SequenceGroups(MergeEngine):
 
     @property
     def needs_oldest(self) -> bool:
-        """Whether a group decides about the row, or late values have a place in a fold."""
+        """Whether a group determines the row, or late values have a place in an aggregate."""
         folds = self.folds.values()
         return self.removes_rows or not all(fold.function.stands_anywhere for fold in folds)
 
     @property
     def tombstones(self) -> frozenset[RowKind]:
-        """A -D, where a group decides about the row."""
+        """A -D, if a group determines the row."""
         return frozenset({RowKind.DELETE} if self.removes_rows else ())
 
     @property
     def refuses_update(self) -> str | None:
-        """Groups say which values are newer."""
+        """Groups determine which values are newer."""
         return (
             "its sequence groups say which values are newer, so an UPDATE cannot; insert the new "
             "values with their place in the group's order"
@@ -214,35 +215,35 @@ class SequenceGroups(MergeEngine):
 
     @property
     def refuses_delete(self) -> str | None:
-        """A -D takes back what groups hold, and removes the row where one of them decides."""
+        """A -D retracts the values of groups, and removes the row if one of them determines it."""
         if self.removes_rows:
             return None
         return f"name sequence fields in '{keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP}'"
 
     @property
     def gaps(self) -> frozenset[str]:
-        """The columns of no group."""
+        """The columns outside of groups."""
         return self.filled - {name for group in self.groups for name in group.columns}
 
     @property
     def removes_rows(self) -> bool:
-        """Whether some group decides about the row."""
+        """Whether a group determines the row."""
         return any(group.decides_about_row for group in self.groups)
 
     def tracing(
         self, folds: Mapping[str, AggregatedColumn], groups: tuple[SequenceGroup, ...]
     ) -> SequenceGroups:
-        """The same with other functions and groups."""
+        """The engine with other functions and groups."""
         return replace(self, groups=groups, folds=folds, not_null=frozenset())
 
     def skips(self, kind: RowKind) -> str | None:
-        """Retracts, where the table ignores them."""
+        """Retracts, if the table ignores them."""
         return IGNORED if self.ignore_delete and not kind.is_add else None
 
     def _left_null(
         self, name: str, group: SequenceGroup, retracts: Marks, deletes_row: Marks
     ) -> Marks:
-        """Which rows may leave NULL in a column: they take its value back, or outdate it."""
+        """Which rows can leave NULL in a column: they retract its value, or make it outdated."""
         fold = self.folds.get(name)
         if fold is not None and not fold.function.retract_leaves_null:
             return np.zeros_like(retracts)
@@ -260,8 +261,8 @@ class SequenceGroups(MergeEngine):
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The merged row of each key.
 
-        Raises `InvalidError` naming column and function for a retract that cannot be taken back
-        and for a result that does not fit.
+        Raises `InvalidError`, naming column and function, for a retract that cannot be applied and
+        for a result that does not fit.
         """
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
@@ -270,10 +271,10 @@ class SequenceGroups(MergeEngine):
         )
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
-        """A retract that needs what older versions hold.
+        """A retract that needs older versions.
 
-        Where groups decide about rows, a -D and what follows it, and the first version that may
-        bring a row back: those before it are not kept while the row is removed.
+        If groups determine the row, also a -D and the version after it, and the first version that
+        may restore a row, because those before it are not kept while the row is removed.
         """
         decides = self.removes_rows
         adds_fold = all(fold.function.folds_adds for fold in self.folds.values())
@@ -281,7 +282,7 @@ class SequenceGroups(MergeEngine):
         if self.ignore_delete or (not decides and adds_fold and is_add.all()):
             return None
         slices = KeySlices.of(versions, self.order.key)
-        # No key twice: the first version of a key is never marked.
+        # No duplicate keys: the first version of a key is never marked.
         if slices.count == versions.height:
             return None
         ranks = {group: _ranks(versions, group, slices) for group in self.groups}
@@ -302,7 +303,7 @@ class SequenceGroups(MergeEngine):
         )
 
     def _merge_groups(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
-        # A reader who wants no column of a group brings none (see `columns`).
+        # A reader that wants no column of a group reads none (see `columns`).
         read = [g for g in self.groups if set(g.sequence) <= set(versions.columns)]
         ranks = {group: _ranks(versions, group, slices) for group in read}
         life = _Life.of(versions, slices, self.groups, ranks)
@@ -324,7 +325,7 @@ class SequenceGroups(MergeEngine):
     def _group_columns(
         self, versions: pl.DataFrame, group: SequenceGroup, rank: Positions, life: _Life
     ) -> list[pl.Series]:
-        # Rank 0 is a version whose sequence fields are all NULL: it says nothing about the group.
+        # Rank 0 is a version whose sequence fields are all NULL, so it does not affect the group.
         winners = _winners(rank, life.slices)
         given = np.where((winners >= 0) & life.adds[winners], winners, -1)
         if not group.decides_about_row:
@@ -332,14 +333,14 @@ class SequenceGroups(MergeEngine):
         protected = [name for name in group.protected if name in versions.columns]
         folded = [name for name in protected if name in self.folds]
         plain = [name for name in protected if name not in self.folds]
-        # The sequence is that of the winner even where it is a retract: an older version that
-        # arrives later must still lose against it.
+        # The sequence is that of the winner even if it is a retract, because an older version that
+        # arrives later must still lose.
         columns = take_columns(versions, group.sequence, winners)
         columns += take_columns(versions, plain, life.or_image(given))
         if folded:
             heard = rank > 0
-            # A function is given the late versions too, as if they had come first: a sum needs them
-            # all.
+            # A function also gets late versions, as if they had come first, because a sum needs
+            # them all.
             is_late = ~_newest_so_far(rank, life.slices)
             adds, retracts = life.adds & heard, life.retracts & heard
             for name in folded:
@@ -349,7 +350,7 @@ class SequenceGroups(MergeEngine):
 
     def _folded(self, name: str, inputs: Inputs, life: _Life) -> pl.Series:
         fold = self.folds[name]
-        # A delete of the row that comes late takes nothing back: what it would take is gone.
+        # A late delete of the row retracts nothing, because its values are already gone.
         inputs = replace(inputs, retracts=inputs.retracts & ~life.deletes_row)
         images = inputs.values.gather(pl.Series(life.images))
         column = fold.fold(inputs, life.is_retract)
@@ -359,21 +360,21 @@ class SequenceGroups(MergeEngine):
 
 @dataclass(frozen=True)
 class _Life:
-    """Which of each key's versions count, and whether the key has a row in the end."""
+    """The versions of each key that count, and whether the key has a row in the end."""
 
     slices: KeySlices
     adds: Marks
-    """Adds that count: all, or those since the row came back."""
+    """Adds that count: all, or those since the row was restored."""
     retracts: Marks
-    """Retracts that count, likewise."""
+    """Retracts that count: all, or those since the row was restored."""
     is_heard: Marks | None
-    """Versions that groups which do not decide about rows listen to; None: to all."""
+    """Versions that affect groups which do not determine the row. None means all."""
     removing: Positions
-    """The -D that removed the row for the last time, where the row is removed."""
+    """The -D that removed the row for the last time, if the row is removed."""
     is_removed: Marks
-    """By key: whether the row has not come back since."""
+    """By key: whether the row is still removed."""
     deletes_row: Marks
-    """Versions of kind -D that say something about a group which decides about rows."""
+    """Versions of kind -D that affect a group which determines the row."""
 
     @classmethod
     def of(
@@ -383,7 +384,7 @@ class _Life:
         groups: Sequence[SequenceGroup],
         ranks: Mapping[SequenceGroup, Positions],
     ) -> _Life:
-        """The lives of the keys, as the deciding groups tell them."""
+        """The state of each key according to the determining groups."""
         is_add = versions.select(IS_ADD).to_series().to_numpy()
         if not any(group.decides_about_row for group in groups):
             nobody = np.zeros(slices.count, dtype=bool)
@@ -396,14 +397,14 @@ class _Life:
             if group.decides_about_row:
                 decides |= _newest_so_far(ranks[group], slices)
                 speaks |= ranks[group] > 0
-        # Only a version that is the newest of a deciding group when it arrives decides: a late -D
-        # does not remove what came after it.
+        # A version counts only if it is the latest of a determining group when it arrives. A late
+        # -D does not remove what came after it.
         removing = slices.last_where(deletes & decides)
         after = slices.rows > removing[slices.keys]
         returning = slices.first_where(is_add & decides & after)
         is_removed = (removing >= 0) & (returning < 0)
         # Where the versions that count begin: nowhere for a removed row, at the first one for a row
-        # that was never removed, else where the row came back.
+        # that was never removed, otherwise where the row was restored.
         begins = np.where(is_removed, versions.height, np.where(removing < 0, -1, returning))
         counts = slices.rows >= begins[slices.keys]
         return cls(
@@ -418,31 +419,31 @@ class _Life:
 
     @cached_property
     def is_retract(self) -> Marks:
-        """By key: whether the result is a retract, no add being left to show."""
+        """By key: whether the result is a retract because no add is left."""
         if self.adds.all():
             return np.zeros(self.slices.count, dtype=bool)
         return ~self.slices.any_where(self.adds)
 
     @cached_property
     def images(self) -> Positions:
-        """By key: the version whose values a resulting retract shows; nobody reads them."""
+        """By key: the version whose values a resulting retract gets. They are never read."""
         return np.where(self.is_removed, self.removing, self.slices.lasts)
 
     def or_image(self, positions: Positions) -> Positions:
-        """The positions, but those of the images where the result is a retract."""
+        """The positions, or those of the images if the result is a retract."""
         if not self.is_retract.any():
             return positions
         return np.where(self.is_retract, self.images, positions)
 
     @property
     def kinds(self) -> Positions:
-        """The kinds of the resulting rows. A retract that removed no row may not become a -D."""
+        """The kinds of the resulting rows. A retract that removed no row must not become a -D."""
         retracts = np.where(self.is_removed, RowKind.DELETE, RowKind.UPDATE_BEFORE)
         return np.where(self.is_retract, retracts, RowKind.INSERT)
 
 
 def _is_heard(rows: pl.DataFrame, group: SequenceGroup) -> Marks:
-    """Which rows say something about a group."""
+    """Which rows affect a group."""
     says = pl.any_horizontal(pl.col(name).is_not_null() for name in group.sequence)
     marks: Marks = rows.select(says).to_series().to_numpy()
     return marks
@@ -457,7 +458,7 @@ def _unheard(column: str, group: SequenceGroup) -> str:
 
 
 def _ranks(versions: pl.DataFrame, group: SequenceGroup, slices: KeySlices) -> Positions:
-    """A number per version that grows with the group's sequence; 0 when it says nothing."""
+    """A number per version that grows with the group's sequence, 0 if it has none."""
     terms = [
         versions[name].str.strip_chars_end(" ") if name in group.padded else versions[name]
         for name in group.sequence
@@ -477,7 +478,7 @@ def _ranks(versions: pl.DataFrame, group: SequenceGroup, slices: KeySlices) -> P
 
 
 def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
-    """Ranks of whole numbers and times: distances from the least, if they are small enough."""
+    """Ranks of integers and times: distances from the smallest value, if they are small enough."""
     if not (term.dtype.is_integer() or term.dtype.is_temporal()) or term.dtype == pl.Int128:
         return None
     values = term.to_physical().cast(pl.Int64, strict=False)
@@ -493,18 +494,18 @@ def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
 
 
 def _winners(ranks: Positions, slices: KeySlices) -> Positions:
-    """The last of each key's versions of the highest rank; none where all ranks are 0."""
+    """The last version with the highest rank for each key, none if all ranks are 0."""
     row_bits = len(ranks).bit_length()
     if int(ranks.max(initial=0)).bit_length() + row_bits > 63:
         return slices.last_where(_newest_so_far(ranks, slices))
-    # Rank and row number share a word, so that one pass finds both.
+    # Rank and row number share a word, so one pass finds both.
     greatest = slices.greatest(ranks << row_bits | slices.rows)
     return np.where(greatest >> row_bits > 0, greatest & ((1 << row_bits) - 1), -1)
 
 
 def _newest_so_far(ranks: Positions, slices: KeySlices) -> Marks:
-    """Which versions rank at least as high as all versions of their key before them."""
-    # Numbered by key first, the ranks of a key exceed those of all keys before it.
+    """Which versions rank at least as high as all preceding versions of their key."""
+    # With the key number first, the ranks of a key exceed those of all keys before it.
     numbers = slices.keys * (int(ranks.max(initial=0)) + 1) + ranks
     newest: Marks = (ranks > 0) & (numbers == np.maximum.accumulate(numbers))
     return newest

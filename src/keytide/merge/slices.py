@@ -1,8 +1,8 @@
 """The versions of each key as slices of a sorted frame.
 
-A merge kernel says which versions it wants with marks, one per version; the slices answer, for
-every key at once, where the first or the last marked version stands. Values are then taken by
-position, whole columns at a time.
+A merge selects versions with marks, one flag per version. The slices return, for all keys together,
+the position of the first or the last marked version. Values are then gathered by position, whole
+columns at a time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Marks = npt.NDArray[np.bool_]
 """One flag per version, or per key."""
 
 Positions = npt.NDArray[np.int64]
-"""Row numbers; -1 stands for none."""
+"""Row numbers. -1 means none."""
 
 _Merge: TypeAlias = "Callable[[pl.DataFrame, KeySlices], pl.DataFrame]"
 
 
 @dataclass(frozen=True)
 class KeySlices:
-    """Where the versions of each key start and end; no key is without versions."""
+    """The start and end of each key's versions. Every key has at least one."""
 
     starts: Positions
     ends: Positions
@@ -49,17 +49,17 @@ class KeySlices:
 
     @property
     def count(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self.starts)
 
     @cached_property
     def lengths(self) -> Positions:
-        """How many versions each key has."""
+        """The number of versions of each key."""
         return self.ends - self.starts
 
     @cached_property
     def keys(self) -> Positions:
-        """The number of each version's key."""
+        """The key number of each version."""
         return np.repeat(np.arange(self.count), self.lengths)
 
     @cached_property
@@ -87,36 +87,36 @@ class KeySlices:
         return found
 
     def count_where(self, marks: Marks) -> Positions:
-        """How many of each key's versions are marked."""
+        """The number of marked versions of each key."""
         found: Positions = np.add.reduceat(marks, self.starts, dtype=np.int64)
         return found
 
     def greatest(self, numbers: Positions) -> Positions:
-        """The greatest of each key's numbers."""
+        """The largest of each key's numbers."""
         found: Positions = np.maximum.reduceat(numbers, self.starts)
         return found
 
     def marks(self, rows: Positions) -> Marks:
-        """Marks of the given versions, of which there may be one for each key."""
+        """Marks for the given versions, at most one for each key."""
         marked = np.zeros(len(self.keys), dtype=bool)
         marked[rows[rows >= 0]] = True
         return marked
 
     def around(self, marks: Marks) -> Marks:
-        """The marked versions and those right behind them, but no first version of a key."""
+        """The marked versions and those directly after them, except first versions of a key."""
         found: Marks = marks.copy()
         found[1:] |= marks[:-1]
         found[self.starts] = False
         return found
 
     def _last_of(self, rows: Positions) -> Positions:
-        """The last of the given versions of each key; of repeated assignments the last stays."""
+        """The last of the given versions of each key. Of repeated assignments the last one wins."""
         found = np.full(self.count, -1)
         found[self.keys[rows]] = rows
         return found
 
     def only(self, keys: Marks) -> KeySlices:
-        """The slices of the marked keys, once the others' versions have been filtered out."""
+        """The slices of the marked keys, after the versions of other keys were filtered out."""
         ends = np.cumsum(self.lengths[keys])
         return KeySlices(ends - self.lengths[keys], ends)
 
@@ -128,10 +128,10 @@ def merge_repeated(
     *,
     in_key_order: bool,
 ) -> pl.DataFrame:
-    """Merge the keys that have several versions; a lone version is its key's row as it stands.
+    """Merge the keys that have several versions. A single version is its key's row unchanged.
 
-    `merge` gives one row per slice, in order. The result is in key order if asked for. An
-    `InvalidError` of `merge` is raised with the first key that it cannot merge.
+    `merge` returns one row per slice, in order. The result is in key order if requested. An
+    `InvalidError` of `merge` is raised again with the first key that it cannot merge.
     """
     slices = KeySlices.of(versions, key)
     repeated = slices.lengths > 1
@@ -160,20 +160,20 @@ def _merged(
             named = ", ".join(f"{name} = {value!r}" for name, value in values.items())
             raise InvalidError(f"the versions with {named} cannot be merged: {error}") from error
         half = slices.count // 2
-        # The message should name a key, and a kernel works on all at once: halves find the first
-        # one that fails in as many merges as the number of keys has bits.
+        # The message should name a key, but `merge` works on all of them together. Bisection finds
+        # the first one that fails.
         middle = int(slices.ends[half - 1])
         front = KeySlices(slices.starts[:half], slices.ends[:half])
         back = KeySlices(slices.starts[half:] - middle, slices.ends[half:] - middle)
         _merged(versions.head(middle), front, key, merge)
         _merged(versions.slice(middle), back, key, merge)
-        raise  # each half can be merged alone: nothing better is known than what was said
+        raise  # each half can be merged alone, so the original error remains
 
 
 def rows_with(
     versions: pl.DataFrame, positions: Positions, columns: Iterable[pl.Series]
 ) -> pl.DataFrame:
-    """The versions at some positions, with other values in some columns."""
+    """The versions at some positions, with some columns replaced."""
     given = {column.name: column for column in columns}
     kept = [name for name in versions.columns if name not in given]
     rows = versions.select(kept)[pl.Series(positions)].with_columns(given.values())
@@ -181,14 +181,14 @@ def rows_with(
 
 
 def take(values: pl.Series, positions: Positions) -> pl.Series:
-    """The values at some positions; NULL where there is none."""
+    """The values at some positions, NULL where there is none."""
     return values.gather(_indices(positions))
 
 
 def take_columns(
     versions: pl.DataFrame, names: Sequence[str], positions: Positions
 ) -> list[pl.Series]:
-    """The same for several columns at once."""
+    """The same for several columns."""
     if not names:
         return []
     return versions.select(pl.col(names).gather(_indices(positions))).get_columns()

@@ -1,7 +1,7 @@
-"""Merge only what was touched.
+"""Merges only keys that occur in several runs.
 
-Most keys of a table occur in one run only. They pass through as they are; the rest, found by
-looking the small runs' keys up in the largest, is sorted and merged.
+Most keys of a table occur in one run only, and pass through unchanged. The others are found by
+looking up the keys of the small runs in the largest one. Only they are sorted and merged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["merge_runs", "with_keys", "without_contained", "without_keys", "with
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
-# So many flags, of a byte each, take less memory than the rows.
+# With up to this many flags per row, of one byte each, the flags take less memory than the rows.
 _RANGE_TIMES_ROWS_MAX = 16
 
 
@@ -32,10 +32,11 @@ def merge_runs(
     *,
     arrival_decides: bool = False,
 ) -> list[pl.DataFrame]:
-    """Merge sorted runs of one key range; the pieces together hold one row per key.
+    """Merge sorted runs of one key range. Together, the returned pieces have one row per key.
 
-    REQUIRES: each run is sorted by key with one row per key; runs come oldest first.
-    Rows of kind -U and -D are kept. One piece is in key order, the keys of two are in no order.
+    REQUIRES: each run is sorted by key with one row per key, and runs are ordered from oldest to
+    newest. Rows of kind -U and -D are kept. A single piece is in key order, but two pieces have no
+    key order between them.
     """
     filled = [run for run in runs if run.height]
     if len(filled) <= 1:
@@ -44,21 +45,21 @@ def merge_runs(
         dense = _dense_keys(filled, order.key)
         if dense is not None:
             return _newest(filled, dense)
-    # The largest run is the one that a level holds already; what is newer is small beside it.
+    # The largest run is the one that a level already contains. Newer runs are small in comparison.
     largest = max(range(len(filled)), key=lambda i: (filled[i].height, i))
     others = [run for i, run in enumerate(filled) if i != largest]
     base = filled[largest]
     if arrival_decides and engine.newest_decides and base is filled[-1]:
-        # Whatever other run has its keys is older, so it passes as it is.
+        # Any other run with its keys is older, so it passes through unchanged.
         older = [without_keys(run, [base], order.key) for run in others]
         return [*merge_runs(older, order, engine, arrival_decides=True), base]
-    # Rows of the largest run whose key is in no other one are not copied, sorted or merged.
+    # Rows of the largest run whose key is in no other run are not copied, sorted or merged.
     touched = _touched(base, others, order.key)
     if arrival_decides and engine.newest_decides and largest == 0:
-        again = base.clear()  # older than all that touches it, so nothing of it is needed
+        again = base.clear()  # older than all touched keys, so nothing of it is needed
     else:
         again = base.filter(touched)
-    # In one piece, because rows are looked up in it.
+    # In one chunk, because rows are looked up in it.
     versions = pl.concat([*filled[:largest], again, *filled[largest + 1 :]], rechunk=True)
     versions = order.sort(versions, arrival_decides=arrival_decides)
     is_all = bool(touched.all())
@@ -69,9 +70,10 @@ def merge_runs(
 
 
 def _dense_keys(runs: Sequence[pl.DataFrame], key: tuple[str, ...]) -> list[Places] | None:
-    """The keys of each run as places in their range; None where that is far longer than the runs.
+    """The keys of each run as offsets in their range, None if the range is much larger than the
+    runs.
 
-    None too for keys that are not plain whole numbers.
+    Also None for keys that are not plain integers.
     """
     columns = [run[key[0]] for run in runs]
     if len(key) > 1 or not all(map(is_searchable, columns)):
@@ -85,9 +87,9 @@ def _dense_keys(runs: Sequence[pl.DataFrame], key: tuple[str, ...]) -> list[Plac
 
 
 def _newest(runs: Sequence[pl.DataFrame], keys: Sequence[Places]) -> list[pl.DataFrame]:
-    """The rows of each run whose key is in no later one.
+    """The rows of each run whose key is in no later run.
 
-    Nothing is sorted or looked up: a flag for each place says whether a later run has its key.
+    This needs no sort or lookup: a flag for each offset says whether a later run has its key.
     """
     seen = np.zeros(max(int(places[-1]) for places in keys) + 1, dtype=bool)
     pieces = []
@@ -103,10 +105,10 @@ def _newest(runs: Sequence[pl.DataFrame], keys: Sequence[Places]) -> list[pl.Dat
 def without_contained(
     runs: Sequence[pl.DataFrame], containing: Sequence[int], key: tuple[str, ...]
 ) -> list[pl.DataFrame]:
-    """The runs without the versions that count already in a version of another run.
+    """The runs without versions that are already included in a version of another run.
 
-    `containing` are positions of runs: the first of them that has a key contains what those after
-    it hold for the key.
+    `containing` are positions of runs: the first of them that has a key includes the values of
+    later runs for that key.
     """
     counted = list(runs)
     for place, run in enumerate(containing):
@@ -119,10 +121,10 @@ def without_contained(
 def without_outlived(
     runs: Sequence[pl.DataFrame], upper: Sequence[int], key: tuple[str, ...], is_dead: str
 ) -> list[pl.DataFrame]:
-    """The runs without deletes that no reader is shown and that count no more.
+    """The runs without deletes that are hidden and no longer count.
 
-    Column `is_dead` marks versions that no reader is shown. Where their key has a version above
-    level 0 that readers are shown, it came later; `upper` are the positions of these runs.
+    Column `is_dead` marks versions that are hidden from readers. If their key has a visible version
+    above level 0, that version came later. `upper` are the positions of these runs.
     """
     hidden = [run.filter(pl.col(is_dead)) for run in (runs[place] for place in upper)]
     if not any(rows.height for rows in hidden):
@@ -140,7 +142,7 @@ def without_outlived(
 
 
 def with_keys(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
-    """The rows whose key is among `keys`, which are frames of the key columns, in their order."""
+    """The rows whose key is among `keys`, which are frames of the key columns, in order."""
     return rows.filter(_touched(rows, [keys], tuple(keys.columns))) if rows.height else rows
 
 

@@ -1,6 +1,6 @@
-"""Which merge options go together: the checks made when a table is defined or altered.
+"""Checks which merge options are compatible, when a table is created or altered.
 
-Nothing here reads rows. Every message names the option, what was found and the way out.
+This reads no rows. Every message names the option, the value found and how to fix it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ def validate_merge_options(
     partition_keys: Sequence[str],
     options: TableOptions,
 ) -> None:
-    """Refuse merge options that cannot work for a table of these columns and keys.
+    """Refuse merge options that are invalid for a table with these columns and keys.
 
-    Raises `InvalidError` for the first thing found, a merge function that is not registered
-    among others.
+    Raises `InvalidError` for the first problem, which can be an unregistered merge function.
     """
     columns = {f.name: f for f in fields}
     _check_engine(options)
@@ -255,7 +254,7 @@ def _check_field_options(columns: dict[str, Field], options: TableOptions) -> No
 
 
 def _named_fields(options: TableOptions) -> Iterator[tuple[str, str]]:
-    """Each option of columns with each of the columns in its key."""
+    """Each column option with each of the columns in its key."""
     for key in options.raw:
         if not key.startswith("fields."):
             continue

@@ -1,8 +1,9 @@
 """Key-range streaming: overlapping sorted runs, cut into windows that fit in memory.
 
-A batch of each run is held. The smallest of the batches' last keys bounds a window: no run can
-still bring a key at or below it, so everything up to it can be merged at once. A run that is known
-to be at its end bounds nothing. Memory follows the size of the batches, never that of the runs.
+One batch of each run is in memory. The smallest of the batches' last keys is the bound of a window:
+no run can have another key up to the bound, so everything up to it can be merged. A run that is
+known to have ended does not limit the window. Memory depends on the size of the batches and not of
+the runs.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from keytide.threads import side_by_side
 __all__ = ["SIDE_BY_SIDE", "Batch", "Together", "key_windows", "with_whole_keys"]
 
 Together: TypeAlias = Callable[[Sequence[Callable[[], bool]]], object]
-"""What makes some calls and returns when all of them are done."""
+"""Makes several calls, and returns when all of them are done."""
 
-# More than cores, for a store may be waited for.
+# More than the number of cores, because calls may wait for a store.
 _AT_ONCE = 16
 
 SIDE_BY_SIDE: Together = partial(side_by_side, at_once=_AT_ONCE)
-"""For callers who are alone: threads, which take the interpreter from all others meanwhile."""
+"""For callers that run alone: threads, which compete with other threads for the interpreter."""
 
 
 class Batch(NamedTuple):
-    """Some rows of a run, behind those of the batch before."""
+    """Some rows of a run, following those of the previous batch."""
 
     rows: pl.DataFrame
     is_last: bool = False
-    """Whether the run is known to end here, which spares a window for its end."""
+    """Whether the run is known to end here, which saves a window at its end."""
 
 
 def key_windows(
@@ -41,24 +42,24 @@ def key_windows(
 ) -> Iterator[list[pl.DataFrame]]:
     """Windows of the runs: lists with one (possibly empty) frame per run, in run order.
 
-    REQUIRES: each run yields batches of rows sorted by key, one row per key.
-    Every key lies in exactly one window; windows come in key order. The first batches are asked
-    for by `together`.
+    REQUIRES: each run yields batches of rows sorted by key, one row per key. Every key is in
+    exactly one window, and windows are in key order. `together` fetches the first batches.
     """
     cursors = [_Cursor(run, key) for run in runs]
     together([cursor.fill for cursor in cursors])
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
-        # Each pass takes at least the batch whose last key is the bound, so windows make progress.
+        # Each pass consumes at least the batch whose last key is the bound, so windows make
+        # progress.
         open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]
         bound = _smallest_last_key(open_ended, key) if open_ended else None
         yield [cursor.take(bound) for cursor in cursors]
 
 
 def with_whole_keys(run: Iterator[Batch], key: tuple[str, ...]) -> Iterator[Batch]:
-    """A run that may have several rows of a key, in batches of which no two have a key in common.
+    """A run that can have several rows of a key, in batches that share no keys.
 
-    Such batches may be cut into windows too. REQUIRES: the run is sorted by key. Holds the rows of
-    one key more than a batch has.
+    Such batches can also be cut into windows. REQUIRES: the run is sorted by key. Holds the rows of
+    one more key than a batch has.
     """
     held: pl.DataFrame | None = None
     for rows, is_last in run:
@@ -76,18 +77,18 @@ def _count_of_last_key(rows: pl.DataFrame, key: tuple[str, ...]) -> int:
 
 
 class _Cursor:
-    """One run's batches and how far they have been taken."""
+    """One run's batches and the position in them."""
 
     def __init__(self, batches: Iterator[Batch], key: tuple[str, ...]) -> None:
         self.batch: pl.DataFrame | None = None
         self.holds_the_last = False
-        """Whether the run is known to end with the batch held."""
+        """Whether the run is known to end with the current batch."""
         self._batches = batches
         self._key = key
         self._shape: pl.DataFrame | None = None
 
     def fill(self) -> bool:
-        """Hold a batch if there is one left; false at the end of the run."""
+        """Load a batch if there is another one. False at the end of the run."""
         while self.batch is None:
             batch = next(self._batches, None)
             if batch is None:
@@ -102,7 +103,7 @@ class _Cursor:
         return self.batch.select(self._key).tail(1)
 
     def take(self, bound: pl.DataFrame | None) -> pl.DataFrame:
-        """The held rows whose key is at most `bound`; all of them without one."""
+        """The rows in memory whose key is at most `bound`, or all of them without a bound."""
         if self.batch is None:
             return self._shape if self._shape is not None else pl.DataFrame()
         held = self.batch.height
@@ -118,7 +119,7 @@ def _smallest_last_key(cursors: Sequence[_Cursor], key: tuple[str, ...]) -> pl.D
 
 
 def _count_at_most(batch: pl.DataFrame, bound: pl.DataFrame, key: tuple[str, ...]) -> int:
-    """How many rows of a sorted batch have a key of at most `bound`."""
+    """The number of rows in a sorted batch whose key is at most `bound`."""
     column, limit = batch[key[0]], bound[key[0]]
     if len(key) == 1 and is_searchable(column) and is_searchable(limit):
         return int(physical(column).search_sorted(physical(limit)[0], side="right"))
@@ -133,7 +134,7 @@ def _at_most(bound: pl.DataFrame, key: tuple[str, ...]) -> pl.Expr:
         if bound[name][0] is None:
             result = column.is_null() & result
         else:
-            # NULL is the lowest key, so below every bound that is not NULL itself.
+            # NULL is the lowest key, so it is below every bound that is not NULL itself.
             below = (column < limit).fill_null(value=True)
             equal = (column == limit).fill_null(value=False)
             result = below | (equal & result)

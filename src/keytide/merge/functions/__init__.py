@@ -1,6 +1,6 @@
-"""Aggregate functions: what the versions of a key become in one column.
+"""Aggregate functions: how the versions of a key are combined in one column.
 
-Each function is a fold over a column's inputs, computed for all keys at once. Its docstring
-states its laws: how NULL counts, whether order does, whether folding may be split up (fold of
-folds equals fold of all), and what a retract takes back.
+Each function aggregates a column's inputs, for all keys together. Its docstring states its laws:
+the effect of NULL, whether order matters, whether aggregation can be split up (aggregating partial
+aggregates gives the same result), and the effect of a retract.
 """

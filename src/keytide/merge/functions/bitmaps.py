@@ -1,4 +1,4 @@
-"""Sets of whole numbers as serialized roaring bitmaps."""
+"""Sets of integers as serialized roaring bitmaps."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ __all__ = ["RoaringBitmap32", "RoaringBitmap64"]
 
 
 class RoaringBitmap32(AggregateFunction):
-    """The union of the adds, bitmaps of 32-bit numbers in the portable roaring format.
+    """The union of the adds, bitmaps of 32-bit integers in the portable roaring format.
 
-    NULL counts for nothing. Order does not matter and folding may be split up; equal sets have
-    equal bytes. No retraction. Raises `InvalidError` for a value that is no such bitmap.
+    NULL is ignored. Order does not matter, and aggregation can be split up. Equal sets have equal
+    bytes. No retraction. Raises `InvalidError` for a value that is not such a bitmap.
     """
 
     name: ClassVar[str] = "rbm32"
     stands_anywhere: ClassVar[bool] = True
 
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
-        """Values that are no such bitmap."""
+        """Values that are not such a bitmap."""
         yield Refusal(unsound(values, adds, self._is_sound), self._no_bitmap)
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The unions. Values are decoded one by one: a bitmap has no columnar form."""
+        """The unions. Values are decoded one by one, because a bitmap has no columnar form."""
         bitmaps = inputs.frame().group_by("key", maintain_order=True).agg("value")
         unions = bitmaps.with_columns(
             pl.Series("value", [self._union(values) for values in bitmaps["value"]], pl.Binary)
@@ -64,17 +64,17 @@ class RoaringBitmap32(AggregateFunction):
         )
 
     def union(self, values: Sequence[bytes]) -> bytes:
-        """The bytes of the union. Raises `ValueError` for a value that is no such bitmap."""
+        """The bytes of the union. Raises `ValueError` for a value that is not such a bitmap."""
         if not all(values):
             raise ValueError("it has no bytes")
         return encode_bitmap32(BitMap.union(*map(BitMap.deserialize, values)))
 
 
 class RoaringBitmap64(RoaringBitmap32):
-    """The union of bitmaps of 64-bit numbers in Java's layout, with the laws of `rbm32`."""
+    """The union of bitmaps of 64-bit integers in Java's layout, with the laws of `rbm32`."""
 
     name: ClassVar[str] = "rbm64"
 
     def union(self, values: Sequence[bytes]) -> bytes:
-        """The bytes of the union, likewise."""
+        """The bytes of the union. Raises `ValueError` for a value that is not such a bitmap."""
         return encode_bitmap64(BitMap64.union(*map(decode_bitmap64, values)))

@@ -1,4 +1,4 @@
-"""Arrays put together from arrays."""
+"""Functions that combine arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _IS_ADD = pl.col("is_add")
 
 @dataclass(frozen=True)
 class Collect(AggregateFunction):
-    """The elements of all adds; a retract takes out one occurrence of each of its elements.
+    """The elements of all adds. A retract removes one occurrence of each of its elements.
 
-    NULL inputs count for nothing, NULL elements are kept; without any add that is not NULL the
-    result is NULL. `distinct` keeps one of equal elements, and a retract takes it out. Elements
-    are equal by value, nested ones too; their order is that of arrival and promised to nobody.
-    A retract of what is not there takes nothing back, so folding adds may be split up, but with
+    NULL inputs are ignored, but NULL elements are kept. If all adds are NULL, the result is NULL.
+    With `distinct`, equal elements are kept once, and a retract removes them. Elements, including
+    nested ones, are compared by value. They are in order of arrival, but no order is guaranteed. A
+    retract of a missing element has no effect. So adds can be aggregated in parts, but with
     retracts only from the oldest input on.
     """
 
@@ -42,7 +42,7 @@ class Collect(AggregateFunction):
         return inputs.lists_of(items)
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """Retracts of elements that are not there; if distinct, of those not added again."""
+        """Retracts of missing elements or, with `distinct`, of elements not added again."""
         items = inputs.items()
         if self.distinct:
             return inputs.not_added_again(items, ["key", "value"])
@@ -50,18 +50,17 @@ class Collect(AggregateFunction):
 
 
 class Union(AggregateFunction):
-    """The different elements of all adds in ascending order, NULL first.
+    """The distinct elements of all adds in ascending order, NULL first.
 
-    NULL inputs count for nothing, and the only one that is not NULL stays as it is, neither
-    sorted nor freed of repetitions. Order does not matter and folding may be split up; no
-    retraction.
+    NULL inputs are ignored. If only one input is not NULL, it is unchanged, neither sorted nor
+    deduplicated. Order does not matter, and aggregation can be split up. No retraction.
     """
 
     name: ClassVar[str] = "union"
     stands_anywhere: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The united arrays."""
+        """The combined arrays."""
         present = inputs.adds & inputs.is_present
         items = inputs.items().unique(["key", "value"]).sort("key", "value", nulls_last=False)
         united = inputs.lists_of(items.drop("place").with_row_index("place"))
@@ -72,24 +71,24 @@ class Union(AggregateFunction):
 
 
 def _first_not_taken_back() -> pl.Expr:
-    """Of equal elements, the place of the first one added after the last one taken out."""
-    # -1 comes before every place: nothing was taken out.
+    """Of equal elements, the position of the first one added after the last removed one."""
+    # -1 precedes every position: nothing was removed.
     taken_back = _PLACE.filter(~_IS_ADD).max().fill_null(-1)
     return _PLACE.filter(_IS_ADD & _PLACE.gt(taken_back)).head(1)
 
 
 def _not_there() -> pl.Expr:
-    """The rows of the retracts that find no element to take out."""
+    """The rows of the retracts that find no element to remove."""
     count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
     lowest_before = pl.min_horizontal(count.cum_min().shift(1, fill_value=0), 0)
     return pl.col("row").filter(~_IS_ADD & (count < lowest_before))
 
 
 def _not_taken_back() -> pl.Expr:
-    """Of equal elements, the places of those left when each retract takes out the oldest.
+    """Of equal elements, the positions that remain if each retract removes the oldest one.
 
-    Counting adds up and retracts down, the count may not go below zero: what a retract does not
-    find is not owed.
+    The count increases with adds and decreases with retracts, but never below zero, because a
+    retract of a missing element has no effect.
     """
     count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
     left = count.last() - pl.min_horizontal(count.min(), 0)

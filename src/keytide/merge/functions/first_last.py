@@ -1,4 +1,4 @@
-"""Functions that pick one input: the first or the last, NULL included or not."""
+"""Functions that pick one input: the first or the last, with or without NULLs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["FirstNonNullValue", "FirstValue", "LastNonNullValue", "LastValue"]
 
 
 class LastValue(AggregateFunction):
-    """The last input, NULL included; a retract leaves NULL.
+    """The last input, including NULL. A retract leaves NULL.
 
-    A late add of a sequence group changes nothing. Folding may be split up, retracts included.
+    A late add of a sequence group has no effect. Aggregation can be split up, including retracts.
     """
 
     name: ClassVar[str] = "last_value"
@@ -28,22 +28,22 @@ class LastValue(AggregateFunction):
     ignores_null: ClassVar[bool] = False
 
     def deciding(self, inputs: Inputs) -> Marks:
-        """The last one."""
+        """The last input."""
         return inputs.slices.marks(inputs.slices.last_where(inputs.adds))
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The last values."""
         in_order = inputs.adds if inputs.is_late is None else inputs.adds & ~inputs.is_late
         last = inputs.slices.last_where(in_order | inputs.retracts)
-        # A retract that is last leaves NULL, and so does a key without any version that counts.
+        # A retract as the last input leaves NULL, and so does a key without any input that counts.
         return take(inputs.values, np.where(inputs.adds[last], last, -1))
 
 
 class LastNonNullValue(AggregateFunction):
-    """The last input that is not NULL; a retract that is not NULL leaves NULL.
+    """The last input that is not NULL. A retract that is not NULL leaves NULL.
 
-    What a retract holds is not compared. A late add of a sequence group fills a NULL. Folding
-    adds may be split up; with retracts, only from the oldest input on.
+    The value of a retract is not compared. A late add of a sequence group replaces a NULL. Adds can
+    be aggregated in parts. With retracts, only from the oldest input on.
     """
 
     name: ClassVar[str] = "last_non_null_value"
@@ -52,11 +52,11 @@ class LastNonNullValue(AggregateFunction):
     goes_by_later: ClassVar[bool] = True
 
     def deciding(self, inputs: Inputs) -> Marks:
-        """The last one that is not NULL."""
+        """The last input that is not NULL."""
         return inputs.slices.marks(inputs.slices.last_where(inputs.adds & inputs.is_present))
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The last values that are not NULL and were not taken back."""
+        """The last values that are not NULL and were not retracted."""
         adds = inputs.adds & inputs.is_present
         if inputs.retracts.any():
             taken_back = inputs.slices.last_where(inputs.retracts & inputs.is_present)
@@ -70,17 +70,17 @@ class LastNonNullValue(AggregateFunction):
 
 
 class FirstValue(AggregateFunction):
-    """The first input, NULL included.
+    """The first input, including NULL.
 
-    A late add of a sequence group comes first, as late adds do not remember how late they were.
-    Folding may be split up; no retraction.
+    A late add of a sequence group becomes the first one, because late adds do not remember how late
+    they were. Aggregation can be split up. No retraction.
     """
 
     name: ClassVar[str] = "first_value"
     ignores_null: ClassVar[bool] = False
 
     def deciding(self, inputs: Inputs) -> Marks:
-        """The first one."""
+        """The first input."""
         return inputs.slices.marks(inputs.slices.first_where(inputs.adds))
 
     def fold(self, inputs: Inputs) -> pl.Series:
@@ -94,7 +94,7 @@ class FirstNonNullValue(AggregateFunction):
     name: ClassVar[str] = "first_non_null_value"
 
     def deciding(self, inputs: Inputs) -> Marks:
-        """The first one that is not NULL."""
+        """The first input that is not NULL."""
         return inputs.slices.marks(inputs.slices.first_where(inputs.adds & inputs.is_present))
 
     def fold(self, inputs: Inputs) -> pl.Series:

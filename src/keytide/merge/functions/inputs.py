@@ -1,4 +1,4 @@
-"""What an aggregate function folds: the inputs of one column, and the seam of the functions."""
+"""The inputs of aggregate functions, and the interface of the functions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from keytide.options import keys
 
 __all__ = ["AggregateFunction", "AggregatedColumn", "Inputs", "leaves_null", "unsound"]
 
-# Lower than every rank, so that it loses to each.
+# Lower than every rank.
 _NEVER = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the versions of each key bring to one column, in order of arrival.
+    """The inputs of each key for one column, in order of arrival.
 
-    `adds` and `retracts` mark the versions that take part. Their order is that of the rows,
-    except for late adds of a sequence group, which come before all that was there when they
-    arrived: `is_late` marks them, if there are any.
+    `adds` and `retracts` mark the versions that count. Their order is that of the rows. Late adds
+    of a sequence group, marked by `is_late`, precede everything that existed when they arrived.
     """
 
     values: pl.Series
@@ -38,7 +37,7 @@ class Inputs:
 
     @cached_property
     def rank(self) -> Positions:
-        """What orders the adds of a key: the row number, of a late one -1 - row number."""
+        """The order of a key's adds: the row number, or -1 - row number for a late one."""
         if self.is_late is None:
             return self.slices.rows
         return np.where(self.is_late, -1 - self.slices.rows, self.slices.rows)
@@ -49,13 +48,13 @@ class Inputs:
         return self.values.is_not_null().to_numpy()
 
     def latest(self, marks: Marks) -> Positions:
-        """The marked version of highest rank of each key."""
+        """The marked version of the highest rank for each key."""
         if self.is_late is None:
             return self.slices.last_where(marks)
         return _row_of(self.slices.greatest(np.where(marks, self.rank, _NEVER)))
 
     def earliest(self, marks: Marks) -> Positions:
-        """The marked version of lowest rank of each key."""
+        """The marked version of the lowest rank for each key."""
         if self.is_late is None:
             return self.slices.first_where(marks)
         highest = np.iinfo(np.int64).max
@@ -63,7 +62,7 @@ class Inputs:
         return _row_of(np.where(found == highest, _NEVER, found))
 
     def after(self, rows: Positions) -> Marks:
-        """Which versions come after the given row of their key."""
+        """Which versions follow the given row of their key."""
         marks: Marks = self.slices.rows > rows[self.slices.keys]
         return marks
 
@@ -80,7 +79,7 @@ class Inputs:
         return pl.DataFrame(columns).filter(pl.Series(taking_part))
 
     def items(self) -> pl.DataFrame:
-        """The elements of list inputs as rows of `frame`, with their place as `place`.
+        """The elements of list inputs as rows of `frame`, with their position as `place`.
 
         The elements of a map are structs of key and value.
         """
@@ -89,13 +88,13 @@ class Inputs:
         return rows.with_row_index("place")
 
     def per_key(self, results: pl.DataFrame) -> pl.Series:
-        """The `value`s of rows with a `key` each, one per key; NULL for a key without a row."""
+        """The `value`s of rows with a `key`, one per key. NULL for a key without a row."""
         places = np.full(self.slices.count, -1)
         places[results["key"].to_numpy()] = np.arange(results.height)
         return take(results["value"], places)
 
     def not_added_again(self, items: pl.DataFrame, identity: list[str]) -> Marks:
-        """The retracts of which an item is not among those of a later add."""
+        """The retracts with an item that no later add contains."""
         row = pl.col("row").cast(pl.Int64)
         last_add = row.filter(pl.col("is_add")).max().fill_null(-1)
         late = row.filter(~pl.col("is_add") & (row > last_add)).alias("row")
@@ -108,9 +107,9 @@ class Inputs:
         return marks
 
     def lists_of(self, items: pl.DataFrame) -> pl.Series:
-        """Each key's `value`s in the order of `place` as a list.
+        """The `value`s of each key in the order of `place`, as a list.
 
-        Without items the list is empty, or NULL where a key has no add that is not NULL.
+        Without items the list is empty, or NULL if all adds of the key are NULL.
         """
         items = items.sort("key", "place").group_by("key", maintain_order=True).agg("value")
         lists = self.per_key(items.cast({"value": _list_type(self.values.dtype)}))
@@ -122,61 +121,62 @@ class Inputs:
 
 @dataclass(frozen=True)
 class AggregateFunction:
-    """A fold over the inputs of a column.
+    """A function that aggregates the inputs of a column.
 
-    Functions whose `can_retract` is false are never given retracts.
+    If `can_retract` is false, it never receives retracts.
     """
 
     name: ClassVar[str]
     can_retract: ClassVar[bool] = False
     retract_leaves_null: ClassVar[bool] = False
-    """Whether a retract may leave NULL where there was a value."""
+    """Whether a retract can replace a value by NULL."""
     counts_late_adds: ClassVar[bool] = True
-    """Whether an add of a sequence group that came late, after a retract even, may be the value."""
+    """Whether a late add of a sequence group can become the value, even after a retract."""
     folds_adds: ClassVar[bool] = True
-    """Whether a fold of adds stands for them on top of whatever is there already."""
+    """Whether an aggregate of adds can replace them, whatever older versions exist."""
     stands_anywhere: ClassVar[bool] = False
-    """Whether a fold, in the place of its newest input, stands for all of them also where others
-    turn out to belong between them."""
+    """Whether an aggregate at the place of its latest input can replace all inputs, even if
+    others are added between them later."""
 
     goes_by_later: ClassVar[bool] = False
-    """Whether inputs before the deciding one are of no matter, even should that one be removed
-    together with all before it."""
+    """Whether inputs before the deciding one never matter, even if that one is removed together
+    with everything before it."""
     ignores_null: ClassVar[bool] = True
-    """Whether a NULL among the inputs changes nothing."""
+    """Whether a NULL input has no effect."""
 
     column: str
 
     def deciding(self, inputs: Inputs) -> Marks | None:
-        """The adds that alone decide, now and with any that come between them; None for all.
+        """The adds that alone determine the result, now and with any later ones between them.
 
-        Where `stands_anywhere` and NULL is ignored, none is needed: their fold goes to the newest.
+        None means all. If `stands_anywhere` is true and NULL is ignored, no add must be kept,
+        because the aggregate moves to the latest version.
         """
         return None
 
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
-        """Incoming values that could not be folded once another version meets them.
+        """New values that could not be aggregated with another version.
 
-        What a fold becomes too large for is not known before, and found when it is folded.
+        An aggregate that becomes too large is not predicted, and raises when it is computed.
         """
         yield from ()
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """One value per key, of the inputs' type.
+        """One value per key, in the inputs' type.
 
-        Raises `InvalidError` naming column and function when the value does not fit the type.
+        Raises `InvalidError`, naming column and function, if the value does not fit the type.
         """
         raise NotImplementedError
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """The inputs whose effect on older ones would be lost in a fold that begins with these.
+        """The inputs whose effect on older ones would be lost if aggregation begins here.
 
-        None, unless a function says otherwise.
+        By default none.
         """
         return np.zeros(len(inputs.values), dtype=bool)
 
     def does_not_fit(self, dtype: pl.DataType) -> InvalidError:
-        """The error of a result that the column's type cannot hold."""
+        """The error for a result that the column's type cannot hold."""
         return InvalidError(
             f"column {self.column!r}: the result of aggregate function {self.name!r} does not fit "
             f"{dtype} (overflow); change the column to a wider type"
@@ -185,16 +185,16 @@ class AggregateFunction:
 
 @dataclass(frozen=True)
 class AggregatedColumn:
-    """A function with what the table says about retracts of its column."""
+    """A function with the table's settings for retracts of its column."""
 
     function: AggregateFunction
     ignore_retract: bool = False
 
     def fold(self, inputs: Inputs, are_retracts: Marks) -> pl.Series:
-        """As the function folds. Raises `InvalidError` for a retract that it cannot take back.
+        """The aggregate. Raises `InvalidError` for a retract that the function does not support.
 
-        The marked keys have nothing but retracts, which become one: it takes back what they take
-        back together, and holds the last one's value where none of them takes part.
+        The marked keys have only retracts, which become one retract: it has the effect of all of
+        them together, and has the value of the last one if none of them counts.
         """
         inputs = self.accepted(inputs)
         if not are_retracts.any():
@@ -208,7 +208,7 @@ class AggregatedColumn:
         return told
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """The inputs that have to be folded together with the older ones to take full effect."""
+        """The inputs that must be aggregated together with older ones to have their full effect."""
         if not self.function.can_retract or self.ignore_retract:
             inputs = replace(inputs, retracts=np.zeros_like(inputs.retracts))
         if self.function.folds_adds and not inputs.retracts.any():
@@ -216,7 +216,7 @@ class AggregatedColumn:
         return self.function.needs_older(inputs)
 
     def accepted(self, inputs: Inputs) -> Inputs:
-        """The inputs that the function may see. Raises `InvalidError` for one it cannot take."""
+        """The inputs that the function gets. Raises `InvalidError` for an unsupported one."""
         if self.ignore_retract:
             return replace(inputs, retracts=np.zeros_like(inputs.retracts))
         if not self.function.can_retract and inputs.retracts.any():
@@ -226,7 +226,7 @@ class AggregatedColumn:
     def refusals(
         self, values: pl.Series, adds: Marks, retracts: Marks, *, is_not_null: bool
     ) -> Iterator[Refusal]:
-        """Incoming rows that the column could not be merged with, given those that reach it."""
+        """New rows that could not be merged in this column, out of those that affect it."""
         if self.ignore_retract:
             retracts = np.zeros_like(retracts)
         elif not self.function.can_retract:
@@ -246,7 +246,7 @@ class AggregatedColumn:
 
 
 def leaves_null(column: str) -> str:
-    """Why a NOT NULL column takes no retract."""
+    """The reason why a NOT NULL column does not support retracts."""
     return (
         f"Field '{column}' expected not null but found null value, which a retract would leave in "
         f"it; make the column nullable"
@@ -254,7 +254,7 @@ def leaves_null(column: str) -> str:
 
 
 def unsound(values: pl.Series, marks: Marks, is_sound: Callable[[bytes], bool]) -> Marks:
-    """Which of the marked values that are not NULL are not sound; equal ones are asked once."""
+    """Which of the marked non-NULL values are invalid. Equal values are checked once."""
     asked = values.filter(pl.Series(marks)).drop_nulls().unique()
     wrong = asked.filter(pl.Series([not is_sound(value) for value in asked], dtype=pl.Boolean))
     found: Marks = values.is_in(wrong.implode()).fill_null(value=False).to_numpy() & marks
@@ -262,7 +262,7 @@ def unsound(values: pl.Series, marks: Marks, is_sound: Callable[[bytes], bool]) 
 
 
 def _list_type(dtype: pl.DataType) -> pl.DataType:
-    # Some Polars releases have a map type and no functions for it; others show a list.
+    # Some Polars releases have a map type but no functions for it. Others use a list.
     if isinstance(dtype, pl.List):
         return dtype
     entry = pl.Struct({"key": dtype.key, "value": dtype.value})  # type: ignore[attr-defined]  # of a map

@@ -1,4 +1,4 @@
-"""Text put together from text."""
+"""Functions that combine strings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ListAgg"]
 
 @dataclass(frozen=True)
 class ListAgg(AggregateFunction):
-    """The adds in order, with a delimiter between them.
+    """The adds in order, separated by a delimiter.
 
-    NULL and blank inputs (white space of any script) are left out; without any other the result
-    is NULL, or empty in a NOT NULL column. Order matters; folding may be split up; no retraction.
+    NULL and blank inputs (any white space) are skipped. If there are no others, the result is NULL,
+    or empty in a NOT NULL column. Order matters. Aggregation can be split up. No retraction.
 
-    `distinct` takes inputs for lists of tokens and appends only the tokens that are neither
-    blank nor there yet. The first input stays as it is.
+    With `distinct`, inputs are lists of tokens, and only tokens that are neither blank nor present
+    are appended. The first input is unchanged.
     """
 
     name: ClassVar[str] = "listagg"
@@ -30,7 +30,7 @@ class ListAgg(AggregateFunction):
     nullable: bool = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The texts put together."""
+        """The combined strings."""
         rows = inputs.frame().filter(_is_not_blank("value")).sort("key", "rank")
         if self.distinct:
             rows = self._without_repeated_tokens(rows)
@@ -39,7 +39,7 @@ class ListAgg(AggregateFunction):
         return lists if self.nullable else lists.fill_null("")
 
     def _without_repeated_tokens(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The first input of each key, then one row per token that it does not hold yet."""
+        """The first input of each key, then one row per token that is not yet present."""
         tokens = (
             rows.with_columns(
                 is_first=pl.col("key").ne_missing(pl.col("key").shift(1)),
@@ -48,7 +48,7 @@ class ListAgg(AggregateFunction):
             .explode("token")
             .with_row_index("place")
         )
-        # Over the tokens of the first input too, which stays whole but counts as there.
+        # This includes the tokens of the first input, which is unchanged but counts as present.
         is_repeated = pl.struct("key", "token").is_first_distinct().not_()
         news = tokens.filter(~pl.col("is_first") & ~is_repeated & _is_not_blank("token"))
         firsts = tokens.filter("is_first").unique("key", keep="first", maintain_order=True)

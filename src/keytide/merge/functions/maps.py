@@ -1,4 +1,4 @@
-"""Maps put together from maps. A map is a list of structs of key and value."""
+"""Functions that combine maps. A map is a list of structs of key and value."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _ENTRY = pl.col("value").struct
 
 
 class MergeMap(AggregateFunction):
-    """The entries of all adds, of equal keys the last; a retract takes out its keys.
+    """The entries of all adds. Of equal keys the last one wins. A retract removes its keys.
 
-    Values of retracts are not compared. NULL inputs count for nothing; without any add that is
-    not NULL the result is NULL, and it may be empty. Folding adds may be split up; with retracts,
-    only from the oldest input on. The order of entries is promised to nobody.
+    Values of retracts are not compared. NULL inputs are ignored. If all adds are NULL, the result
+    is NULL. It can be empty. Adds can be aggregated in parts. With retracts, only from the oldest
+    input on. The order of entries is not guaranteed.
     """
 
     name: ClassVar[str] = "merge_map"
     can_retract: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The merged maps."""
+        """The combined maps."""
         entries = inputs.items().with_columns(name=_ENTRY[0])
         if inputs.retracts.any():
             taken_back = pl.col("row").filter(~pl.col("is_add")).max().fill_null(-1)
@@ -44,12 +44,12 @@ class MergeMap(AggregateFunction):
 
 @dataclass(frozen=True)
 class MergeMapWithKeyTime(AggregateFunction):
-    """The entries of all adds, of equal keys the one with the greatest time.
+    """The entries of all adds. Of equal keys the one with the largest time wins.
 
-    The time is a member of the entry's ROW, compared as text; of equal times the first stays. A
-    NULL ROW takes its key out; a ROW without time is skipped. The first map that is not NULL is
-    taken as it is. No retraction; as a NULL ROW takes out what came before it, folding may be
-    split up only from the oldest input on.
+    The time is a field of the entry's ROW, compared as a string. Of equal times the first one wins.
+    A NULL ROW removes its key. A ROW without a time is skipped. The first non-NULL map is
+    unchanged. No retraction. A NULL ROW removes earlier entries, so aggregation can be split up
+    only from the oldest input on.
     """
 
     name: ClassVar[str] = "merge_map_with_keytime"
@@ -58,7 +58,7 @@ class MergeMapWithKeyTime(AggregateFunction):
     time: str = ""
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The merged maps."""
+        """The combined maps."""
         entries = inputs.items().with_columns(
             name=_ENTRY[0],
             time=_ENTRY[1].struct.field(self.time).cast(pl.String),
@@ -67,7 +67,7 @@ class MergeMapWithKeyTime(AggregateFunction):
         )
         entries = entries.sort("rank", "place").drop("place").with_row_index("place")
         place = pl.col("place").cast(pl.Int64)
-        # An entry with a NULL ROW takes its key out as a later map only; in the first map it is an
+        # An entry with a NULL ROW removes its key only in a later map. In the first map it is an
         # entry.
         removed = place.filter(pl.col("is_removal") & ~pl.col("is_base")).max().fill_null(-1)
         newest = (
@@ -79,6 +79,6 @@ class MergeMapWithKeyTime(AggregateFunction):
         return inputs.lists_of(newest)
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """Maps that take keys out."""
+        """Maps that remove keys."""
         entries = inputs.items().filter(_ENTRY[1].is_null())
         return inputs.rows_of(entries.group_by("key").agg("row"))

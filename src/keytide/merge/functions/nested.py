@@ -1,4 +1,4 @@
-"""Tables nested in a column: arrays of rows, updated row by row."""
+"""Nested tables: arrays of ROWs that are updated row by row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ROW = pl.col("value").struct
 class _NestedTable(AggregateFunction):
     key: tuple[str, ...] = ()
     null_strategy: str = "merge"
-    """What a row with NULL in its key is: `merge` a row like others, `ignore` none, `error`."""
+    """How a row with NULL in its key is handled: `merge` like others, `ignore`, or `error`."""
 
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
-        """Nested rows with NULL in their key, where that is an error."""
+        """Nested rows with NULL in their key, if that is an error."""
         if not self.key or self.null_strategy != "error":
             return
         element = pl.element().struct
@@ -36,7 +36,7 @@ class _NestedTable(AggregateFunction):
         yield Refusal(marks & (adds | retracts), self._null_in_key)
 
     def rows_of(self, inputs: Inputs) -> pl.DataFrame:
-        """The nested rows in order of rank, with their key parts as columns `key_0`, ..."""
+        """The nested rows in rank order, with their key fields as columns `key_0`, ..."""
         rows = inputs.items().filter(pl.col("value").is_not_null())
         rows = rows.with_columns(_ROW.field(k).alias(f"key_{i}") for i, k in enumerate(self.key))
         rows = rows.sort("rank", "place").drop("place").with_row_index("place")
@@ -64,17 +64,16 @@ class _NestedTable(AggregateFunction):
 
 @dataclass(frozen=True)
 class NestedUpdate(_NestedTable):
-    """The rows of all adds, of equal nested keys the last; a retract takes its keys out.
+    """The rows of all adds. Of equal nested keys the last one wins. A retract removes its keys.
 
-    With a nested sequence the row that is last by it stays (NULL lowest, ties to the later).
-    Without a nested key all rows are kept, and a retract takes out the rows that equal its own.
-    NULL inputs and NULL rows count for nothing; without any add that is not NULL the result is
-    NULL, and it may be empty. `count_limit` drops rows of new keys beyond so many; it counts what
-    is left when the retracts have been applied.
+    With a nested sequence, the row with the largest sequence wins (NULL lowest, ties to the later
+    one). Without a nested key all rows are kept, and a retract removes equal rows. NULL inputs and
+    NULL rows are ignored. If all adds are NULL, the result is NULL. It can be empty. `count_limit`
+    drops rows of new keys above the limit, counted after retracts have been applied.
 
-    Folding adds may be split up from the oldest input on, without a limit anywhere; with
-    retracts from the oldest on, and not at all where they meet a limit. The order of rows is
-    promised to nobody.
+    Aggregation can be split up from the oldest input on, and without a limit anywhere. With
+    retracts it can be split up from the oldest input on, but not at all if they are combined with a
+    limit. The order of rows is not guaranteed.
     """
 
     name: ClassVar[str] = "nested_update"
@@ -93,18 +92,18 @@ class NestedUpdate(_NestedTable):
         if self.key:
             rows = self._newest(rows, identity)
         if self.count_limit is not None:
-            # Counted in the order in which keys came, so that the rows kept are the first ones.
+            # Counted in order of arrival of the keys, so that the first rows are kept.
             rows = rows.sort("key", "place")
             rows = rows.filter(pl.int_range(pl.len()).over("key") < self.count_limit)
         return inputs.lists_of(rows)
 
     @property
     def folds_adds(self) -> bool:  # type: ignore[override]  # other functions know it by class
-        """Unless there is a limit, up to which older rows count too."""
+        """True unless there is a limit, for which older rows count too."""
         return self.count_limit is None
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """Retracts of rows that no later add puts in their place; what exceeds the limit."""
+        """Retracts of rows that no later add replaces, and rows above the limit."""
         rows = self.rows_of(inputs)
         if self.key and not self.sequence and self.count_limit is None:
             return inputs.not_added_again(rows, ["key", *self._key_columns])
@@ -112,7 +111,7 @@ class NestedUpdate(_NestedTable):
         return marks if self.count_limit is None else marks | self._exceeding(rows, inputs)
 
     def _exceeding(self, rows: pl.DataFrame, inputs: Inputs) -> Marks:
-        """The adds that bring more rows, or rows of more keys, than there is room for."""
+        """The adds with more rows, or more keys, than the limit allows."""
         adds = rows.filter("is_add").sort("key", "place")
         if self.key:
             adds = adds.unique(["key", *self._key_columns], keep="first", maintain_order=True)
@@ -120,7 +119,7 @@ class NestedUpdate(_NestedTable):
         return inputs.rows_of(exceeding.group_by("key").agg("row"))
 
     def _newest(self, rows: pl.DataFrame, identity: list[str]) -> pl.DataFrame:
-        """The last row of each nested key, in the place of its first one."""
+        """The last row of each nested key, at the position of its first one."""
         sequence = [_ROW.field(name).alias(f"sequence_{i}") for i, name in enumerate(self.sequence)]
         ordered = rows.sort(*sequence, "place", nulls_last=False)
         return ordered.group_by(identity, maintain_order=True).agg(
@@ -130,10 +129,10 @@ class NestedUpdate(_NestedTable):
 
 @dataclass(frozen=True)
 class NestedPartialUpdate(_NestedTable):
-    """The rows of all adds, of equal nested keys put together: each member's last value.
+    """The rows of all adds. Rows with equal nested keys are merged: each field's last value.
 
-    NULL members, rows and inputs count for nothing; without any add that is not NULL the result
-    is NULL. Folding may be split up; no retraction. The order of rows is promised to nobody.
+    NULL fields, rows and inputs are ignored. If all adds are NULL, the result is NULL. Aggregation
+    can be split up. No retraction. The order of rows is not guaranteed.
     """
 
     name: ClassVar[str] = "nested_partial_update"

@@ -1,4 +1,4 @@
-"""Functions over numbers, truth values and anything that has an order."""
+"""Functions over numbers, booleans and ordered types."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["BoolAnd", "BoolOr", "Max", "Min", "Product", "Sum"]
 
 _VALUE = pl.col("value")
 
-# Between the largest sum that a DECIMAL holds (10^38) and the first that wraps around (2^127,
-# which is 1.7 * 10^38), farther from both than the rounding of floating point reaches.
+# A threshold between the largest sum that a DECIMAL holds (10^38) and the first that overflows
+# (2^127, about 1.7 * 10^38). Floating-point rounding errors are smaller than the distance to both.
 _UNSCALED_SUM_MAX = 1.2e38
 
 
 class Sum(AggregateFunction):
-    """The sum of the adds less that of the retracts.
+    """The sum of the adds minus that of the retracts.
 
-    NULL counts for nothing; without any value the sum is NULL. Order does not matter and folding
-    may be split up, retracts included (floats: up to rounding). Only the outcome has to fit the
-    column; a whole number or decimal that does not is an error.
+    NULL is ignored. If there are no values, the sum is NULL. Order does not matter, and aggregation
+    can be split up, including retracts (for floats, except for rounding). Only the final result
+    must fit the column. For integers and decimals, one that does not fit is an error.
     """
 
     name: ClassVar[str] = "sum"
@@ -40,7 +40,7 @@ class Sum(AggregateFunction):
     can_retract: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The sums; exact for whole numbers and decimals."""
+        """The sums, exact for integers and decimals."""
         if inputs.values.dtype.is_decimal():
             return self._decimal_sums(inputs)
         return _reduced(self, inputs, np.add, identity=0)
@@ -49,7 +49,7 @@ class Sum(AggregateFunction):
         values = _marked(inputs.values, inputs.adds | inputs.retracts)
         if inputs.retracts.any():
             values = values.zip_with(pl.Series(~inputs.retracts), -values)
-        # The exact sum wraps around at 2^127; the one in floating point tells that it did.
+        # The exact sum overflows silently at 2^127. The floating-point sum detects this.
         shadow = _VALUE.cast(pl.Float64).sum().alias("shadow")
         total = pl.when(_VALUE.count() > 0).then(_VALUE.sum()).alias("value")
         sums = _by_key(inputs.slices, values, total, shadow)
@@ -63,38 +63,38 @@ class Sum(AggregateFunction):
 
 
 class Product(AggregateFunction):
-    """The product of the adds; a retract divides by its value, whole numbers truncating.
+    """The product of the adds. A retract divides by its value, truncating for integers.
 
-    NULL counts for nothing, and a retract before the first add takes nothing back. Of adds of
-    whole numbers order does not matter and folding may be split up. Decimals are rounded half up
-    to the column's scale at each step, so there both hold up to rounding only. With retracts,
-    folding may be split up only from the oldest input on.
+    NULL is ignored, and a retract before the first add has no effect. For adds of integers, order
+    does not matter, and aggregation can be split up. Decimals are rounded half up to the column's
+    scale at each step, so for them both are true except for rounding. With retracts, aggregation
+    can be split up only from the oldest input on.
     """
 
     name: ClassVar[str] = "product"
     can_retract: ClassVar[bool] = True
 
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
-        """Zeros to take back, except for floats."""
+        """Zeros in retracts, except for floats."""
         if not values.dtype.is_float() and retracts.any():
             is_zero = (values == 0).fill_null(value=False).to_numpy()
             yield Refusal(retracts & is_zero, self._no_division)
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """Every retract: dividing and multiplying do not change places."""
+        """Every retract, because division and multiplication cannot be reordered."""
         return inputs.retracts & inputs.is_present
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The products. Raises `InvalidError` if one does not fit, and for division by zero."""
+        """The products. Raises `InvalidError` if one does not fit, and for a division by zero."""
         if inputs.values.dtype.is_decimal() or inputs.retracts.any():
             return self._step_by_step(inputs)
         return _reduced(self, inputs, np.multiply, identity=1)
 
     def _step_by_step(self, inputs: Inputs) -> pl.Series:
-        """Fold the second inputs of all keys at once, then the third ones, and so on."""
+        """Process the second inputs of all keys together, then the third ones, and so on."""
         rows, starts, lengths = _inputs_from_first_add(inputs)
-        # Keys by falling number of inputs: those that still have one at a depth are then the first
-        # ones, and the others are cut off behind them as they finish.
+        # Keys sorted by decreasing number of inputs. Those with an input at a given depth then come
+        # first.
         longest_first = np.argsort(-lengths, kind="stable")
         starts, lengths = starts[longest_first], lengths[longest_first]
         state = inputs.values.gather(rows[starts[lengths > 0]])
@@ -131,27 +131,27 @@ class Product(AggregateFunction):
 
 
 class Max(AggregateFunction):
-    """The greatest add; NaN is the greatest float, bytes compare unsigned.
+    """The largest add. NaN is the largest float, and bytes are compared unsigned.
 
-    NULL counts for nothing. Order does not matter and folding may be split up; no retraction.
+    NULL is ignored. Order does not matter, and aggregation can be split up. No retraction.
     """
 
     name: ClassVar[str] = "max"
     stands_anywhere: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The greatest values."""
+        """The largest values."""
         return _extreme(inputs, np.maximum, _VALUE.max())
 
 
 class Min(AggregateFunction):
-    """The least add, ordered as for `max`, with the same laws."""
+    """The smallest add, with the order and the laws of `max`."""
 
     name: ClassVar[str] = "min"
     stands_anywhere: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The least values."""
+        """The smallest values."""
         return _extreme(inputs, np.fmin, _VALUE.min())
 
 
@@ -162,13 +162,13 @@ class BoolAnd(Min):
 
 
 class BoolOr(Max):
-    """Whether an add is true, with the laws of `max`."""
+    """Whether any add is true, with the laws of `max`."""
 
     name: ClassVar[str] = "bool_or"
 
 
 def _marked(values: pl.Series, marks: Marks) -> pl.Series:
-    """The values with NULL where not marked."""
+    """The values, NULL where not marked."""
     if marks.all():
         return values
     return values.set(pl.Series(~marks), None)
@@ -182,7 +182,7 @@ def _by_key(slices: KeySlices, values: pl.Series, *results: pl.Expr) -> pl.DataF
 def _reduced(
     function: AggregateFunction, inputs: Inputs, reduce: np.ufunc, identity: int
 ) -> pl.Series:
-    """Adds, and retracts with the opposite sign, reduced key by key; NULL where there are none."""
+    """Adds, and retracts with the opposite sign, reduced per key. NULL if there are none."""
     values, slices = inputs.values, inputs.slices
     takes_part = (inputs.adds | inputs.retracts) & inputs.is_present
     numbers = np.where(takes_part, values.fill_null(identity).to_numpy(), identity)
@@ -192,10 +192,10 @@ def _reduced(
     with np.errstate(all="ignore"):
         signed = numbers * signs
         if reduce is np.add:
-            signed += 0  # -0.0 becomes 0.0: a zero taken back is a zero
+            signed += 0  # -0.0 becomes 0.0, so a retracted zero gives zero
         results = reduce.reduceat(signed, slices.starts)
         if values.dtype.is_integer() and not _cannot_wrap(reduce, numbers, slices):
-            # Whole numbers may wrap around; the same in floating point is then far off.
+            # Integers can overflow silently. The floating-point result then differs a lot.
             shadow = reduce.reduceat(numbers.astype(np.float64) * signs, slices.starts)
             distance = np.abs(np.nan_to_num(shadow, nan=0.0) - results)
             if (distance > 2.0**62).any():
@@ -204,7 +204,7 @@ def _reduced(
 
 
 def _cannot_wrap(reduce: np.ufunc, numbers: npt.NDArray[np.int64], slices: KeySlices) -> bool:
-    """Whether sums are too small for 64 bits to matter, as nearly all are."""
+    """Whether sums certainly fit in 64 bits, as nearly all do."""
     farthest = max(int(numbers.max()), -int(numbers.min()))
     return reduce is np.add and farthest * int(slices.lengths.max()) < 2**62
 
@@ -217,12 +217,12 @@ def _null_unless(results: pl.Series, marks: Marks, slices: KeySlices) -> pl.Seri
 
 
 def _extreme(inputs: Inputs, pick: np.ufunc, pick_any: pl.Expr) -> pl.Series:
-    """Adds picked from key by key: on plain numbers at once, on other types by comparing."""
+    """The smallest or largest add per key. Vectorized for plain numbers."""
     values = _marked(inputs.values, inputs.adds)
     plain = values.to_physical()
     if not (plain.dtype.is_integer() or plain.dtype.is_float()) or plain.dtype == pl.Int128:
         return _by_key(inputs.slices, values, pick_any)["value"]
-    # NULLs are filled with what no value loses to.
+    # NULLs are replaced by a value that never wins.
     present = values.is_not_null().to_numpy()
     filled = plain.fill_null(_loser(plain.dtype, pick)).to_numpy()
     picked = pick.reduceat(filled, inputs.slices.starts)
@@ -232,7 +232,7 @@ def _extreme(inputs: Inputs, pick: np.ufunc, pick_any: pl.Expr) -> pl.Series:
 
 
 def _loser(dtype: pl.DataType, pick: np.ufunc) -> float | int:
-    """What a pick prefers every value to; of floats the least is taken around NaN."""
+    """A value that never wins against any other. For floats, the minimum ignores NaN."""
     if dtype.is_float():
         return -math.inf if pick is np.maximum else math.nan
     bounds = np.iinfo(pl.Series(dtype=dtype).to_numpy().dtype)
@@ -248,7 +248,7 @@ def _fitted(function: AggregateFunction, results: pl.Series, dtype: pl.DataType)
 
 
 def _inputs_from_first_add(inputs: Inputs) -> tuple[Positions, Positions, Positions]:
-    """The rows that take part in a product, and where each key's start among them, how many."""
+    """The rows that count in a product, the start of each key among them, and their number."""
     keys = inputs.slices.keys
     first = inputs.slices.first_where(inputs.adds & inputs.is_present)
     begun = (first[keys] >= 0) & (inputs.slices.rows >= first[keys])
@@ -277,7 +277,7 @@ def _over(values: pl.Series, divisors: pl.Series) -> pl.Series:
         return _computed(pc.divide, values, divisors)
     if dtype.is_integer():
         wide, by = values.cast(pl.Int128), divisors.cast(pl.Int128)
-        # Java's division truncates towards zero; Polars rounds down.
+        # Java's division truncates towards zero, but Polars rounds down.
         quotient = wide.abs() // by.abs() * wide.sign() * by.sign()
     else:
         quotient = values / divisors
@@ -288,9 +288,10 @@ def _over(values: pl.Series, divisors: pl.Series) -> pl.Series:
 def _computed(
     compute: Callable[[pa.Array, pa.Array], pa.Array], values: pl.Series, operands: pl.Series
 ) -> pl.Series:
-    """The outcome for decimals, rounded half up to their scale.
+    """The result for decimals, rounded half up to their scale.
 
-    Arrow computes in 256 bits, but refuses a type of more than 76 digits: hence the digit less.
+    Arrow computes in 256 bits but refuses types with more than 76 digits, so one digit less is
+    used.
     """
     digits, scale = 38, _scale(values.dtype)
     wide = values.to_arrow().cast(pa.decimal256(digits, scale))

@@ -1,4 +1,4 @@
-"""Registering merge functions."""
+"""Registration of user-defined merge functions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def register_merge_function(
 
 
 def registered_functions(options: TableOptions) -> Mapping[str, MergeFunction]:
-    """The registered functions that a table's options name."""
+    """The registered functions that a table's options use."""
     with _lock:
         known = dict(_registered)
     return {name: known[name] for name in sorted(function_names_in(options) & known.keys())}

@@ -1,4 +1,4 @@
-"""Which functions there are, and the function of each column as a table's options name it."""
+"""The list of functions, and the function of each column according to a table's options."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ FUNCTION_OPTIONS = (
     keys.MERGE_MAP_TS_FIELD,
     keys.TS_FIELD,
 )
-"""The options of columns that are folded by functions."""
+"""The options of columns with functions."""
 
 
 def function_names(
     columns: Iterable[str], options: TableOptions, default: str | None = None
 ) -> dict[str, str]:
-    """The function that the options name for each column: its own, else the table's default.
+    """The function that the options select for each column: its own, otherwise the table's default.
 
-    Columns without either get `default`, or are left out when that is None.
+    Columns without either get `default`, or are omitted if that is None.
     """
     own = options.by_columns(keys.AGGREGATE_FUNCTION)
     default = options.default_aggregate_function or default
@@ -69,21 +69,21 @@ def function_names(
 
 
 def function_names_in(options: TableOptions) -> set[str]:
-    """All functions that the options name."""
+    """All functions that the options use."""
     default = options.default_aggregate_function
     names = {*options.by_columns(keys.AGGREGATE_FUNCTION).values(), *([default] if default else ())}
     return {_stored_name(name) for name in names}
 
 
 def with_stored_names(raw: Mapping[str, str]) -> dict[str, str]:
-    """The options with functions called as every engine of the format calls them."""
+    """The options with the function names that every engine of the format uses."""
     return {
         key: _stored_name(value) if _names_function(key) else value for key, value in raw.items()
     }
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a name, in any letter case, is that of a function of our own."""
+    """Whether a name is that of a built-in function, case-insensitively."""
     return name.lower() in {*_FUNCTIONS, *_OTHER_NAMES, *_GONE}
 
 
@@ -93,10 +93,10 @@ def aggregated_columns(
     options: TableOptions,
     functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
 ) -> dict[str, AggregatedColumn]:
-    """The functions of the columns in `names`, set up as the options say.
+    """The functions of the columns in `names`, configured by the options.
 
-    `functions` are those of users. A name that is nobody's gives a function that raises when a
-    column is folded by it, so that the others can be read.
+    `functions` are user-defined. An unknown name gives a function that raises when its column is
+    aggregated, so that the other columns can be read.
     """
     ignores = options.by_columns(keys.IGNORE_RETRACT)
     known = {*_FUNCTIONS, *_GONE, *functions}
@@ -118,10 +118,9 @@ def function_of(
     options: TableOptions,
     functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
 ) -> AggregateFunction:
-    """The function of that name for a column; `functions` are those of users.
+    """The function of that name for a column. `functions` are user-defined.
 
-    Raises `InvalidError` for an unknown name, a column type that the function does not take and
-    an option of it that does not fit.
+    Raises `InvalidError` for an unknown name, an unsupported column type, and an invalid option.
     """
     make = _FUNCTIONS.get(name)
     if make is not None:
@@ -144,7 +143,7 @@ def _users(function: MergeFunction, field: Field) -> AggregateFunction:
 
 
 def _stored_name(name: str) -> str:
-    # Older documents write 'nested-update' for 'nested_update', and so for every name.
+    # Older documents write 'nested-update' for 'nested_update', and other names likewise.
     plain = name.replace("-", "_")
     return plain if plain in _FUNCTIONS else _OTHER_NAMES.get(plain.lower(), name)
 
@@ -168,7 +167,7 @@ class _Options:
         return self.key(option) in self._raw
 
     def value(self, option: str) -> Any:
-        """The typed value, the default where the option is not set."""
+        """The typed value, or the default if the option is not set."""
         row = option_of(option)
         assert row is not None
         key = self.key(option)
@@ -189,7 +188,7 @@ _Make = Callable[[Field, _Options], AggregateFunction]
 
 
 def _simple(make: Callable[[str], AggregateFunction], *roots: str) -> _Make:
-    """A function without options, for columns of the given types (none given: of any type)."""
+    """A function without options, for columns of the given types, or any type if none is given."""
 
     def function(field: Field, options: _Options) -> AggregateFunction:
         made = make(field.name)
@@ -345,7 +344,7 @@ _FUNCTIONS: Mapping[str, _Make] = {
     "hll_sketch": _simple(HllSketch, "VARBINARY"),
     "theta_sketch": _simple(ThetaSketch, "VARBINARY"),
 }
-# Apache Pinot's names of the same functions, in any letter case.
+# Apache Pinot's names of the same functions, case-insensitively.
 _OTHER_NAMES = {
     "overwrite": "last_non_null_value",
     "force_overwrite": "last_value",
@@ -356,5 +355,5 @@ _OTHER_NAMES = {
     "max": "max",
     "min": "min",
 }
-# Names that other documents have for a function, and what stands for it here.
+# Function names in other documents that are configured differently here.
 _GONE = {"count": f"it is chosen column by column: '{keys.AGGREGATE_FUNCTION}' = 'count'"}

@@ -1,7 +1,6 @@
-"""Sets of numbers as the bytes that the format keeps; equal sets have equal bytes.
+"""The stored bytes of sets of integers. Equal sets have equal bytes.
 
-32-bit numbers are in the portable roaring layout, 64-bit ones in that of Java's
-`Roaring64Bitmap`::
+32-bit integers use the portable roaring layout, 64-bit integers that of Java's `Roaring64Bitmap`::
 
     0                                          an empty set
     1  keys u64  node...  containers           any other
@@ -16,10 +15,10 @@
       0         runs: their count u16, then first and length - 1 of each as u16
       1, 2      65536 bits, or the lower 16 bits of each number as u16
 
-Numbers are little-endian unless said otherwise. Payloads are those of the portable layout, which
-pyroaring reads and writes, so containers move from one layout to the other as they are. Where runs
-are no shorter than bits or numbers, pyroaring's choice depends on how the set was made; here they
-never stay runs.
+Numbers are little-endian unless stated otherwise. Payloads are those of the portable layout, which
+pyroaring reads and writes, so containers are copied unchanged between the layouts. If runs are not
+shorter than bits or numbers, pyroaring's choice depends on how the set was created. Here they are
+never stored as runs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _NOT_TRIMMED = 254
 _NO_CHILD = 255
 _COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
 _OFFSETS_FROM = 4
-"""A portable bitmap with runs has an offset per container if it has so many."""
+"""A portable bitmap with runs has an offset per container if it has at least this many."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class _Container:
 
 
 def encode_bitmap32(bitmap: BitMap) -> bytes:
-    """The set's bytes; equal sets have equal bytes."""
+    """The bytes of the set. Equal sets have equal bytes."""
     bitmap = bitmap.copy()
     bitmap.run_optimize()
     data: bytes = bitmap.serialize()
@@ -68,7 +67,7 @@ def encode_bitmap32(bitmap: BitMap) -> bytes:
 
 
 def decode_bitmap64(data: bytes) -> BitMap64:
-    """The set. Raises `ValueError` for bytes that are none."""
+    """The set. Raises `ValueError` for invalid bytes."""
     reader = _Reader(data)
     try:
         bitmap = BitMap64.deserialize(_portable(list(_read(reader))))
@@ -80,7 +79,7 @@ def decode_bitmap64(data: bytes) -> BitMap64:
 
 
 def encode_bitmap64(bitmap: BitMap64) -> bytes:
-    """The set's bytes; equal sets have equal bytes."""
+    """The bytes of the set. Equal sets have equal bytes."""
     bitmap = bitmap.copy()
     bitmap.run_optimize()
     containers = [_without_vain_runs(c) for c in _containers(_Reader(bitmap.serialize()))]
@@ -98,7 +97,7 @@ def encode_bitmap64(bitmap: BitMap64) -> bytes:
 
 
 class _Reader:
-    """Bytes and how far they have been read."""
+    """Bytes and the current read position."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -147,7 +146,7 @@ def _read(reader: _Reader) -> Iterator[_Container]:
 
 
 def _leaves(reader: _Reader, count: int) -> list[tuple[bytes, int]]:
-    """Upper bits and containers; inner nodes only lead the way to them."""
+    """Upper bits and containers. Inner nodes are only followed."""
     leaves: list[tuple[bytes, int]] = []
     while len(leaves) < count:
         type_, _, prefix_length = reader.unpack("BHB")
@@ -170,7 +169,7 @@ def _payload(reader: _Reader, type_: int, cardinality: int) -> bytes:
 
 
 def _in_portable_form(type_: int, cardinality: int, payload: bytes) -> tuple[int, int, bytes]:
-    """The portable layout tells bits from numbers by the cardinality alone."""
+    """The portable layout distinguishes bits from numbers by the cardinality alone."""
     if type_ == _BITS and cardinality <= _NUMBERS_MAX:
         bits = np.unpackbits(np.frombuffer(payload, np.uint8), bitorder="little")
         return _NUMBERS, cardinality, np.flatnonzero(bits).astype("<u2").tobytes()
@@ -182,7 +181,7 @@ def _in_portable_form(type_: int, cardinality: int, payload: bytes) -> tuple[int
 
 
 def _nodes(leaves: Sequence[tuple[bytes, int]], depth: int) -> Iterator[bytes]:
-    """The nodes over sorted leaves, of whose upper bits `depth` bytes were told before."""
+    """The nodes over sorted leaves. `depth` bytes of the upper bits are already written."""
     if len(leaves) == 1:
         ((upper, number),) = leaves
         yield struct.pack("<BHB6sQ", _LEAF, 0, 0, upper, number)
@@ -225,7 +224,7 @@ def _portable_containers(reader: _Reader, high: int) -> Iterator[_Container]:
     """The containers of the numbers whose upper 32 bits are `high`."""
     cookie = reader.number("I")
     has_runs = cookie & 0xFFFF == _COOKIE_WITH_RUNS
-    # With runs, the number of containers stands in the upper half of the cookie.
+    # With runs, the number of containers is in the upper half of the cookie.
     count = (cookie >> 16) + 1 if has_runs else reader.number("I")
     run_flags = int.from_bytes(reader.take((count + 7) // 8), "little") if has_runs else 0
     keys = [reader.unpack("HH") for _ in range(count)]
@@ -240,7 +239,7 @@ def _portable_containers(reader: _Reader, high: int) -> Iterator[_Container]:
 
 
 def _without_vain_runs(container: _Container) -> _Container:
-    """Bits or numbers instead of runs that are no shorter."""
+    """Bits or numbers instead of runs that are not shorter."""
     is_large = container.cardinality > _NUMBERS_MAX
     plain_bytes = _BITS_BYTES if is_large else 2 * container.cardinality
     if container.type != _RUNS or len(container.payload) < plain_bytes:

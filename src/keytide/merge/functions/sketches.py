@@ -1,4 +1,4 @@
-"""Sets too large to keep, as the sketches of Apache DataSketches."""
+"""Approximate sets as Apache DataSketches sketches."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from keytide.merge.slices import Marks
 __all__ = ["HllSketch", "ThetaSketch"]
 
 _NO_SKETCH = (IndexError, RuntimeError, ValueError)
-"""What the library raises for bytes that it does not know."""
+"""The library's error for unknown bytes."""
 
 _THETA_LG_SIZE = 12
-"""A theta union keeps 4096 hashes, as the other engines of the format do."""
+"""A theta union keeps 4096 hashes, as in the format's other engines."""
 
 
 class _Sketch(AggregateFunction):
     stands_anywhere: ClassVar[bool] = True
 
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
-        """Values that are no such sketch. Raises `SetupError` without the library."""
+        """Values that are not such a sketch. Raises `SetupError` without the library."""
         library = _library(self.name, self.column)
         is_sound = partial(self._is_sound, library)
         yield Refusal(unsound(values, adds, is_sound), self._no_sketch)
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The unions. Values are decoded one by one: a sketch has no columnar form."""
+        """The unions. Values are decoded one by one, because a sketch has no columnar form."""
         library = _library(self.name, self.column)
         sketches = inputs.frame().group_by("key", maintain_order=True).agg("value")
         unions = [self._union(library, values) for values in sketches["value"]]
@@ -60,16 +60,17 @@ class _Sketch(AggregateFunction):
         )
 
     def union(self, library: Any, values: Sequence[bytes]) -> bytes:
-        """The sketch of all that the sketches hold."""
+        """The union of the sketches."""
         raise NotImplementedError
 
 
 class HllSketch(_Sketch):
     """The union of the adds, HLL sketches of Apache DataSketches.
 
-    NULL counts for nothing. Order does not matter and folding may be split up: the registers are
-    the same. Of sketches of several sizes the union has the smallest. No retraction.
-    Raises `InvalidError` for a value that is no such sketch, `SetupError` without the library.
+    NULL is ignored. Order does not matter, and aggregation can be split up, because the registers
+    are the same. The union of sketches with different sizes has the smallest size. No retraction.
+    Raises `InvalidError` for a value that is not such a sketch, and `SetupError` without the
+    library.
     """
 
     name: ClassVar[str] = "hll_sketch"
@@ -77,7 +78,7 @@ class HllSketch(_Sketch):
     def union(self, library: Any, values: Sequence[bytes]) -> bytes:
         """The HLL union, in its compact form."""
         sketches = [library.hll_sketch.deserialize(value) for value in values]
-        # Registers of a large sketch can be folded into fewer, never the other way round.
+        # A larger sketch can be reduced to fewer registers, but not the other way round.
         union = library.hll_union(min(sketch.lg_config_k for sketch in sketches))
         for sketch in sketches:
             union.update(sketch)
@@ -88,7 +89,7 @@ class HllSketch(_Sketch):
 class ThetaSketch(_Sketch):
     """The union of the adds, theta sketches of Apache DataSketches, with the laws of `hll_sketch`.
 
-    The union keeps the 4096 smallest hashes; up to so many members it is exact.
+    The union keeps the 4096 smallest hashes. Up to that many members it is exact.
     """
 
     name: ClassVar[str] = "theta_sketch"

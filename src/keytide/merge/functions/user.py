@@ -1,8 +1,8 @@
-"""Merge functions of users: folds written as Polars expressions.
+"""User-defined merge functions, written as Polars expressions.
 
-A `MergeFunction` is a picklable value, so a table carries those it needs to wherever it is read.
-Where a table names a function that this process has not registered, an `UnregisteredFunction`
-stands in for it, so that the other columns stay readable.
+A `MergeFunction` can be pickled, so a table takes those it needs to every process that reads it. If
+a table uses a function that this process has not registered, an `UnregisteredFunction` replaces it,
+so that the other columns can be read.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class MergeFunction:
     skip_nulls: bool = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Lambdas and functions of a notebook travel by value.
+        # Lambdas and functions of a notebook are pickled by value.
         parts = (self.name, self.function, self.types, self.retract, self.skip_nulls)
         return _unpickled, (cloudpickle.dumps(parts),)
 
     def takes(self, type_: DataType) -> bool:
-        """Whether columns of the type may be folded."""
+        """Whether columns of the type can be aggregated."""
         return any(_is_alike(type_, taken) for taken in self.types)
 
     def folded(self, values: pl.DataFrame, dtype: pl.DataType) -> pl.DataFrame:
-        """One `value` per `key`, of rows that are sorted by key and then in merge order.
+        """One `value` per `key`, from rows sorted by key and then in merge order.
 
-        Raises `InvalidError` naming the function when it fails or gives something else than one
-        value of the type per key.
+        Raises `InvalidError`, naming the function, if it fails or does not return one value of the
+        type per key.
         """
         if self.skip_nulls:
             values = values.filter(pl.col(_VALUE).is_not_null())
@@ -57,7 +57,7 @@ class MergeFunction:
         return results.with_columns(self._fitted(results[_VALUE], dtype))
 
     def taken_back(self, added: pl.Series, taken: pl.Series) -> pl.Series:
-        """What is left of each folded value when another is taken back. Raises as `folded` does."""
+        """The result of retracting a value from each aggregate. Raises as `folded` does."""
         assert self.retract is not None
         retract = self.retract
         frame = pl.DataFrame({_ADDED: added, _TAKEN: taken})
@@ -89,7 +89,7 @@ class MergeFunction:
             ) from error
 
     def _fitted(self, results: pl.Series, dtype: pl.DataType) -> pl.Series:
-        """The results in the column's type, where only their width differs from it."""
+        """The results in the column's type, if only their width differs."""
         if results.dtype == dtype:
             return results
         if _family(results.dtype) != _family(dtype) and results.dtype != pl.Null:
@@ -110,9 +110,9 @@ class MergeFunction:
 
 @dataclass(frozen=True)
 class UserFunction(AggregateFunction):
-    """A user's function on one column, with the laws that it was registered under.
+    """A user-defined function on one column, with the laws tested on registration.
 
-    Adds are folded in merge order; what the retracts fold to is taken back from it.
+    Adds are aggregated in merge order, and the aggregate of the retracts is retracted from it.
     """
 
     given: MergeFunction
@@ -128,7 +128,7 @@ class UserFunction(AggregateFunction):
         return self.given.retract is not None
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The folded values. Raises `InvalidError` naming column and function when that fails."""
+        """The aggregates. Raises `InvalidError`, naming column and function, if that fails."""
         try:
             added = self._folded(inputs, inputs.adds)
             retracts = inputs.retracts
@@ -143,7 +143,7 @@ class UserFunction(AggregateFunction):
         return result
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """Every retract: what it does without what it takes back is unknown."""
+        """Every retract, because its effect without the retracted value is unknown."""
         return inputs.retracts & inputs.is_present if self.given.skip_nulls else inputs.retracts
 
     def _folded(self, inputs: Inputs, marks: Marks) -> pl.Series:
@@ -154,18 +154,18 @@ class UserFunction(AggregateFunction):
 
 @dataclass(frozen=True)
 class UnregisteredFunction(AggregateFunction):
-    """Stands for a function that this process does not know. Folding raises `SetupError`."""
+    """A placeholder for an unregistered function. Aggregating raises `SetupError`."""
 
     wanted: str
 
     @property
     def name(self) -> str:  # type: ignore[override]  # other functions have theirs by class
-        """The name that the table's options give."""
+        """The name in the table's options."""
         return self.wanted
 
     @property
     def can_retract(self) -> bool:  # type: ignore[override]  # likewise
-        """True: retracts are not what is wrong."""
+        """True, so that the error is not about retracts."""
         return True
 
     def fold(self, inputs: Inputs) -> pl.Series:
@@ -182,14 +182,14 @@ def _unpickled(payload: bytes) -> MergeFunction:
 
 
 def _family(dtype: pl.DataType) -> Any:
-    """What types that differ in width only have in common."""
+    """A common value for types that differ only in width."""
     if dtype.is_integer() or dtype.is_float() or dtype.is_decimal():
         return dtype.is_integer(), dtype.is_float()
     return dtype
 
 
 def _is_alike(one: DataType, other: DataType) -> bool:
-    """Whether two types differ at most in lengths, digits and nullability."""
+    """Whether two types differ at most in lengths, precisions and nullability."""
     if isinstance(one, AtomicType) and isinstance(other, AtomicType):
         return one.root == other.root
     if isinstance(one, ArrayType) and isinstance(other, ArrayType):

@@ -1,8 +1,8 @@
-"""The laws of users' merge functions, tried out on made-up values.
+"""Tests of the laws of user-defined merge functions, with generated values.
 
-Keys are merged in whatever steps reads, writes and compactions happen to take, so a function must
-give the same value however its inputs are grouped. The values come from a fixed seed: a function
-passes always or never.
+Keys are merged in any steps that reads, writes and compactions take, so a function must give the
+same result however its inputs are grouped. The values come from a fixed seed, so a function either
+always passes or never.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowTy
 __all__ = ["check_laws"]
 
 _SEED = 20_240_229
-# Enough to find every function that averages, counts or picks by place, in a few milliseconds.
+# Enough to detect functions that average, count or pick by position, within a few milliseconds.
 _TRIALS = 150
 _NULL_SHARE = 0.15
 _INTEGER_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
 
 def check_laws(function: MergeFunction, examples: Sequence[Any] = ()) -> None:
-    """Refuse a function that gives other values when its inputs are grouped otherwise.
+    """Refuse a function that gives different results when its inputs are grouped differently.
 
-    Tried on small values, on larger ones where results fit, and on `examples`. Raises
+    Tested with small values, with larger ones if results fit, and with `examples`. Raises
     `InvalidError` with two groupings that differ, and what the function itself raises.
     """
     for type_ in function.types:
@@ -48,7 +48,7 @@ def check_laws(function: MergeFunction, examples: Sequence[Any] = ()) -> None:
 
 
 class _Trials:
-    """One function at work on lists of values of one type."""
+    """Runs one function on lists of values of one type."""
 
     def __init__(self, function: MergeFunction, type_: DataType, examples: Sequence[Any]) -> None:
         self.function = function
@@ -58,7 +58,7 @@ class _Trials:
         self.examples = self._fitting(examples)
 
     def check_grouping(self, lists: list[list[Any]]) -> None:
-        """Fold of folds is fold, a lone value in a group folded or as it stands."""
+        """Check that aggregating partial aggregates gives the same result."""
         cuts = [sorted(self.random.integers(0, len(values) + 1, 2)) for values in lists]
         grouped = [
             [values[:low], values[low:high], values[high:]]
@@ -76,7 +76,7 @@ class _Trials:
                     )
 
     def check_retract(self) -> None:
-        """What is taken back at once or bit by bit, before or after other adds, is the same."""
+        """Check that retracting together or in steps, before or after other adds, is the same."""
         added, more = self.lists(0, 2), self.lists(0, 2)
         taken, again = self.lists(1, 2), self.lists(1, 2)
         f, taken_back = self.folds, self.taken_back
@@ -100,12 +100,12 @@ class _Trials:
     # -- values ----------------------------------------------------------------------------------
 
     def lists(self, shortest: int, longest: int, *, large: bool = False) -> list[list[Any]]:
-        """Lists of values, a few of them NULL."""
+        """Lists of values, some of them NULL."""
         lengths = self.random.integers(shortest, longest + 1, _TRIALS)
         return [[self.value(large) for _ in range(length)] for length in lengths]
 
     def value(self, large: bool) -> Any:
-        """One of the examples, a made-up value or NULL."""
+        """One of the examples, a generated value or NULL."""
         if self.random.random() < _NULL_SHARE:
             return None
         if self.examples and self.random.random() < 0.5:
@@ -115,7 +115,7 @@ class _Trials:
     # -- folding ---------------------------------------------------------------------------------
 
     def folds(self, lists: Sequence[Sequence[Any]]) -> list[Any]:
-        """Each list folded; NULL for an empty one."""
+        """The aggregate of each list, NULL for an empty one."""
         keys = np.repeat(np.arange(len(lists)), [len(values) for values in lists])
         values = self.series([value for values in lists for value in values])
         frame = pl.DataFrame({"key": keys, "value": values})
@@ -128,7 +128,7 @@ class _Trials:
     def folds_of_groups(
         self, grouped: Sequence[Sequence[Sequence[Any]]], *, fold_lone: bool
     ) -> list[list[Any]]:
-        """The folds of the groups of each list; empty groups give nothing."""
+        """The aggregates of the groups of each list. Empty groups are skipped."""
         groups = [group for groups in grouped for group in groups]
         folded = iter(self.folds(groups))
         results = []
@@ -144,14 +144,14 @@ class _Trials:
         return results
 
     def taken_back(self, added: Sequence[Any], taken: Sequence[Any]) -> list[Any]:
-        """What is left of each fold; all of it where nothing was taken."""
+        """The result of each retraction, unchanged if nothing is retracted."""
         left = self.function.taken_back(self.series(added), self.series(taken)).to_list()
         if not self.function.skip_nulls:
             return left
         return [a if t is None else rest for a, t, rest in zip(added, taken, left, strict=True)]
 
     def series(self, values: Sequence[Any]) -> pl.Series:
-        """Values in the column's type, as frames hold them."""
+        """Values in the column's type."""
         table = arrow_schema([self.field]).empty_table()
         shape = from_arrow(table)["value"]
         return pl.Series("value", values, dtype=shape.dtype, strict=False)
@@ -202,7 +202,7 @@ def _atom(type_: AtomicType, random: np.random.Generator, large: bool) -> Any:
     if root == "BOOLEAN":
         return number > 0
     if root in _INTEGER_BITS:
-        # Room for the sum of a whole list, so that the law is tried and not the width.
+        # Leaves room for the sum of a whole list, so that the law is tested and not the width.
         highest = 2 ** (_INTEGER_BITS[root] - 4)
         return max(-highest, min(highest, number))
     if root in ("FLOAT", "DOUBLE"):
