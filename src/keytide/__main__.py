@@ -1,4 +1,4 @@
-"""`python -m keytide`: the command `keytide`, where scripts are not on the path."""
+"""`python -m keytide` runs the command `keytide`, if scripts are not on the PATH."""
 
 from keytide_command import main
 

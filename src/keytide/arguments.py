@@ -1,15 +1,15 @@
-"""Arguments of public calls, checked against the annotations of the call before anything is done.
+"""Checks of the arguments of public calls against their annotations.
 
-What fits is handed on in plain form: a numpy integer as an int, a subclass of str as a str. What
-does not is an `InvalidError` that names the argument, what was found and what was expected. The
-libraries that check types take a text for a sequence of texts, and True for a number; here these
-are the mistakes to find.
+Valid arguments are passed on in plain form: a numpy integer as an int, a subclass of str as a str.
+An invalid one raises an `InvalidError` with the argument, the value found and the expected type.
+Libraries that check types accept a string as a sequence of strings, and True as a number. Here
+these are exactly the mistakes to find.
 
 >>> @checked
 ... def scan(columns: Sequence[str]) -> None: ...
 >>> scan(columns="k")  # doctest: +ELLIPSIS
-Traceback (most recent call last):
-keytide.errors.InvalidError: scan: columns is 'k' of type str; expected a list of texts...
+Traceback (most recent call last): keytide.errors.InvalidError: scan: columns is 'k' of type str;
+expected a list of texts...
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _T = TypeVar("_T")
 
 
 def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The function or method, with its arguments checked. Raises `InvalidError` for the caller.
+    """Wrap a function or method so that its arguments are checked. The wrapper raises
+    `InvalidError`.
 
-    Arguments annotated `Any` are the function's own to check.
+    Arguments annotated with `Any` are checked by the function itself.
     """
     parameters = inspect.signature(call).parameters.values()
     places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -54,7 +55,7 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 return value
             return _checked_argument(value, annotations[parameter], parameter, name)
 
-        # Too many, too few and unknown arguments are left to the call: Python reports them best.
+        # Python reports too many, too few and unknown arguments best.
         placed = [one(*each) for each in zip(places, arguments, strict=False)]
         rest = arguments[len(places) :]
         rest = one(others, rest) if rest and others else rest
@@ -64,18 +65,18 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def checked_members(made: type[_T]) -> type[_T]:
-    """The class, with the arguments of its constructor checked; for a dataclass."""
+    """Wrap a class so that its constructor's arguments are checked. For dataclasses."""
     setattr(made, "__init__", checked(made.__init__))  # noqa: B010  # mypy knows no other way
     return made
 
 
 def shown(value: Any) -> str:
-    """A short text of any value, on one line, whatever its own `repr` does."""
+    """A short one-line string for any value, whatever its own `repr` does."""
     return " ".join(_SHORT.repr(value).split())
 
 
 class _MisfitError(Exception):
-    """Says what was found and what was expected."""
+    """States the value found and the expected type."""
 
 
 _SHORT = reprlib.Repr()
@@ -91,7 +92,7 @@ def _checked_argument(value: Any, wanted: Any, parameter: str, call: str) -> Any
 
 @functools.cache
 def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
-    """The annotation of each parameter that has one to check."""
+    """The annotation of each parameter that must be checked."""
     scope = inspect.unwrap(call).__globals__
     found = {}
     for name, parameter in inspect.signature(call).parameters.items():
@@ -103,7 +104,7 @@ def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
-    # More than once: a quoted name is a text within the text that annotations are stored as.
+    # Repeated, because a quoted name is a string within the stored annotation string.
     while isinstance(annotation, str):
         annotation = eval(annotation, scope)
     return annotation
@@ -111,7 +112,7 @@ def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
 
 def _taken(value: Any, wanted: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
-    # What most calls bring. A text goes on: it may hold half of a character, see `_check_unicode`.
+    # The most common case. Strings are also checked for lone surrogates, see `_check_unicode`.
     if type(value) is wanted and wanted is not str:
         return value
     origin = typing.get_origin(wanted)
@@ -134,10 +135,10 @@ def _taken(value: Any, wanted: Any, name: str) -> Any:
 
 
 def _taken_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
-    if value is None and type(None) in choices:  # an argument that was left out, most often
+    if value is None and type(None) in choices:  # most often an omitted argument
         return None
     for wanted in choices:
-        # What is wrong with a member of a list, or with a text, says more than its type.
+        # An error about a list element or a string is more useful than one about its type.
         if _holds_many(value, wanted) or (wanted is str and isinstance(value, str)):
             return _taken(value, wanted, name)
         with contextlib.suppress(_MisfitError):
@@ -153,7 +154,7 @@ def _holds_many(value: Any, wanted: Any) -> bool:
     origin = typing.get_origin(wanted)
     if not _is_one_of_many(origin) or isinstance(value, str | bytes | bytearray | memoryview):
         return False
-    # Any sequence stands for a tuple; `_taken_members` makes one of it.
+    # Any sequence is accepted for a tuple. `_taken_members` creates the tuple.
     if issubclass(origin, tuple):
         origin = Sequence
     return isinstance(value, Set if issubclass(origin, Set) else origin)
@@ -169,7 +170,7 @@ def _taken_members(value: Any, wanted: Any, origin: Any, name: str) -> Any:
             for key, v in value.items()
         }
     if _takes_anything(member[0]) and _PLAIN.issuperset(map(type, value)):
-        members = [*value]  # of keys there may be a hundred thousand
+        members = [*value]  # there may be a hundred thousand keys
     else:
         members = [_taken(v, member[0], f"a member of {name}") for v in value]
     if issubclass(origin, Set):
@@ -200,7 +201,7 @@ def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
     if wanted is None or wanted is type(None):
         fits = value is None
     elif wanted is int:
-        # numpy's durations are registered as Integral, but are no numbers.
+        # numpy durations are registered as Integral, but are not numbers.
         fits = isinstance(value, Integral) and hasattr(value, "__index__")
         fits = fits and not isinstance(value, bool)
     elif wanted is Callable:
@@ -242,7 +243,7 @@ def _is_texts(wanted: Any) -> bool:
 
 
 def _told(wanted: Any, *, many: bool = False) -> str:
-    """An annotation in words."""
+    """A description of an annotation."""
     origin, members = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(_told(each, many=many) for each in members))

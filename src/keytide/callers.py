@@ -1,4 +1,4 @@
-"""Warnings that point at the line which called Keytide, however deep inside they come up."""
+"""Warnings that point at the line that called Keytide, however deep the call stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["warn_caller"]
 
 
 def warn_caller(message: str) -> None:
-    """Warn of something that the user can act on, as a `KeytideWarning` about the calling line."""
+    """Issue a `KeytideWarning`, about something that the user can fix, for the calling line."""
     frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
     names = (str(frame.f_globals.get("__name__")) for frame in frames)
     ours = sum(1 for _ in itertools.takewhile(_is_ours, names))

@@ -1,7 +1,7 @@
-"""Libraries of optional extras: what needs one says how to install it where it is missing.
+"""Imports of optional libraries, with an error that says how to install a missing one.
 
-Importing such a library anywhere else, but for its types, is an error of Python's to whoever has
-not installed it.
+Any other import of such a library, except for its types, would raise Python's own error for users
+who have not installed it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["library", "require"]
 
 
 def library(name: str, extra: str, needed_for: str) -> ModuleType:
-    """The module of that full name, of a library in `extra`. Raises `SetupError` without it."""
+    """The module with that full name, from a library in `extra`. Raises `SetupError` without it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -24,7 +24,7 @@ def library(name: str, extra: str, needed_for: str) -> ModuleType:
 
 
 def require(name: str, extra: str, needed_for: str) -> None:
-    """Raise `SetupError` where a library is missing, without loading one that is there."""
+    """Raise `SetupError` if a library is not installed, without importing it."""
     try:
         is_there = importlib.util.find_spec(name) is not None
     except ImportError:

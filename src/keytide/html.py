@@ -1,4 +1,4 @@
-"""The little HTML that objects show of themselves in notebooks; every text is escaped."""
+"""The HTML that objects show in notebooks. All text is escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["bullets", "heading", "preformatted", "table"]
 
 
 def heading(title: str, address: str) -> str:
-    """A title with the address of what it names."""
+    """A title with an address."""
     return f"<b>{escape(title)}</b> <code>{escape(address)}</code>"
 
 
@@ -19,13 +19,13 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a line of column names above its rows."""
+    """A table with a header row."""
     names = "".join(f'<th scope="col">{escape(each)}</th>' for each in head)
     return f"<table><tr>{names}</tr>{''.join(map(_row, rows))}</table>"
 
 
 def preformatted(text: str) -> str:
-    """A text whose blanks and line breaks stay as they are."""
+    """Text that keeps its spaces and line breaks."""
     return f"<pre>{escape(text)}</pre>"
 
 

@@ -1,4 +1,4 @@
-"""Properties that are computed when they are first asked for."""
+"""Properties that are computed on first access."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property(Generic[T]):  # noqa: N801  # takes the place of what Python calls so
-        """`functools.cached_property` as it is from Python 3.12 on, without a lock.
+        """`functools.cached_property` of Python 3.12 and later, which has no lock.
 
-        Up to 3.11 all instances of a class share one: threads that read files for it would wait for
-        each other, and one that waits for another would wait for ever. Two threads that ask at once
-        may compute the same value twice.
+        Until 3.11 all instances of a class share one lock: threads that read files for a property
+        would wait for each other, and a thread that waits for another one could wait forever. Two
+        concurrent threads may compute the same value twice.
         """
 
         def __init__(self, compute: Callable[[object], T]) -> None:

@@ -1,4 +1,4 @@
-"""Moments in epoch milliseconds, and as people write and read them: in UTC.
+"""Times in epoch milliseconds, and as strings in UTC.
 
 >>> moment_text(1769860800123)
 '2026-01-31 12:00:00.123Z'
@@ -15,7 +15,7 @@ from keytide.errors import InvalidError
 __all__ = ["Moment", "epoch_ms", "is_moment", "moment_text", "utc"]
 
 Moment: TypeAlias = datetime | date | str | int
-"""A time as callers give it: without a zone it is in UTC, a text is in ISO 8601."""
+"""A time as callers pass it. Without a time zone it is in UTC. Strings are in ISO 8601 format."""
 
 # Epoch milliseconds are stored in 64 bits.
 _MOMENTS = 2**63
@@ -28,31 +28,31 @@ _FIRST_MS, _END_MS = (
 
 
 def is_moment(epoch_ms: int) -> bool:
-    """Whether it lies in the years 1000 to 8999.
+    """Whether the time is in the years 1000 to 8999.
 
-    A datetime holds a thousand years more on either side, so that all durations may be added to a
-    moment, and taken from it, in any time zone.
+    A datetime supports a thousand more years on either side, so any duration can be added or
+    subtracted, in any time zone.
     """
     return _FIRST_MS <= epoch_ms < _END_MS
 
 
 def utc(epoch_ms: int) -> datetime:
-    """The moment with the zone UTC. REQUIRES: `is_moment`."""
+    """The time as a datetime in UTC. REQUIRES: `is_moment`."""
     return _EPOCH + epoch_ms * _MILLISECOND
 
 
 def moment_text(epoch_ms: int) -> str:
-    """The moment for people, in a form that every argument of a time takes."""
+    """The time as a readable string, which every time argument accepts."""
     if not is_moment(epoch_ms):
         return str(epoch_ms)
     return f"{utc(epoch_ms).replace(tzinfo=None).isoformat(' ', 'milliseconds')}Z"
 
 
 def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
-    """A moment in epoch milliseconds; without a zone it is in UTC.
+    """A time in epoch milliseconds. Without a time zone it is in UTC.
 
-    Raises `InvalidError`, naming the argument `what`, for a text that is no ISO time, and for a
-    number that no snapshot can store.
+    Raises `InvalidError`, naming the argument `what`, for a string that is not an ISO time, and for
+    a number that a snapshot cannot store.
     """
     if isinstance(moment, int):
         if not -_MOMENTS <= moment < _MOMENTS:
@@ -76,7 +76,7 @@ def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
         moment = moment.replace(tzinfo=timezone.utc)
     try:
         return int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError) as error:  # such as pandas' NaT, which is a datetime too
+    except (ValueError, OverflowError) as error:  # for example pandas' NaT, which is a datetime too
         raise InvalidError(
             f"table {table}: {what} is {shown(moment)}, which is not a moment in time: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Numbers of things in messages."""
+"""Counts of things in messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["counted"]
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun, which takes an s for its plural.
+    """A count with its noun, whose plural ends in s.
 
     >>> counted(1, "row"), counted(1200, "row")
     ('1 row', '1,200 rows')

@@ -1,8 +1,8 @@
-"""What holds for the process as a whole: that it was not forked, and that it collects garbage.
+"""Process-wide checks and settings: no forked process, and pauses of garbage collection.
 
-A forked process cannot work on tables once its parent has: the threads of Polars, of Arrow and of
-the object stores do not survive a fork, and a child would wait for them for ever. Such a child is
-refused, which is better than one that hangs.
+A forked process cannot work on tables if its parent already did: the threads of Polars, Arrow and
+the object stores do not survive a fork, and the child would wait for them forever. Such a child
+raises an error instead of hanging.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["refuse_forked_child", "without_collection"]
 
 
 def refuse_forked_child() -> None:
-    """Raise `SetupError` in a process that was forked after its parent had come this way."""
+    """Raise `SetupError` in a process that was forked after its parent had called this."""
     if _working_process() != os.getpid():
         raise SetupError(
             "this process was forked from one that had worked on tables, and the threads that read "
@@ -30,13 +30,16 @@ def refuse_forked_child() -> None:
 
 @cache
 def _working_process() -> int:
-    # A forked child inherits the answer.
+    # A forked child inherits the cached answer.
     return os.getpid()
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """A block that makes many objects and no circles of them: looking for some doubles its time."""
+    """Pause garbage collection.
+
+    Searching for cycles doubles the time of code that creates many objects.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Records as rows: of Arrow, and of the table that a notebook shows.
+"""Records as rows of an Arrow table, and as the table that a notebook shows.
 
 >>> @dataclass(frozen=True)
 ... class Done(Record):
@@ -60,9 +60,9 @@ def rows_of(kind: type, records: Iterable[Any]) -> pa.Table:
 
 
 def _columns(kind: type) -> pa.Schema:
-    """The fields of a dataclass as columns, all of which may be NULL."""
+    """The fields of a dataclass as nullable columns."""
     hints = typing.get_type_hints(kind)
-    # What may be None, or is a tuple, is told by the first of its types.
+    # For an optional type or a tuple, the first type argument decides.
     types = {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}
     return pa.schema([(member.name, _TYPES[types[member.name]]) for member in fields(kind)])
 

@@ -1,7 +1,7 @@
-"""The dialect of SQL, and expressions of one row as DuckDB takes them.
+"""The SQL dialect, and conversion of expressions over one row to DuckDB.
 
-Spark's expressions, with the type names and table names of Keytide. What parses them is loaded
-where somebody has SQL to read.
+Expressions are those of Spark, with the type names and table names of Keytide. The parser is
+imported only when there is SQL to parse.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["PARSER_SLIPS", "duckdb_expression", "duckdb_spelling", "keytide_dialect"]
 
 PARSER_SLIPS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What the library that parses raises over forms that no statement has."""
+"""Internal errors of the parsing library for invalid input."""
 
 
 @lru_cache(maxsize=1)
 def keytide_dialect() -> type[Dialect]:
-    """What `catalog.sql` understands inside of queries.
+    """The dialect of `catalog.sql` within queries.
 
-    TIMESTAMP has no time zone and TIMESTAMP_LTZ has the local one, as in the table format; casts
-    fail rather than give NULL; `t$snapshots` is one name; in texts a doubled quote is one quote and
-    a backslash is a backslash, as in the standard.
+    TIMESTAMP has no time zone and TIMESTAMP_LTZ has the local one, as in the table format. Casts
+    raise an error instead of returning NULL. `t$snapshots` is one name. As in the SQL standard, a
+    doubled quote in a string is one quote, and a backslash is a plain character.
     """
     from sqlglot import TokenType
     from sqlglot.dialects.spark import Spark
@@ -36,7 +36,7 @@ def keytide_dialect() -> type[Dialect]:
     from sqlglot.parsers.spark import SparkParser
 
     class _Generator(SparkGenerator):
-        """Leaves each WITH where it stands: at the top its names would hide others."""
+        """Keeps each WITH in place. At the top its names could hide others."""
 
         EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar = set()
 
@@ -48,7 +48,7 @@ def keytide_dialect() -> type[Dialect]:
         UNESCAPED_SEQUENCES: dict[str, str] = {}  # noqa: RUF012  # the base class declares it
 
         class Tokenizer(Spark.Tokenizer):
-            """Knows the type names that Spark lacks or understands otherwise; swallows nothing."""
+            """Adds type names that Spark lacks or interprets differently."""
 
             VAR_SINGLE_TOKENS: ClassVar = {"$"}
             STRING_ESCAPES: ClassVar = ["'"]
@@ -63,7 +63,7 @@ def keytide_dialect() -> type[Dialect]:
             }
 
         class Parser(SparkParser):
-            """Casts are strict."""
+            """Makes casts strict."""
 
             STRICT_CAST = True
 
@@ -72,10 +72,10 @@ def keytide_dialect() -> type[Dialect]:
 
 @lru_cache(maxsize=256)
 def duckdb_expression(text: str, names: Sequence[str]) -> str:
-    """An expression over columns of these names, in the words of DuckDB.
+    """Convert an expression over columns with these names to DuckDB.
 
-    Columns are found whatever the case of their letters. Raises `InvalidError` for what does not
-    parse, or what DuckDB has no words for, `NotFoundError` for an unknown column.
+    Column names are case-insensitive. Raises `InvalidError` for an expression that does not parse
+    or that DuckDB cannot express, and `NotFoundError` for an unknown column.
     """
     from sqlglot import ErrorLevel, exp
     from sqlglot.errors import SqlglotError
@@ -98,7 +98,7 @@ def duckdb_expression(text: str, names: Sequence[str]) -> str:
 
 
 def _name(column: exp.Column, text: str, names: Sequence[str]) -> None:
-    """Write a column as its table does. What stands behind it is a member of its value."""
+    """Write a column name as in its table. Names after it are fields of its value."""
     for part in column.parts:
         part.set("quoted", True)
     first = column.parts[0]
@@ -113,7 +113,10 @@ def _name(column: exp.Column, text: str, names: Sequence[str]) -> None:
 
 
 def duckdb_spelling(node: exp.Expr) -> exp.Expr:
-    """What DuckDB writes differently: `MAP['k', v, ...]` of Flink, a backslash in LIKE of Spark."""
+    """Convert what DuckDB writes differently:
+
+    Flink's `MAP['k', v, ...]`, and a backslash in Spark's LIKE.
+    """
     from sqlglot import exp
 
     if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":

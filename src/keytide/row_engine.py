@@ -1,4 +1,4 @@
-"""The engine that computes SQL over rows that are at hand: DuckDB on one thread."""
+"""The engine for SQL expressions over in-memory rows: DuckDB with one thread."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["row_engine"]
 
 @lru_cache(maxsize=1)
 def row_engine() -> duckdb.DuckDBPyConnection:
-    """A connection that reaches nothing outside; whoever uses it takes a cursor of it.
+    """A connection without external access. Users create a cursor from it.
 
-    One thread: rows stay in their order, and a task of Spark has one core. Times are in UTC.
+    With one thread, rows keep their order, and a Spark task has one core. Times are in UTC.
     """
-    import duckdb  # here, for it takes long to load
+    import duckdb  # imported here, because it takes long
 
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
@@ -32,6 +32,6 @@ def row_engine() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-# Threads of Spark's gateway outlive the interpreter, what they see of modules does too, and DuckDB
-# reports a connection that it finds there as leaked.
+# Threads of Spark's gateway outlive the interpreter, and so do modules that they refer to. DuckDB
+# would report a connection there as leaked.
 atexit.register(row_engine.cache_clear)

@@ -1,4 +1,4 @@
-"""The vocabulary of changes: what a row does to its key."""
+"""The kinds of changes to a key: insert, update before, update after, delete."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from keytide.errors import InvalidError
 __all__ = ["RETRACTS", "ROW_KIND", "RowKind"]
 
 ROW_KIND = "_row_kind"
-"""The optional column of incoming rows that holds '+I', '-U', '+U' or '-D'."""
+"""The optional column of incoming rows that contains '+I', '-U', '+U' or '-D'."""
 
 
 class RowKind(IntEnum):
-    """What a row does to its key. The values are stored in data files: do not change them."""
+    """The effect of a row on its key. Data files store the values, so they must never change."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -28,13 +28,13 @@ class RowKind(IntEnum):
 
     @property
     def is_add(self) -> bool:
-        """Whether a row of the kind inserts or updates; the other kinds retract."""
+        """Whether the kind is an insert or update. The other kinds are retracts."""
         return self in (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
     @classmethod
     @checked
     def parse(cls, text: str) -> RowKind:
-        """The kind of a short string in either case. Raises `InvalidError` for anything else."""
+        """Parse a kind in upper or lower case. Raises `InvalidError` for any other string."""
         for kind in cls:
             if kind.short == text.upper():
                 return kind
@@ -44,4 +44,4 @@ class RowKind(IntEnum):
 
 
 RETRACTS = frozenset({RowKind.UPDATE_BEFORE, RowKind.DELETE})
-"""The kinds that retract."""
+"""The kinds that are retracts."""

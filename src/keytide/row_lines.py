@@ -1,7 +1,7 @@
-"""Rows as lines for programs: JSON lines, one object a row, and CSV.
+"""Rows as lines for programs: JSON lines with one object per row, and CSV.
 
-CSV quotes every text, so that an empty text (`""`) and NULL (nothing) remain different; nested
-values are JSON inside of it. `keytide.value_text` says how values are spelled.
+CSV quotes every string, so an empty string (`""`) and NULL (nothing) are different. Nested values
+are JSON inside of CSV. `keytide.value_text` defines the format of values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["check_spelled", "csv_header", "csv_lines", "frame_of", "json_lines"]
 
 
 def check_spelled(schema: pa.Schema) -> None:
-    """Raise `UnsupportedError` for a column of intervals, which have no spelling."""
+    """Raise `UnsupportedError` for a column of intervals, which have no text format."""
     for field in schema:
         if pa.types.is_interval(field.type):
             raise UnsupportedError(
@@ -28,7 +28,7 @@ def check_spelled(schema: pa.Schema) -> None:
 
 
 def json_lines(batch: pa.RecordBatch) -> bytes:
-    """Rows as objects, each on a line."""
+    """Rows as JSON objects, one per line."""
     parts = []
     for index, field in enumerate(batch.schema):
         name = ("," if index else "{") + json.dumps(field.name, ensure_ascii=False) + ":"
@@ -38,7 +38,7 @@ def json_lines(batch: pa.RecordBatch) -> bytes:
 
 
 def csv_header(schema: pa.Schema) -> bytes:
-    """The line of column names."""
+    """The header line with the column names."""
     return _csv(
         pa.schema([(name, pa.string()) for name in schema.names]).empty_table(), header=True
     )
@@ -61,7 +61,7 @@ def frame_of(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
 
 
 def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    """Nested values and bytes become text; Arrow knows how to write the rest."""
+    """Nested values and bytes become strings. Arrow can write all other types."""
     if not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
         return column
     frame = frame_of(pa.table([column], names=["value"]))

@@ -1,4 +1,4 @@
-"""Names of columns of our own that stand beside a table's, for a while, in one frame."""
+"""Names of temporary columns that are added to a table's columns."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ __all__ = ["is_scratch", "scratch"]
 
 
 def scratch(name: str) -> str:
-    """A column name that no table and no data file has.
+    """A column name that no table and no data file uses.
 
-    The table format keeps names that begin with `_KEY_` from tables, and uses them for the key
-    columns of data files; so no file has a key column of such a name either.
+    The table format reserves names that begin with `_KEY_` for the key columns of data files, so no
+    table has one. No file has a key column with this name either.
     """
     return f"{_PREFIX}{name}"
 
 
 def is_scratch(column: str) -> bool:
-    """Whether a column is one of our own, which users are not told of."""
+    """Whether a column is a temporary one, which users must not see."""
     return column.startswith(_PREFIX)
 
 

@@ -35,7 +35,7 @@ def enable(
     The default providers are the global ones of the process, whether they are set now or later.
     Raises `SetupError` without the extra `telemetry`.
     """
-    global _told  # a process has one, like its providers
+    global _told  # one per process, like OpenTelemetry's providers
     trace = library("opentelemetry.trace", "telemetry", "keytide.telemetry.enable")
     metrics = library("opentelemetry.metrics", "telemetry", "keytide.telemetry.enable")
     _told = _Told(

@@ -1,8 +1,8 @@
-"""Threads for short calls: kept when they are done, for to start one may take longer than a call.
+"""Threads for short calls, which are reused because starting one may take longer than a call.
 
-Whoever waits for calls has threads of his own until they are done, so calls that wait for other
-calls never wait for each other. Nothing here takes a lock: the garbage collector may end an
-abandoned generator in the midst of anything, and so come by here.
+A caller that waits for calls has exclusive threads until they end, so nested calls never block each
+other. Nothing here uses a lock, because the garbage collector can close an abandoned generator at
+any point, which can call this code.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ __all__ = ["begin", "side_by_side"]
 T = TypeVar("T")
 
 _IDLE_MAX = 4
-"""How many executors are kept of those with as many threads: a look has three at once."""
+"""The number of idle executors kept for each thread count.
+
+A read from the store needs three in parallel.
+"""
 
 _idle: dict[int, deque[ThreadPoolExecutor]] = {}
 
-# The threads of what a fork took along are not there.
+# Threads do not survive a fork.
 os.register_at_fork(after_in_child=_idle.clear)
 
 
 def begin(call: Callable[[], T]) -> Future[T]:
-    """A call that is under way in a thread. The process waits for it before it ends."""
+    """Start a call in a thread. The process waits for it before it ends."""
     threads = _taken(1)
     future = threads.submit(call)
     future.add_done_callback(lambda _: _give_back(1, threads))
@@ -35,10 +38,10 @@ def begin(call: Callable[[], T]) -> Future[T]:
 
 
 def side_by_side(calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
-    """What some calls give, in their order, with at most so many of them under way at once.
+    """The results of some calls, in order, with at most `at_once` running in parallel.
 
-    The first runs in the caller's own thread, which would only wait meanwhile. Raises what the
-    first of them raises, once those that have begun have ended; the others are dropped then.
+    The first one runs in the caller's own thread, which would otherwise only wait. Raises the error
+    of the first call that fails, after all started calls have ended. The other calls are dropped.
     """
     if len(calls) < 2 or at_once < 2:
         return [call() for call in calls]

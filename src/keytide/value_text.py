@@ -1,10 +1,10 @@
-"""Values as text, column by column: JSON without loss, and plain cells for people.
+"""Values as strings, column by column: lossless JSON, and plain cells for people.
 
-JSON keeps every digit and every byte: whole and floating numbers are JSON numbers; decimals are
-texts with their full scale; NaN and infinities are the texts "NaN", "Infinity" and "-Infinity";
-bytes are base64; dates, times and timestamps are ISO 8601, with an offset where the type is an
-instant. An ARRAY or VECTOR is an array, a ROW an object, a MAP or MULTISET an object by the key's
-text.
+JSON keeps every digit and every byte. Integers and floats are JSON numbers. Decimals are strings
+with their full scale. NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Bytes
+are base64. Dates, times and timestamps are ISO 8601, with an offset if the type has a time zone. An
+ARRAY or VECTOR is an array, a ROW is an object, and a MAP or MULTISET is an object keyed by the
+string form of the key.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["cell_text", "json_text", "visible"]
 
 
 def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
-    """The column as JSON; a NULL row stays NULL, a NULL inside of a value becomes `null`.
+    """The column as JSON. A NULL row stays NULL, and a NULL inside of a value becomes `null`.
 
-    REQUIRES: `value` has the Polars type that `type` becomes.
+    REQUIRES: `value` has the Polars type for `type`.
     """
     if pa.types.is_map(type):
         key, item = pl.element().struct.field("key"), pl.element().struct.field("value")
@@ -46,9 +46,9 @@ def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
 
 
 def cell_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
-    """The column as people read it: JSON for nested values, bare text for the rest.
+    """The column in readable form: JSON for nested values, plain text for others.
 
-    Times have a blank between day and time, instants are in UTC and end in Z.
+    Date and time are separated by a space. Timestamps with time zone are in UTC and end in Z.
     """
     if pa.types.is_nested(type):
         return json_text(value, type)
@@ -61,15 +61,15 @@ def cell_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
 
 
 def visible(text: str) -> str:
-    """The text with an escape for each character that is not printable.
+    """The text with non-printable characters escaped.
 
-    What a value holds, or a name, must not steer the terminal.
+    A value or a name must not send control sequences to the terminal.
     """
     return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def _entries_type(type: pa.MapType) -> pl.List:
-    # Polars evaluates expressions over the elements of lists, not over the entries of maps.
+    # Polars evaluates expressions over list elements, but not over map entries.
     key, item = (pl.Series(pa.array([], each)).dtype for each in (type.key_type, type.item_type))
     return pl.List(pl.Struct({"key": key, "value": item}))
 
@@ -93,7 +93,7 @@ def _json_key(value: pl.Expr, type: pa.DataType) -> pl.Expr:
 
 
 def _json_string(value: pl.Expr) -> pl.Expr:
-    # Polars escapes text only as a member of an object.
+    # Polars escapes a string only as a field of an object.
     encoded = pl.struct(value.alias("v")).struct.json_encode()
     return pl.when(value.is_not_null()).then(
         encoded.str.strip_prefix('{"v":').str.strip_suffix("}")

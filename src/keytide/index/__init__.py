@@ -1,1 +1,1 @@
-"""Indexes of keys: where the current row of each key lies, without the key itself."""
+"""Indexes of keys: the location of the current row of each key, without the key itself."""

@@ -1,8 +1,8 @@
-"""What rows of a key are compared by.
+"""The values by which rows of a key are compared.
 
-Numbers and times are kept in the index, as whole numbers of eight bytes that order as the values
-do. Texts, bytes, decimals, and the columns of several producers have no such numbers: there the
-index says where the current row lies, and the row is asked.
+Numbers and times are stored in the index as 8-byte integers with the same order as the values.
+Strings, bytes, decimals, and the columns of several producers have no such numbers. For these, the
+index contains the location of the current row, and the row is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["NOTHING", "Comparison", "Numbers", "behind"]
 Numbers = npt.NDArray[np.int64]
 
 NOTHING = np.iinfo(np.int64).min
-"""What NULL is compared as, and a key that no row was written with: lower than all values."""
+"""The number for NULL, and for a key that was never written: lower than all values."""
 
 _NUMBERED = frozenset(
     ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "TIME",
@@ -34,18 +34,18 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def behind(numbers: Numbers, by: int) -> Numbers:
-    """The numbers that lie so far behind some; `NOTHING` where there are none."""
+    """The numbers reduced by `by`. `NOTHING` stays."""
     low = min(NOTHING + by, np.iinfo(np.int64).max)
     return np.asarray(np.maximum(numbers, low) - by, np.int64)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How rows of a key are compared: by one column, or by one for each producer. Pickles.
+    """How rows of a key are compared: by one column, or by one for each producer. Can be pickled.
 
-    Of several columns a row has a value in that of its producer, and is compared with what the key
-    has there; what it has in the others it takes over. With `descending` the least value is the
-    freshest. Without any column all rows tie.
+    If there are several columns, a row has a value in the column of its producer and is compared
+    with the key's value there. It takes over the values in the other columns. With `descending` the
+    smallest value is the latest. Without columns all rows tie.
     """
 
     fields: tuple[Field, ...] = ()
@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns."""
+        """The column names."""
         return tuple(field.name for field in self.fields)
 
     @property
@@ -63,12 +63,12 @@ class Comparison:
 
     @property
     def is_in_index(self) -> bool:
-        """Whether entries of an index say all of it; if not, the rows are asked."""
+        """Whether index entries contain everything for a comparison. If not, rows are read."""
         return not self.has_producers and all(f.type.root in _NUMBERED for f in self.fields)
 
     @property
     def counted_in(self) -> str:
-        """What the numbers of entries count, which a column that gets a wider type may change."""
+        """The unit of the numbers in entries. It can change if a column gets a wider type."""
         if not self.fields or not self.is_in_index:
             return "nothing"
         type_ = self.fields[0].type.to_arrow()
@@ -77,32 +77,32 @@ class Comparison:
         return str(type_.unit) if pa.types.is_timestamp(type_) else "whole numbers"
 
     def in_index(self, rows: pa.Table) -> Numbers:
-        """What entries have of rows: 0 where they do not say it."""
+        """The numbers of rows for index entries, 0 if entries do not contain them."""
         if not self.fields or not self.is_in_index:
             return np.zeros(rows.num_rows, np.int64)
         numbers: Numbers = self.numbers(rows)[0]
         return numbers
 
     def numbers(self, rows: pa.Table) -> Numbers:
-        """The rows of each column as numbers, which order as the values of these rows do.
+        """The rows of each column as numbers with the same order as the values.
 
-        The higher one is the fresher. NULL is `NOTHING`, NaN highest, as rule R1 of
-        docs/semantics.md has it. Only numbers of one call, or of columns that are kept in the
-        index, can be compared.
+        The larger number is the later one. NULL is `NOTHING`, and NaN is highest (rule R1 of
+        docs/semantics.md). Only numbers of one call, or of columns stored in the index, can be
+        compared.
         """
         if not self.fields:
             return np.zeros((1, rows.num_rows), np.int64)
         return np.stack([self._of_column(rows.column(f.name), f) for f in self.fields])
 
     def says(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
-        """In which columns rows of these numbers are compared with what their keys have."""
+        """In which columns rows with these numbers are compared with their keys' values."""
         if not self.has_producers:
             return np.ones_like(numbers, np.bool_)
         says: npt.NDArray[np.bool_] = numbers > NOTHING
         return says
 
     def ticks(self, milliseconds: int) -> int:
-        """How far numbers of a time lie apart that is so long; a part of one does not count."""
+        """The difference between numbers of times with this distance, rounded down."""
         type_ = self.fields[0].type.to_arrow()
         if pa.types.is_date(type_):
             return milliseconds // _MS_OF_A_DAY
@@ -114,8 +114,7 @@ class Comparison:
         numbers = _of_plain(array) if field.type.root in _NUMBERED else _ranks(array, field)
         if self.descending:
             numbers = ~numbers
-        # The lowest number is that of NULL alone, which costs the two lowest of a BIGINT their
-        # order.
+        # The lowest number is reserved for NULL, so the two lowest BIGINT values are equal.
         numbers = np.maximum(numbers, NOTHING + 1)
         numbers[np.asarray(array.is_null())] = NOTHING
         return numbers
@@ -129,10 +128,10 @@ def _of_plain(array: pa.Array) -> Numbers:
 
 
 def _of_floats(array: pa.Array) -> Numbers:
-    found = np.asarray(array.cast(pa.float64()).fill_null(0.0)) + 0.0  # of zero there is one
-    found = np.where(np.isnan(found), np.nan, found)  # and of NaN
+    found = np.asarray(array.cast(pa.float64()).fill_null(0.0)) + 0.0  # a single zero
+    found = np.where(np.isnan(found), np.nan, found)  # a single NaN
     bits = found.view(np.int64)
-    # Bits of negative numbers count the other way round.
+    # The bits of negative numbers are in reverse order.
     return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
 
 

@@ -17,10 +17,10 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Entries:
-    """Where the current row of each key lies, and what it is compared by.
+    """The location of the current row of each key, and its comparison number.
 
-    `files` are the numbers that the index gives its data files, `positions` the places of the rows
-    in them.
+    `files` are the numbers of the data files in the index, and `positions` the positions of the
+    rows in them.
     """
 
     hashes: KeyHashes
@@ -32,7 +32,7 @@ class Entries:
         return len(self.hashes)
 
     def take(self, places: Numbers | slice) -> Entries:
-        """Those at some places."""
+        """The entries at some positions."""
         return Entries(
             self.hashes.take(places),
             self.files[places],
@@ -41,9 +41,9 @@ class Entries:
         )
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
-        """The places of those probes that have an entry here, and these entries.
+        """The indexes of the probes that have an entry here, and these entries.
 
-        REQUIRES: the entries are in the order of their hashes.
+        REQUIRES: the entries are in hash order.
         """
         places, at = found_among(self.hashes, probes)
         return places, self.take(at)
@@ -58,7 +58,7 @@ class Entries:
 
     @classmethod
     def together(cls, parts: Sequence[Entries]) -> Entries:
-        """All of them, one after the other."""
+        """Concatenated entries."""
         given = [part for part in parts if len(part)] or [cls.none()]
         if len(given) == 1:
             return given[0]
@@ -80,7 +80,7 @@ class Entries:
 
 
 def newest_of_each(entries: Entries) -> Entries:
-    """The last entry of each key, in the order of the hashes."""
+    """The last entry of each key, in hash order."""
     heads, checks = entries.hashes.heads, entries.hashes.checks
     if bool(np.all(heads[1:] > heads[:-1])):
         return entries
@@ -95,5 +95,5 @@ def newest_of_each(entries: Entries) -> Entries:
 
 
 def _is_sorted_by_check(heads: npt.NDArray[np.uint64], checks: npt.NDArray[np.uint32]) -> bool:
-    """Whether keys of one head, hardly ever more than one, come one after the other."""
+    """Whether keys with equal heads, which are very rare, are in order."""
     return bool(np.all((heads[1:] != heads[:-1]) | (checks[1:] >= checks[:-1])))

@@ -1,4 +1,4 @@
-"""How large an index of keys becomes, told from what is known before there is one."""
+"""Estimates the size of an index of keys before it exists."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from keytide.record import Record
 __all__ = ["Size", "sizes_of"]
 
 _HASH_BYTES = 8 + 4
-# A run takes in those before it that are less than twice as long, so that all others together have
-# no more entries than the longest one.
+# A run absorbs older runs less than twice as long, so all other runs together have at most as many
+# entries as the longest one.
 _OF_ALL_RUNS = 2
-# Of Pinot's own estimator: what its heap takes for a key beside the values, and for an entry.
+# From Pinot's own estimator: heap per key in addition to the values, and per entry.
 _PINOT_KEY_BYTES, _PINOT_ENTRY_BYTES = 32, 60
 
 
 @dataclass(frozen=True)
 class Size(Record):
-    """How many bytes something takes, and for each key."""
+    """A size in bytes, in total and per key."""
 
     what: str
     bytes: int
@@ -29,12 +29,12 @@ class Size(Record):
 def sizes_of(
     keys: int, buckets: int, files: int, comparison_bytes: int, key_bytes: int | None = None
 ) -> tuple[Size, ...]:
-    """Of a table with so many keys: its index, that of a bucket, and what Pinot's heap would take.
+    """The sizes for a table with this many keys: its index, that of one bucket, and Pinot's heap.
 
-    `files` are the data files of a bucket, and `comparison_bytes` what the values that rows are
-    compared by differ in, 0 to 8. The widths of keys, `key_bytes` together, do not matter to an
-    index, which has hashes; without them nothing is told of Pinot. Raises `InvalidError` for
-    numbers that no table has.
+    `files` are the data files of a bucket. `comparison_bytes` is the number of bytes in which
+    comparison values differ, 0 to 8. The widths of keys, `key_bytes` in total, do not affect an
+    index, which stores hashes. Without them the result does not include Pinot. Raises
+    `InvalidError` for impossible numbers.
     """
     for name, number, least in (("keys", keys, 1), ("buckets", buckets, 1), ("files", files, 1),
                                 ("comparison_bytes", comparison_bytes, 0)):  # fmt: skip
@@ -63,7 +63,7 @@ _WIDTHS = (0, 1, 2, 4, 8)
 
 
 def _width(top: int) -> int:
-    """How many bytes an entry has for numbers up to this one."""
+    """The bytes per entry for numbers up to this one."""
     return next(width for width in _WIDTHS if top < 1 << 8 * width)
 
 

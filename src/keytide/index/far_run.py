@@ -1,8 +1,8 @@
-"""Runs that lie far away, of which a look-up fetches what it needs.
+"""Runs in an object store, of which a lookup fetches only what it needs.
 
-Hashes lie evenly between the ends of a block, so that where an entry is can be told to within a few
-thousand others. What lies around is fetched, of all columns at once; where that was too little, the
-block is fetched as a whole.
+Hashes are evenly distributed within a block, so the position of an entry is known up to a few
+thousand entries. The range around it is fetched, for all columns together. If the entry is outside
+of it, the whole block is fetched.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from keytide.index.run import HEADS, Block, Column, decoded, probed
 __all__ = ["FarRun", "Fetch"]
 
 Fetch: TypeAlias = "Callable[[Sequence[tuple[int, int]]], list[bytes]]"
-"""Gives the bytes of a file from the begin to the end of each of some ranges, in one round."""
+"""Returns the bytes of several ranges of a file, in one round of requests."""
 
-# Of evenly spread numbers one in a billion lies further from where it is looked for.
+# For evenly distributed numbers, one in a billion is further from its expected position.
 _DEVIATIONS = 6
 _COLUMNS = range(5)
 _TOP = 1 << 64
@@ -33,7 +33,7 @@ _TOP = 1 << 64
 
 @dataclass(frozen=True)
 class _Window:
-    """Entries of a block that are fetched, for the probes from one place to another."""
+    """Fetched entries of a block, for a range of probes."""
 
     block: Block
     some: slice
@@ -42,14 +42,14 @@ class _Window:
 
 @dataclass(frozen=True)
 class FarRun:
-    """A run of which nothing but the description is here. Finds what `Run` finds."""
+    """A run of which only the description is loaded. Finds the same entries as `Run`."""
 
     fetch: Fetch = field(repr=False)
     path: str
     blocks: tuple[Block, ...]
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
-        """See `Run`. Raises `DataError` for what is not as it was written, as far as it is seen."""
+        """See `Run`. Raises `DataError` for damaged data, if it is read."""
         windows = self._windows(probes)
         columns = self._fetched(windows)
         narrow = [
@@ -77,7 +77,7 @@ class FarRun:
         ]
 
     def _fetched(self, windows: Sequence[_Window]) -> list[list[Column]]:
-        """The columns of each window, all of them fetched in one round."""
+        """The columns of each window, fetched in one round of requests."""
         if not windows:
             return []
         wanted = [(n, column) for n, w in enumerate(windows) for column in _stored(w.block)]
@@ -102,7 +102,7 @@ class FarRun:
 def _windows_in(
     block: Block, last: int, probes: KeyHashes, start: int, end: int
 ) -> Iterator[_Window]:
-    """Windows around where the probes lie if the hashes of a block, up to `last`, are even."""
+    """Windows around the expected positions of the probes in a block with hashes up to `last`."""
     heads = probes.heads[start:end]
     part = (heads - np.uint64(block.first)).astype(np.float64) / max(1, last - block.first)
     reach = int(_DEVIATIONS * math.sqrt(block.entries) / 2) + 1
@@ -115,7 +115,7 @@ def _windows_in(
 
 
 def _holds(window: _Window, heads: Column, probes: KeyHashes) -> bool:
-    """Whether the probes of a window have their entries there or nowhere."""
+    """Whether the window certainly includes the entries of its probes, if they exist."""
     asked = probes.heads[window.probes]
     begins = window.some.start == 0 or (len(heads) > 0 and heads[0] < asked[0])
     ends = window.some.stop == window.block.entries or (len(heads) > 0 and heads[-1] > asked[-1])

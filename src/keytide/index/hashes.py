@@ -1,9 +1,9 @@
-"""What stands for a key in an index: 96 bits, of which any two keys differ in some.
+"""Key hashes of 96 bits, which identify keys in an index.
 
-The first 64 are those of the hash function of the table, the others a checksum that knows nothing
-of it: keys that collide in the one differ in the other. Before it is hashed a key is written as
-Apache Pinot writes it (section 1.6 of its dossier): one column as it is, several one after the
-other, with a length before each whose values have several.
+The first 64 bits are those of the table's hash function. The others are an independent checksum, so
+that keys which collide in one differ in the other. A key is first serialized as in Apache Pinot
+(section 1.6 of its dossier): a single column unchanged, several columns one after the other, each
+with a length prefix if its length varies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FEW_KEYS = 1000
 
 @dataclass(frozen=True)
 class KeyHashes:
-    """What stands for some keys, in their order."""
+    """The hashes of some keys, in order."""
 
     heads: Heads
     checks: Checks
@@ -56,42 +56,42 @@ class KeyHashes:
 
     @cached_property
     def order(self) -> Places:
-        """Their places in the order of the heads; those of one head as they come."""
-        order = np.argsort(self.heads)  # several times as fast as a sort that is stable
+        """The indexes in the order of the heads. Equal heads keep their order."""
+        order = np.argsort(self.heads)  # several times as fast as a stable sort
         heads = self.heads[order]
         is_one_of_each = bool(np.all(heads[1:] > heads[:-1]))
         return order if is_one_of_each else np.argsort(self.heads, kind="stable")
 
     @cached_property
     def ordered(self) -> KeyHashes:
-        """The same in their order."""
+        """The hashes in order."""
         return self.take(self.order)
 
     def take(self, places: Places | slice) -> KeyHashes:
-        """Those at some places."""
+        """The hashes at some positions."""
         return KeyHashes(self.heads[places], self.checks[places])
 
     @classmethod
     def none(cls) -> KeyHashes:
-        """Those of no keys."""
+        """No hashes."""
         return cls(np.empty(0, np.uint64), np.empty(0, np.uint32))
 
 
 def between(heads: Heads, low: int, high: int | None) -> slice:
-    """Which of some ascending heads are not below one and below another, above all for None."""
+    """The slice of ascending heads from `low` up to, but not including, `high` (None: no limit)."""
     start = int(np.searchsorted(heads, np.uint64(low)))
     return slice(start, None if high is None else int(np.searchsorted(heads, np.uint64(high))))
 
 
 def found_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
-    """The places of those probes that are among some known ones, and where they are there.
+    """The indexes of the probes that are among the known hashes, and their indexes there.
 
-    REQUIRES: the known ones are in the order of their heads.
+    REQUIRES: the known hashes are in the order of their heads.
     """
     at = np.searchsorted(known.heads, probes.heads)
     left = np.arange(len(probes))
     places, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    # Keys of one head follow each other; hardly ever are there more than one.
+    # Keys with equal heads are adjacent, and there is hardly ever more than one.
     while len(left := _where_equal(known.heads, at, probes.heads, left)):
         is_it = known.checks[at[left]] == probes.checks[left]
         places.append(left[is_it])
@@ -102,30 +102,30 @@ def found_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
 
 
 def _where_equal(heads: Heads, at: Places, asked: Heads, left: Places) -> Places:
-    """Those of some probes whose head stands where they were led."""
+    """The probes whose head equals the one at their position."""
     left = left[at[left] < len(heads)]
     equal: Places = left[heads[at[left]] == asked[left]]
     return equal
 
 
 def hash_keys(keys: pa.Table, fields: Sequence[Field], function: str) -> KeyHashes:
-    """What stands for each of some keys; `fields` are their columns, in the order of the key.
+    """The hashes of some keys. `fields` are the key columns in key order.
 
-    `function` is one of `HASH_FUNCTIONS`. Raises `InvalidError` for NULL, which is no part of a
-    key, and for a type that none is made of.
+    `function` is one of `HASH_FUNCTIONS`. Raises `InvalidError` for NULL and for an unsupported
+    type.
     """
     texts = pl.from_arrow(serialized_keys(keys, fields, as_uuids=function == "uuid"))
     assert isinstance(texts, pl.Series)
     frame = texts.alias("key").to_frame()
-    # One after the other: to wake another thread takes longer than to hash a few keys.
+    # Sequentially, because waking a thread takes longer than hashing a few keys.
     select = frame.select_seq if len(texts) < _FEW_KEYS else frame.select
     found = select(_head_and_check(function))
     return KeyHashes(found["head"].to_numpy(), found["check"].to_numpy().astype(np.uint32))
 
 
-@cache  # a plugin is found anew for each expression, which takes longer than to hash a key
+@cache  # finding a plugin for each expression takes longer than hashing a key
 def _head_and_check(function: str) -> tuple[pl.Expr, pl.Expr]:
-    import polars_hash as plh  # here, for whoever has no such table need not load it
+    import polars_hash as plh  # imported here, because other tables do not need it
 
     head = HASH_FUNCTIONS[function](plh.col("key")).alias("head")
     return head, plh.col("key").nchash.crc32c().alias("check")
@@ -151,15 +151,18 @@ HASH_FUNCTIONS: Mapping[str, Callable[[plh.HExpr], pl.Expr]] = {
     "murmur3": _lower,
     "md5": _digest,
 }
-"""The functions that a table may name, by Pinot's names for them, each to 64 bits.
+"""The supported hash functions by their names in Pinot, each with 64 bits.
 
-Pinot takes whole keys with `none`, which no index of fixed width does: keys are told apart as well
-by any of these. With `uuid` it takes the number that a text spells.
+With `none` Pinot uses whole keys, which an index of fixed width cannot do. Any of these functions
+distinguishes keys just as well. With `uuid` it uses the number that a string represents.
 """
 
 
 def serialized_keys(keys: pa.Table, fields: Sequence[Field], *, as_uuids: bool = False) -> pa.Array:
-    """Each key as bytes, as Pinot writes it; texts that all spell UUIDs as these."""
+    """Each key as bytes in Pinot's serialization.
+
+    If all strings are UUIDs, they can be stored as such.
+    """
     if as_uuids:
         keys = _spelled_alike(keys, fields)
     columns = [_written(keys.column(f.name).combine_chunks(), f) for f in fields]
@@ -175,7 +178,7 @@ _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 def _spelled_alike(keys: pa.Table, fields: Sequence[Field]) -> pa.Table:
-    """The keys with each UUID in small letters, where all columns of the key have one."""
+    """The keys with UUIDs in lower case, if all columns of the key contain UUIDs."""
     texts = [keys.column(f.name) for f in fields]
     if not all(pa.types.is_string(t.type) or pa.types.is_large_string(t.type) for t in texts):
         return keys
@@ -187,7 +190,7 @@ def _spelled_alike(keys: pa.Table, fields: Sequence[Field]) -> pa.Table:
 
 
 def _written(values: pa.Array, field: Field) -> tuple[pa.Array, bool]:
-    """The bytes of each value of a column, and whether some may be longer than others."""
+    """The bytes of each value of a column, and whether their lengths can vary."""
     if values.null_count:
         raise InvalidError(f"key column {field.name!r} has NULL in {values.null_count} rows")
     type_ = values.type
@@ -205,10 +208,10 @@ def _written(values: pa.Array, field: Field) -> tuple[pa.Array, bool]:
 
 
 def _numbers(values: pa.Array, field: Field) -> npt.NDArray[Any]:
-    """Values of a type of one width, highest byte first: 4 bytes of what fits into them, or 8."""
+    """Fixed-width values, big-endian: 4 bytes for types that fit, otherwise 8."""
     type_ = values.type
     if pa.types.is_floating(type_):
-        # Zero has two signs and is one key.
+        # Zero has two signs, but is one key.
         found = np.asarray(values) + 0.0
         return found.astype(">f4" if type_.bit_width == 32 else ">f8")
     if pa.types.is_boolean(type_):

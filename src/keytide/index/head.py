@@ -1,4 +1,4 @@
-"""What an index of keys is about: the data files that it covers, and the runs it is made of."""
+"""The head of an index of keys: the data files that it covers, and its runs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A data file by the number that entries have for it.
+    """A data file, by its number in entries.
 
-    Of its `rows` so many are `dead`, and so many the `current` ones of their keys, those that
-    delete among them.
+    `dead` of its `rows` are deleted, and `current` are the latest rows of their keys, including
+    deletes.
     """
 
     number: int
@@ -36,13 +36,13 @@ class IndexedFile:
 
     @property
     def stale(self) -> int:
-        """How many of its rows say nothing of their keys any more."""
+        """The number of rows that are no longer relevant for their keys."""
         return self.rows - self.current
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run by the name of its file."""
+    """A run by its file name."""
 
     name: str
     entries: int
@@ -51,11 +51,11 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Head:
-    """What one index of keys says of itself; its runs come oldest first.
+    """The description of one index of keys. Its runs are ordered from oldest to newest.
 
-    `function` is the hash function of keys, `compared` what the comparisons of entries count;
-    `mark` is the greatest of all that came, and `next_number` is for another file: numbers are not
-    used again, so that an entry of a file that is gone is none.
+    `function` is the hash function of keys, and `compared` the unit of the comparison numbers.
+    `mark` is the largest number so far. `next_number` is for the next file: numbers are not reused,
+    so an entry of a removed file is recognized.
     """
 
     function: str
@@ -67,15 +67,15 @@ class Head:
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """The numbers of its files."""
+        """The numbers of the files."""
         return np.array([file.number for file in self.files], np.int64)
 
     def about(
         self, files: Sequence[IndexedFile], entries: Entries, before: Entries, seen: Numbers
     ) -> Head:
-        """With these files, after `entries` took the place of those `before`.
+        """The head with these files, after `entries` replaced those in `before`.
 
-        `seen` are the comparisons of all rows that came.
+        `seen` are the comparison numbers of all new rows.
         """
         more, fewer = (_counts(each.files) for each in (entries, before))
         counted = tuple(
@@ -90,14 +90,14 @@ class Head:
         )
 
     def encode(self) -> bytes:
-        """The bytes of its file."""
+        """The head as bytes."""
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Head:
-        """What a file says.
+        """The head from the bytes of a file.
 
-        Raises `DataError` for a torn file, and `UnsupportedError` for one of a newer release.
+        Raises `DataError` for a corrupt file, and `UnsupportedError` for one of a newer release.
         """
         try:
             said = json.loads(data)

@@ -1,8 +1,8 @@
-"""Sorted runs of an index: entries in the order of their hashes, in a file that is mapped.
+"""Sorted runs of an index: entries in hash order, in a memory-mapped file.
 
-A run is cut into blocks, each of them columns of one width, so that runs of any length are written
-and merged block by block, and a look-up touches a few pages. Positions, files and comparison values
-take as many bytes as those of their block need. What the blocks are is said at the end.
+A run consists of blocks of fixed-width columns, so runs of any length are written and merged block
+by block, and a lookup reads a few pages. Positions, files and comparison values use as many bytes
+as their block needs. The end of the file describes the blocks.
 
     magic | blocks | description | version, length and checksum of the description | magic
 """
@@ -44,12 +44,13 @@ _MAGIC = b"KTKEYIDX"
 _VERSION = 1
 _END_BYTES = 12 + len(_MAGIC)
 TAIL_BYTES = 1 << 14
-"""As many bytes of the end of a run describe dozens of blocks."""
+"""This many bytes at the end of a run contain the description of dozens of blocks."""
 
 BLOCK_ENTRIES = 1 << 18
-"""Few enough to be merged in little memory, and so many that a block costs nothing."""
+"""Small enough to be merged in little memory, and large enough for a negligible overhead per
+block."""
 
-# As many entries are merged in the caches of a processor.
+# The entries merged at a time, which fit into a processor's caches.
 _STRETCH_ENTRIES = 1 << 15
 
 Bytes = npt.NDArray[np.uint8]
@@ -57,12 +58,12 @@ Column = npt.NDArray[Any]
 
 
 class DamagedRunError(DataError):
-    """A block of a run is not what was written."""
+    """A block of a run is damaged."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where the columns of a block lie, how wide they are, and what its comparisons count from."""
+    """The positions of a block's columns, their widths, and the base of its comparisons."""
 
     entries: int
     first: int
@@ -70,36 +71,36 @@ class Block:
     base: int
     start: int
     widths: tuple[int, int, int, int, int]
-    """Of heads, checks, files, positions and comparisons; 0 where all are 0."""
+    """Of heads, checks, files, positions and comparisons. 0 if all values are 0."""
     crc: int
 
     @cached_property
     def _bounds(self) -> tuple[int, ...]:
-        """Where each column begins, and the last one ends."""
+        """The start of each column, and the end of the last one."""
         return tuple(accumulate(map(self._aligned, self.widths), initial=self.start))
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The end of the block."""
         return self._bounds[-1]
 
     def places(self, column: int, some: slice) -> tuple[int, int]:
-        """Where some entries of a column begin and end."""
+        """The byte range of some entries of a column."""
         start, width = self._bounds[column], self.widths[column]
         return start + width * some.start, start + width * some.stop
 
     def column(self, data: Bytes, column: int, entries: int) -> Column:
-        """Entries of a column, whose bytes these are."""
+        """Entries of a column, from these bytes."""
         width = self.widths[column]
         return data.view(f"<u{width}") if width else np.broadcast_to(np.uint8(0), entries)
 
     def _aligned(self, width: int) -> int:
-        # What is mapped begins where a number may.
+        # Mapped columns must be aligned.
         return -(-width * self.entries // 8) * 8
 
 
 HEADS = 0
-"""The column that entries are in the order of."""
+"""The column that determines the order of entries."""
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -108,10 +109,10 @@ HEADS = 0
 def write_run(
     pieces: Iterable[Entries], output: BinaryIO, block_entries: int = BLOCK_ENTRIES
 ) -> int:
-    """Write a run; gives how many entries it has. One block at a time is held in memory.
+    """Write a run, holding one block at a time in memory. Returns the number of entries.
 
-    REQUIRES: the pieces follow each other in the order of their hashes, with one entry of a key,
-    and keys of one head are in one piece.
+    REQUIRES: the pieces are in hash order, with one entry per key, and keys with equal heads are in
+    one piece.
     """
     output.write(_MAGIC)
     at, blocks = len(_MAGIC), []
@@ -125,7 +126,7 @@ def write_run(
 
 
 def _cut(pieces: Iterable[Entries], block_entries: int) -> Iterator[list[Entries]]:
-    """The parts of each block: so many entries, or few more, for a head lies in one block."""
+    """The parts of each block. It has slightly more entries if a head would be split."""
     held: list[Entries] = []
     left = block_entries
     for given in pieces:
@@ -169,7 +170,7 @@ def _bytes(column: Column) -> memoryview:
 
 
 def _narrow(parts: Sequence[Column]) -> list[Column]:
-    """The same in as few bytes as the largest of them needs; none where all are 0."""
+    """The columns in as few bytes as their largest value needs, none if all are 0."""
     top = max(int(part.max()) for part in parts)
     width = next(w for w in (0, 1, 2, 4, 8) if top < 1 << 8 * w)
     return [part.astype(f"<u{width}") for part in parts] if width else []
@@ -180,17 +181,17 @@ def _narrow(parts: Sequence[Column]) -> list[Column]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run in a file. `data` is the file, mapped or in memory; `path` is for messages.
+    """A run in a file. `data` is the file, mapped or in memory. `path` is for messages.
 
-    A block is held against its checksum when it is first looked into; what looks there raises
-    `DamagedRunError` for one that is not what was written.
+    The checksum of a block is verified when it is first read. Then `DamagedRunError` is raised if
+    the block is damaged.
     """
 
     data: Bytes
     path: str
     blocks: tuple[Block, ...]
     _columns: dict[int, list[Column]] = field(default_factory=dict, compare=False, repr=False)
-    """The columns of the blocks that were looked into, by where these begin."""
+    """The columns of the blocks that were read, by their start."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_columns": {}}  # they are parts of the data
@@ -199,7 +200,7 @@ class Run:
     def of(cls, data: Bytes, path: str) -> Run:
         """The run in a file.
 
-        Raises `DataError` for a torn file, and `UnsupportedError` for one of a newer release.
+        Raises `DataError` for a corrupt file, and `UnsupportedError` for one of a newer release.
         """
         blocks = blocks_of(data, path)
         if isinstance(blocks, int):
@@ -210,17 +211,17 @@ class Run:
         return sum(block.entries for block in self.blocks)
 
     def check(self) -> None:
-        """Look into all of it. Raises `DamagedRunError` where it is not what was written."""
+        """Verify the whole run. Raises `DamagedRunError` if it is damaged."""
         for block in self.blocks:
             self._columns_of(block)
 
     def entries(self, block: Block, places: Numbers | slice = slice(None)) -> Entries:
-        """Some entries of a block, all of them by default."""
+        """Some entries of a block, by default all."""
         heads, checks, *others = (column[places] for column in self._columns_of(block))
         return decoded(block, KeyHashes(heads, checks), others)
 
     def cuts(self, stretch: int) -> list[int]:
-        """Heads between which at most so many entries lie, the lowest one first."""
+        """Heads that divide the run into parts of at most `stretch` entries, lowest first."""
         return [
             int(head)
             for block in self.blocks
@@ -228,7 +229,7 @@ class Run:
         ]
 
     def between(self, low: int, high: int | None) -> Entries:
-        """The entries whose heads are not below one and below another, above all for None."""
+        """The entries with heads from `low` up to, but not including, `high` (None: no limit)."""
         ends = [*(block.first for block in self.blocks[1:]), None]
         return Entries.together(
             [
@@ -239,7 +240,7 @@ class Run:
         )
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
-        """The places of those probes that have an entry here, and these entries.
+        """The indexes of the probes that have an entry here, and these entries.
 
         REQUIRES: the probes are in the order of their heads.
         """
@@ -248,7 +249,7 @@ class Run:
     def find_in(
         self, blocks: Iterable[tuple[Block, int, int]], probes: KeyHashes
     ) -> tuple[Numbers, Entries]:
-        """The same, of those blocks that `probed` gives."""
+        """The same, for the blocks that `probed` returns."""
         places, found = [np.empty(0, np.int64)], []
         for block, start, end in blocks:
             heads, checks, *others = self._columns_of(block)
@@ -278,7 +279,7 @@ class Run:
 
 
 def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, int, int]]:
-    """The blocks that may have some probes, and which these are, from one place to another.
+    """The blocks that may contain probes, each with the range of these probes.
 
     REQUIRES: the probes are in the order of their heads.
     """
@@ -290,9 +291,9 @@ def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, 
 
 
 def blocks_of(tail: Bytes, path: str) -> tuple[Block, ...] | int:
-    """The blocks of a run, of which the last bytes are here; or how many of these it takes.
+    """The blocks of a run from its last bytes, or the number of bytes needed.
 
-    Raises `DataError` for a torn file, and `UnsupportedError` for one of a newer release.
+    Raises `DataError` for a corrupt file, and `UnsupportedError` for one of a newer release.
     """
     if len(tail) < _END_BYTES or tail[-len(_MAGIC) :].tobytes() != _MAGIC:
         raise _torn(path)
@@ -316,7 +317,7 @@ def _torn(path: str) -> DataError:
 
 
 def decoded(block: Block, hashes: KeyHashes, others: Sequence[Column]) -> Entries:
-    """Entries of a block, of which these are the other columns as they are stored."""
+    """Entries of a block from the other columns in stored form."""
     files, positions, above = others
     comparisons = above.astype(np.uint64) + np.int64(block.base).view(np.uint64)
     return Entries(
@@ -331,7 +332,7 @@ def decoded(block: Block, hashes: KeyHashes, others: Sequence[Column]) -> Entrie
 
 
 class Part(Protocol):
-    """Entries in the order of their hashes, one of a key: a run, or what is in memory."""
+    """Entries in hash order, one per key: a run, or entries in memory."""
 
     def __len__(self) -> int: ...
 
@@ -349,12 +350,13 @@ class Part(Protocol):
 
 
 def merged(parts: Sequence[Part]) -> Iterator[Entries]:
-    """The newest entry of each key of some parts, the newest part last, in the order of the hashes.
+    """The latest entry of each key in some parts, ordered from oldest to newest part, in hash
+    order.
 
-    What is held in memory is small, however long they are.
+    Uses little memory, however long the parts are.
     """
     given = [part for part in parts if len(part)]
-    # All parts are cut at the same heads, so that a key lies in one piece.
+    # All parts are divided at the same heads, so that a key is in one piece.
     cuts = sorted({cut for part in given for cut in part.cuts(_STRETCH_ENTRIES)})
     for low, high in zip_longest(cuts, cuts[1:]):
         yield newest_of_each(Entries.together([part.between(low, high) for part in given]))

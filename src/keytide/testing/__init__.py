@@ -1,1 +1,1 @@
-"""What others need to test what they build on Keytide."""
+"""Tools for testing code that is built on Keytide."""

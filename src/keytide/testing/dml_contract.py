@@ -1,15 +1,14 @@
-"""The contract of `keytide.dml.spi` as checks that any connector can be held to.
+"""Checks of the contract of `keytide.dml.spi`, for any connector.
 
-A connector under test is a `Subject`: it makes tables with rows, and reads them back without the
+A connector under test is a `Subject`: it creates tables with rows, and reads them without the
 connector. With pytest:
 
     @pytest.mark.parametrize("check", dml_contract.CHECKS, ids=str)
     def test_contract(check):
         check(subject)
 
-A check returns nothing, or raises `BrokenContractError` with what the contract says and what was
-found. One of something that a connector declares not to support passes when the declared error
-comes.
+A check returns nothing, or raises `BrokenContractError` with the rule and what was found. A check
+of an operation that a connector does not support passes if the connector raises the declared error.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("n", pa.int64())]
 )
 ROWS = [(i, None if i == 4 else f"v{i}", i % 4) for i in range(10)]
-"""The rows of every table that checks begin with. `id` tells them apart."""
+"""The initial rows of every table. `id` identifies them."""
 
 
 class BrokenContractError(AssertionError):
-    """A connector does what the contract of `keytide.dml.spi` rules out."""
+    """A connector violates the contract of `keytide.dml.spi`."""
 
 
 class Subject(Protocol):
@@ -59,20 +58,20 @@ class Subject(Protocol):
         ...
 
     def create_table(self, rows: Sequence[pa.Table]) -> str:
-        """Make a table of `SCHEMA` with the primary key `id`, if it can have one.
+        """Create a table with the columns of `SCHEMA` and, if possible, the primary key `id`.
 
-        It gets these rows, table by table; the name is given back.
+        Inserts the rows, one Arrow table after the other. Returns the name of the table.
         """
         ...
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
-        """The rows that anybody sees now."""
+        """The rows that are currently visible."""
         ...
 
 
 @dataclass(frozen=True)
 class Check:
-    """One rule of the contract, and how to find out whether a connector keeps it."""
+    """One rule of the contract, with a check of a connector."""
 
     name: str
     run: Callable[[_Table], None]
@@ -81,7 +80,7 @@ class Check:
         return self.name
 
     def __call__(self, subject: Subject) -> None:
-        """Hold a connector to the rule. Raises `BrokenContractError`."""
+        """Check the rule. Raises `BrokenContractError`."""
         halves = [pa.Table.from_pylist([dict(zip(SCHEMA.names, r, strict=True)) for r in part],
                                        SCHEMA) for part in (ROWS[:6], ROWS[6:])]  # fmt: skip
         self.run(_Table(subject, subject.create_table(halves)))
@@ -101,7 +100,7 @@ def _holds(condition: object, rule: str, found: object = "") -> None:
 
 
 class _Table:
-    """A table under test, and the steps of statements on it."""
+    """A table under test, with the steps of statements on it."""
 
     def __init__(self, subject: Subject, name: str) -> None:
         self.subject, self.name = subject, name
@@ -163,7 +162,7 @@ class _Statement:
             yield page
 
     def change(self, source: UpdatablePageSource, wanted: set[int]) -> int:
-        """Change the rows of these ids; UPDATEs set `n` to 100 and `v` to 'new'."""
+        """Change the rows with these ids. An UPDATE sets `n` to 100 and `v` to 'new'."""
         count = 0
         for page in self.pages(source):
             found = page.filter(pc.is_in(page.column(0), pa.array(sorted(wanted), pa.int64())))
@@ -175,7 +174,7 @@ class _Statement:
                 continue
             new = {"n": pa.repeat(pa.scalar(100), found.num_rows),
                    "v": pa.repeat(pa.scalar("new"), found.num_rows)}  # fmt: skip
-            # In another order than the table's, with a column that no channel names.
+            # In another order than the table's, and with a column that no channel names.
             given = pa.record_batch(
                 [found.column(2), found.column(0), *(new[name] for name in reversed(self.updated))],
                 ["ids", "other", *reversed(self.updated)],
@@ -185,7 +184,7 @@ class _Statement:
         return count
 
     def run(self, wanted: set[int]) -> list[Fragment]:
-        """Change rows in every split; gives the fragments."""
+        """Change rows in every split. Returns the fragments."""
         fragments: list[Fragment] = []
         for split in self.splits:
             with self.source(split) as source:
@@ -317,7 +316,7 @@ def one_column_may_give_values_for_two(table: _Table) -> None:
     for split in statement.splits:
         with statement.source(split) as source:
             for page in statement.pages(source):
-                # The new value is the old one of another column, taken from where it stands.
+                # The new value is the old value of another column, from its channel.
                 source.update_rows(page, [0, 2])
             fragments += source.finish()
     statement.finish(fragments)
@@ -535,7 +534,7 @@ def merge_reads_all_rows_with_the_values_that_a_source_has(table: _Table) -> Non
 def _pickles(what: str, value: object) -> None:
     try:
         pickle.loads(pickle.dumps(value))
-    except Exception as error:  # whatever keeps it from pickling
+    except Exception as error:  # whatever prevents pickling
         found = f"{type(error).__name__}: {error}"
         raise BrokenContractError(f"{what} pickles; found {found}") from error
 
@@ -552,6 +551,6 @@ def _refuses(
         call()
     except kind:
         return
-    except Exception as error:  # whatever else comes out
+    except Exception as error:  # any other error
         raise BrokenContractError(f"{rule} by a {kind.__name__}; found {error!r}") from error
     raise BrokenContractError(rule)

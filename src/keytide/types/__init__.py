@@ -1,13 +1,13 @@
-"""The vocabulary of values: logical types, fields, and their three spellings.
+"""Logical types and fields, with their stored, SQL and Arrow forms.
 
-A type is written as stored text (the exact text of a Paimon schema file), as SQL, and as an
-Arrow type. Stored text and SQL differ for nested types only: a schema file holds them as JSON
-objects and rejects ``ARRAY<INT>``.
+A type can be written as stored text (the exact text in a Paimon schema file), as SQL, and as an
+Arrow type. Stored text and SQL differ only for nested types: a schema file contains them as JSON
+objects and does not accept ``ARRAY<INT>``.
 
-Several logical types share one Arrow type, so ``type_from_arrow(t.to_arrow())`` gives the widest
-of them: CHAR and VARCHAR come back as STRING, BINARY, VARBINARY and BLOB as BYTES, MULTISET as
-MAP, VECTOR as ARRAY, VARIANT as ROW. The other direction loses nothing: every Arrow type made
-by :meth:`DataType.to_arrow` survives the way through a logical type and back.
+Several logical types share an Arrow type, so ``type_from_arrow(t.to_arrow())`` returns the widest
+of them: CHAR and VARCHAR become STRING, BINARY, VARBINARY and BLOB become BYTES, MULTISET becomes
+MAP, VECTOR becomes ARRAY, and VARIANT becomes ROW. The other direction is lossless: every Arrow
+type from :meth:`DataType.to_arrow` is the same after a conversion to a logical type and back.
 """
 
 from keytide.types.arrow import type_from_arrow

@@ -1,4 +1,4 @@
-"""From Arrow types to logical ones."""
+"""Conversion of Arrow types to logical types."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["type_from_arrow"]
 def type_from_arrow(arrow_type: pa.DataType, nullable: bool = True) -> DataType:
     """The narrowest logical type that holds every value of an Arrow type.
 
-    Unsigned integers widen (uint64 to DECIMAL(20, 0)), large and view types and dictionaries
-    become their plain type, any time zone gives the local-zoned timestamp. Field ids are -1.
-    Raises InvalidError for null, interval and duration columns and for times finer than
-    milliseconds, with the cast to make first.
+    Unsigned integers are widened (uint64 to DECIMAL(20, 0)). Large types, view types and
+    dictionaries become the plain type. Any time zone gives the timestamp type with local time zone.
+    Field ids are -1. Raises InvalidError for null, interval and duration columns and for times
+    finer than milliseconds. The message names the cast to use.
     """
     if isinstance(arrow_type, pa.BaseExtensionType):
         return type_from_arrow(arrow_type.storage_type, nullable)
@@ -56,7 +56,7 @@ def _binary_from_arrow(arrow_type: pa.DataType) -> DataType:
 
 
 def _time_from_arrow(arrow_type: pa.DataType) -> DataType:
-    # A TIME is stored in milliseconds; finer ones are refused above.
+    # TIME is stored in milliseconds. Finer times are refused above.
     return AtomicType("TIME", precision=0 if arrow_type.unit == "s" else 3)
 
 
@@ -67,7 +67,7 @@ def _timestamp_from_arrow(arrow_type: pa.DataType) -> DataType:
 
 def _map_from_arrow(arrow_type: pa.DataType) -> DataType:
     value = arrow_type.item_field
-    # Keys are never null in Arrow; the plain key type is what DDL writes.
+    # Arrow keys are never NULL. The plain key type is the one that DDL writes.
     return MapType(
         type_from_arrow(arrow_type.key_type), type_from_arrow(value.type, value.nullable)
     )

@@ -1,4 +1,4 @@
-"""Logical types and fields, with the three forms that each gives of itself."""
+"""Logical types and fields, with their three forms."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _AnyType = TypeVar("_AnyType", bound="DataType")
 
 
 class DataType(ABC):
-    """A logical column type. Immutable; two types are equal when their stored text is."""
+    """A logical column type. Immutable. Two types are equal if their stored text is equal."""
 
     root: str
     nullable: bool
 
     @abstractmethod
     def to_json(self) -> str | dict[str, Any]:
-        """The stored form: text for scalar types, a JSON object for nested ones."""
+        """The stored form: a string for scalar types, and a JSON object for nested ones."""
 
     @abstractmethod
     def sql(self) -> str:
@@ -54,7 +54,7 @@ class DataType(ABC):
 
     @abstractmethod
     def to_arrow(self) -> pa.DataType:
-        """The Arrow type of a column of this type (nullability belongs to the Arrow field)."""
+        """The Arrow type of a column of this type. Nullability is part of the Arrow field."""
 
     def with_nullable(self: _AnyType, nullable: bool) -> _AnyType:
         """The same type with the given nullability."""
@@ -65,7 +65,7 @@ class DataType(ABC):
 
     @property
     def is_nested(self) -> bool:
-        """Whether values have parts, so that they cannot be keys, partitions or statistics."""
+        """Whether values have parts, which excludes keys, partitions and statistics."""
         return True
 
     def _suffix(self) -> str:
@@ -77,9 +77,9 @@ class DataType(ABC):
 class AtomicType(DataType):
     """A type without element types.
 
-    ``length`` belongs to CHAR, VARCHAR, BINARY and VARBINARY; ``precision`` to DECIMAL, TIME and
-    timestamps; ``scale`` to DECIMAL; ``crs`` (with the edge algorithm, if any) to GEOMETRY and
-    GEOGRAPHY. Raises InvalidError when a parameter is missing, foreign or out of range.
+    ``length`` is for CHAR, VARCHAR, BINARY and VARBINARY, ``precision`` for DECIMAL, TIME and
+    timestamps, ``scale`` for DECIMAL, and ``crs`` (with the edge algorithm, if any) for GEOMETRY
+    and GEOGRAPHY. Raises InvalidError if a parameter is missing, not supported or out of range.
     """
 
     root: str
@@ -108,12 +108,13 @@ class AtomicType(DataType):
         return self._name() + self._suffix()
 
     def to_arrow(self) -> pa.DataType:
-        """The Arrow type; timestamps take the coarsest unit that holds their precision."""
+        """The Arrow type. Timestamps use the coarsest unit that holds their precision."""
         if self.root in _ARROW_OF:
             return _ARROW_OF[self.root]
         if self.root == "DECIMAL":
             return pa.decimal128(self.precision, self.scale)
-        # Any zone would do: the values count from the epoch in UTC, and a zone only shows them.
+        # Any zone is correct: the values count from the epoch in UTC, and a zone only affects
+        # display.
         zone = "UTC" if self.root == "TIMESTAMP_LTZ" else None
         return pa.timestamp(_timestamp_unit(self.precision or 0), tz=zone)
 
@@ -168,7 +169,7 @@ PARAMETERS_OF: Mapping[str, tuple[str, ...]] = {
     "GEOMETRY": ("crs",),
     "GEOGRAPHY": ("crs",),
 }
-"""The parameters of each atomic type, in the order in which its text has them."""
+"""The parameters of each atomic type, in the order of its text."""
 
 _ARROW_OF: Mapping[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -196,7 +197,7 @@ _ARROW_OF: Mapping[str, pa.DataType] = {
 }
 
 STRING = AtomicType("VARCHAR", length=LENGTH_MAX)
-"""Text of any length: VARCHAR(2147483647)."""
+"""Strings of any length: VARCHAR(2147483647)."""
 
 BYTES = AtomicType("VARBINARY", length=LENGTH_MAX)
 """Bytes of any length: VARBINARY(2147483647)."""
@@ -227,7 +228,7 @@ class ArrayType(DataType):
 @checked_members
 @dataclass(frozen=True)
 class MapType(DataType):
-    """Keys and values. Arrow never allows a null key, whatever the key type says."""
+    """Keys and values. Arrow never allows a NULL key, whatever the key type says."""
 
     root: str = field(default="MAP", init=False, repr=False)
     key: DataType
@@ -252,7 +253,7 @@ class MapType(DataType):
 @checked_members
 @dataclass(frozen=True)
 class MultisetType(DataType):
-    """Elements with a count each."""
+    """Elements, each with a count."""
 
     root: str = field(default="MULTISET", init=False, repr=False)
     element: DataType
@@ -274,7 +275,7 @@ class MultisetType(DataType):
 @checked_members
 @dataclass(frozen=True)
 class RowType(DataType):
-    """Named members, each a field with an id of its own."""
+    """Named fields, each with an id of its own."""
 
     root: str = field(default="ROW", init=False, repr=False)
     fields: tuple[Field, ...]
@@ -325,7 +326,8 @@ class VectorType(DataType):
 @checked_members
 @dataclass(frozen=True)
 class Field:
-    """A column, or a member of a ROW. Its ``id`` outlives renames; -1 means not yet assigned.
+    """A column, or a field of a ROW. Its ``id`` does not change in renames. -1 means not assigned
+    yet.
 
     Raises InvalidError for an argument of another type.
     """
@@ -337,7 +339,7 @@ class Field:
     default_value: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The stored JSON object; members without a value are left out."""
+        """The stored JSON object. Members without a value are omitted."""
         members = {"id": self.id, "name": self.name, "type": self.type.to_json()}
         if self.description is not None:
             members["description"] = self.description
@@ -346,7 +348,7 @@ class Field:
         return members
 
     def sql(self) -> str:
-        """The field as it stands in DDL: name, type, comment, default."""
+        """The field in DDL syntax: name, type, comment, default."""
         text = f"{quoted(self.name)} {self.type.sql()}"
         if self.description is not None:
             escaped = self.description.replace("'", "''")
@@ -356,17 +358,17 @@ class Field:
         return text
 
     def to_arrow(self) -> pa.Field:
-        """The Arrow field, nullability kept, without metadata."""
+        """The Arrow field with its nullability, without metadata."""
         return pa.field(self.name, self.type.to_arrow(), self.type.nullable)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it literally."""
+    """A name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
-    """The Arrow schema of some fields, nullability kept, without metadata."""
+    """The Arrow schema of some fields with their nullability, without metadata."""
     return pa.schema([f.to_arrow() for f in fields])
 
 

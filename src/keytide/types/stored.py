@@ -1,4 +1,4 @@
-"""The types and fields of a schema file: text for scalar types, JSON objects for nested ones."""
+"""Types and fields of a schema file: strings for scalar types, JSON objects for nested ones."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["parse_field", "parse_type"]
 
 
 def parse_type(value: str | Mapping[str, Any]) -> DataType:
-    """The type of a schema file's ``type`` member.
+    """Parse the ``type`` member of a schema file.
 
-    ROW members without ids are numbered from 0 in reading order.
-    Raises InvalidError, naming the text, for anything a schema file may not hold.
+    ROW fields without ids are numbered from 0 in reading order. Raises InvalidError, quoting the
+    text, for anything that is not valid in a schema file.
     """
     return _type_from_json(value, itertools.count())
 
 
 def parse_field(value: Mapping[str, Any]) -> Field:
-    """The field of a schema file's ``fields`` entry. Unknown members are ignored.
+    """Parse an entry of a schema file's ``fields``. Unknown members are ignored.
 
-    Raises InvalidError, naming the member, for what a schema file may not hold.
+    Raises InvalidError, naming the member, for anything that is not valid in a schema file.
     """
     return _field_from_json(value, itertools.count())
 

@@ -1,4 +1,4 @@
-"""Types read from text: the scalar ones of a schema file, and all of them as SQL."""
+"""Parsing of types: scalar types of a schema file, and all types in SQL."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _SQL_SYNONYM_OF = {
 
 @checked
 def parse_sql_type(text: str) -> DataType:
-    """The type of a column in SQL text: Flink's names, and Spark's where they do not clash.
+    """Parse a column type in SQL: Flink's names, and Spark's if they do not conflict.
 
-    Nested types take their SQL spelling (``ARRAY<INT>``, ``ROW<a INT, b STRING NOT NULL>``,
-    ``STRUCT<a: INT>``). TIMESTAMP is without a time zone. Field ids are -1.
-    Raises InvalidError, naming the text and the place.
+    Nested types have their SQL form (``ARRAY<INT>``, ``ROW<a INT, b STRING NOT NULL>``, ``STRUCT<a:
+    INT>``). TIMESTAMP has no time zone. Field ids are -1. Raises InvalidError, with the text and
+    the position.
     """
     return _whole(TypeText(text), _sql_type)
 
 
 def parse_stored_text(text: str) -> DataType:
-    """The scalar type of a text in a schema file. Raises InvalidError like `parse_sql_type`."""
+    """Parse a scalar type of a schema file. Raises InvalidError like `parse_sql_type`."""
     return _whole(TypeText(text), _stored_type)
 
 
@@ -64,19 +64,19 @@ class TypeText:
         self.place = 0
 
     def peek(self) -> str:
-        """The next token in capitals, empty at the end."""
+        """The next token in upper case, empty at the end."""
         at_end = self.place >= len(self.matches)
         return "" if at_end else self.matches[self.place].group(1).upper()
 
     def take(self) -> str:
-        """The next token as it is written. Raises InvalidError at the end."""
+        """The next token unchanged. Raises InvalidError at the end."""
         if self.place >= len(self.matches):
             raise self.error("unexpected end")
         self.place += 1
         return self.matches[self.place - 1].group(1)
 
     def accept(self, *words: str) -> bool:
-        """Whether these words follow, which are taken then."""
+        """Consume these words if they follow, and return whether they did."""
         ahead = [m.group(1).upper() for m in self.matches[self.place : self.place + len(words)]]
         if ahead != list(words):
             return False
@@ -84,17 +84,17 @@ class TypeText:
         return True
 
     def expect(self, *words: str) -> None:
-        """Take these words. Raises InvalidError where others follow."""
+        """Consume these words. Raises InvalidError if others follow."""
         if not self.accept(*words):
             raise self.error(f"expected {' '.join(words)!r}, found {self.peek() or 'the end'!r}")
 
     def expect_end(self) -> None:
-        """Raises InvalidError where tokens are left."""
+        """Raises InvalidError if there are more tokens."""
         if self.place < len(self.matches):
             raise self.error(f"unexpected {self.peek()!r}")
 
     def take_int(self) -> int:
-        """The number that follows. Raises InvalidError where none does."""
+        """The next token as an integer. Raises InvalidError if it is not one."""
         token = self.take()
         if not token.isdecimal():
             self.place -= 1
@@ -102,7 +102,7 @@ class TypeText:
         return int(token)
 
     def error(self, cause: str) -> InvalidError:
-        """An error that names the text, the place and the cause."""
+        """An error with the text, the position and the cause."""
         here = self.matches[self.place].start(1) if self.place < len(self.matches) else None
         where = "at the end" if here is None else f"at position {here}"
         return InvalidError(f"Could not parse type {self.text!r} {where}: {cause}")
@@ -115,7 +115,7 @@ def _whole(text: TypeText, parse: Callable[[TypeText], DataType]) -> DataType:
 
 
 def nullability(text: TypeText) -> bool:
-    """Whether a type allows NULL: not where NOT NULL follows its name."""
+    """Whether a type is nullable: not if NOT NULL follows its name."""
     if text.accept("NOT", "NULL"):
         return False
     text.accept("NULL")
@@ -210,7 +210,7 @@ def _atomic_type(text: TypeText, synonym_of: Mapping[str, str]) -> DataType:
 
 
 def _with_parameters(text: TypeText, root: str) -> AtomicType:
-    # What is left out has the format's own default: DECIMAL(10, 0), CHAR(1), TIME(0), TIMESTAMP(6).
+    # Omitted parameters have the format's defaults: DECIMAL(10, 0), CHAR(1), TIME(0), TIMESTAMP(6).
     if root in ("STRING", "BYTES"):
         return STRING if root == "STRING" else BYTES
     if root == "DECIMAL":

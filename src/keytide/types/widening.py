@@ -1,6 +1,6 @@
-"""Which types a column may become: those that hold every value of the old one, exactly.
+"""Type changes of columns that keep every value exactly.
 
-Widening also keeps the order of values, so that bounds of the old type are bounds of the new one.
+Widening also keeps the order of values, so bounds of the old type are valid for the new one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["common_type", "holds_all", "path_text", "widened"]
 def widened(old: DataType, new: DataType, path: tuple[str, ...]) -> DataType:
     """The new type with the ids and the nullability of the old one.
 
-    Raises `InvalidError` naming `path` and what the type may become, unless every value fits.
+    Raises `InvalidError`, with `path` and the allowed types, unless every value fits.
     """
     if isinstance(old, ArrayType) and isinstance(new, ArrayType):
         return replace(old, element=widened(old.element, new.element, (*path, "element")))
@@ -58,14 +58,15 @@ _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 _EXACT_FLOATS = {
     "TINYINT": ("FLOAT", "DOUBLE"),
     "SMALLINT": ("FLOAT", "DOUBLE"),
-    # A FLOAT has 24 bits of whole number and a DOUBLE 53; a BIGINT fits neither.
+    # A FLOAT holds integers of 24 bits exactly, and a DOUBLE of 53 bits. A BIGINT fits into
+    # neither.
     "INT": ("DOUBLE",),
     "FLOAT": ("DOUBLE",),
 }
 _LONGER = {
     "CHAR": ("CHAR", "VARCHAR"),
     "VARCHAR": ("VARCHAR",),
-    "BINARY": ("VARBINARY",),  # a longer BINARY would need bytes that nobody wrote
+    "BINARY": ("VARBINARY",),  # a longer BINARY would need padding
     "VARBINARY": ("VARBINARY",),
 }
 _MICROSECONDS = 6
@@ -73,7 +74,7 @@ _DECIMAL_DIGITS_MAX = 38
 
 
 def holds_all(old: AtomicType, new: AtomicType) -> bool:
-    """Whether every value of the old type is one of the new type, exactly."""
+    """Whether every value of the old type is exactly a value of the new type."""
     digits = _DIGITS.get(old.root)
     if digits is not None and new.root in _DIGITS:
         return _DIGITS[new.root] >= digits
@@ -87,7 +88,7 @@ def holds_all(old: AtomicType, new: AtomicType) -> bool:
         return False
     if old.root == "DECIMAL":
         return _whole_digits(new) >= _whole_digits(old) and (new.scale or 0) >= (old.scale or 0)
-    # Nanoseconds reach from 1677 to 2262 only.
+    # Nanoseconds cover only 1677 to 2262.
     same_reach = old.root == "TIME" or (old.precision > _MICROSECONDS) == (
         new.precision > _MICROSECONDS
     )
@@ -95,9 +96,9 @@ def holds_all(old: AtomicType, new: AtomicType) -> bool:
 
 
 def common_type(old: AtomicType, new: AtomicType) -> AtomicType | None:
-    """The narrowest type that holds every value of both, exactly; None where there is none.
+    """The narrowest type that holds every value of both types exactly, None if there is none.
 
-    It is `old` where that holds them already. Lengths of texts and binaries play no part.
+    It is `old` if that is such a type. Lengths of strings and binaries are ignored.
     """
     double = AtomicType("DOUBLE")
     candidates = (old, new, double, *_decimal_of_both(old, new))
@@ -118,7 +119,7 @@ def _decimal_of_both(old: AtomicType, new: AtomicType) -> list[AtomicType]:
 
 
 def path_text(path: tuple[str, ...]) -> str:
-    """A path as messages show it."""
+    """A path in messages."""
     return repr(".".join(path))
 
 
