@@ -205,7 +205,7 @@ class History:
             return rows
         return rows.with_columns(pl.lit(None, pl.List(pl.String)).alias(IGNORED_NULLS))
 
-    # -- what is to be written ------------------------------------------------------------------
+    # -- rows to write --------------------------------------------------------------------------
 
     def _without_same(self, wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
         place = [*self.keys, *self.starts]

@@ -300,7 +300,7 @@ class _Splits(ConnectorSplitManager):
         return [0]  # several queries would see several states of the table
 
 
-# -- reading, and what is told of changes ----------------------------------------------------------
+# -- reading, and staged changes -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

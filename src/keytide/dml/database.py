@@ -103,7 +103,7 @@ class Database(ABC):
     insert_clause = ""
     is_remote = False
 
-    # -- where it is -------------------------------------------------------------------------------
+    # -- location ----------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -151,7 +151,7 @@ class Database(ABC):
     ) -> None:
         """Let a serializable transaction know that the rows `t` of a condition are read for it."""
 
-    # -- what is in it -----------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------
 
     @abstractmethod
     def tables(self, session: DatabaseSession) -> list[str]:

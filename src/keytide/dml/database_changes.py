@@ -285,7 +285,7 @@ class _Changes:
         given, default = self._given(name, column), column.computed_default
         return given if default is None else f"coalesce({given}, {default})"
 
-    # -- rows that move to other keys --------------------------------------------------------------
+    # -- rows with changed keys --------------------------------------------------------------------
 
     def _meets_others(self, stage: _Stage) -> bool:
         """Whether a row moves to a key that another row has now, and may give up.
@@ -323,7 +323,7 @@ class _Changes:
         )
         return f"SELECT * FROM {name}"
 
-    # -- whether nobody else was there -------------------------------------------------------------
+    # -- conflict checks ---------------------------------------------------------------------------
 
     def _check(self, stage: _Stage, changed: int) -> None:
         if changed == stage.rows:

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- what is done to rows --------------------------------------------------------------------------
+# -- kinds of changes ------------------------------------------------------------------------------
 
 
 class RowCalls(NamedTuple):
@@ -129,7 +129,7 @@ class UpdateRows(RowChange):
         source.update_rows(page, range(page.num_columns))
 
 
-# -- from the first look to the outcome ------------------------------------------------------------
+# -- running a change ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def _fragments(results: Sequence[SplitResult]) -> list[Fragment]:
     return [fragment for result in results for fragment in result.fragments]
 
 
-# -- what is checked of a connector ----------------------------------------------------------------
+# -- connector checks ------------------------------------------------------------------------------
 
 
 def connector_counted(connector: Connector, what: str, rows: int, counted: int) -> None:

@@ -229,8 +229,8 @@ class ConnectorMetadata(ABC):
         """A handle for at least all rows that match every term, and the terms that remain.
 
         A term is a tree of `keytide.table.conditions.predicate`, with values of the columns' types.
-        `keytide.table.conditions.matching` defines its meaning. Rows that do not match a term can
-        still be returned, unless the connector says that the term does not remain.
+        `keytide.table.conditions.matching` defines its meaning. Other rows can still be returned,
+        unless no term remains.
         """
         return table, terms
 

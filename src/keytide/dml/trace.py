@@ -153,7 +153,7 @@ def _sums(calls: Sequence[Call]) -> list[Call]:
     return list(sums.values())
 
 
-# -- what stands before a connector ----------------------------------------------------------------
+# -- tracing wrappers ------------------------------------------------------------------------------
 
 
 def traced(connector: Connector, trace: Trace) -> Connector:

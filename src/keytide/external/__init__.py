@@ -1,6 +1,6 @@
-"""Tables that others keep, read by the upsert contract: primary, watermark and tombstone key.
+"""External tables, merged by the upsert contract: primary, watermark and tombstone key.
 
-A definition names where a table lies and which columns are its keys. `sources` opens what lies
-there, once for a statement; what it gives are versions of rows, which the kernels of
-`keytide.merge` fold into one row per key, as those of Keytide's own tables.
+A definition says where a table is stored and which columns are its keys. `sources` opens the table
+once per statement. It returns versions of rows, which `keytide.merge` merges into one row per key,
+as in Keytide's own tables.
 """

@@ -1,8 +1,8 @@
-"""Tables of the lake made of tables that others keep: their rows of now, one of each key.
+"""Adoption: a new table of the lake from the current rows of an external table, one for each key.
 
-A version of a source is pinned and read once. Its rows become files of the new table's own, so
-whoever keeps the source may go on with it, clean it up or drop it. docs/design/0019 says why files
-are not taken over as they are.
+One version of the source is pinned and read once. Its rows are written to files of the new table,
+so the source can then be changed, cleaned up or dropped. docs/design/0019 explains why files are
+not taken over unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["AdoptionResult", "NewAdopted", "adopt"]
 
 _BATCH_ROWS = 4 << 10, 1 << 20
 _VALUE_BYTES = 32
-"""About what a value takes, before anything is known of it."""
+"""Estimated size of a value before any data is read."""
 
 
 @dataclass(frozen=True)
 class NewAdopted:
-    """What a table to make of another one should be: see `Lake.adopt`."""
+    """The definition of a table to adopt. See `Lake.adopt`."""
 
     format: str
     location: str = field(repr=False)
@@ -60,7 +60,7 @@ class AdoptionResult(Record):
 
 
 def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
-    """Make a table of what lies elsewhere. Atomic; raises as `Lake.adopt` does."""
+    """Create a table from an external one. Atomic. Raises as `Lake.adopt` does."""
     opening, own = split_options(wanted.options)
     near = catalog.store_for(name)
     try:
@@ -94,7 +94,7 @@ def _origin(elsewhere: Elsewhere, pinned: PinnedSource) -> str:
 
 
 def _rows(pinned: PinnedSource, memory_bytes: int) -> Iterator[pa.Table]:
-    """All rows that are not deleted there, in their order. Raises as `SourcePart.batches`."""
+    """All rows that are not deleted in the source, in order. Raises as `SourcePart.batches`."""
     names = pinned.schema.names
     least, most = _BATCH_ROWS
     rows_max = max(least, min(most, memory_bytes // 16 // (_VALUE_BYTES * max(1, len(names)))))

@@ -1,9 +1,9 @@
-"""Rows for tables that others keep, appended as one commit of the table's own engine.
+"""Appends rows to a table of another engine, in one commit of that engine.
 
-Whatever is wrong with rows, or with a table to which this release cannot append, is refused before
-anything is written: a column that is missing or not known, a value that is none of its column's
-type, a NULL where the table takes none or in a key. An append is based on nothing but the columns,
-so one that loses against another writer is made again, on the columns as they are then.
+Invalid rows, and tables that this release cannot append to, are refused before anything is written:
+a missing or unknown column, a value that does not have its column's type, or a NULL in a NOT NULL
+or key column. An append depends on nothing but the columns. So if it loses a race with another
+writer, it is retried, with the columns of that time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Appender", "FittingRows", "Rows", "again_after_conflicts", "fitting"
 
 T = TypeVar("T")
 Rows: TypeAlias = pa.Table | Spool
-"""Rows of one schema that are held, or lie on disk, and can be read again and again."""
+"""Rows with one schema, in memory or on disk, that can be read repeatedly."""
 
 _TRIES = 5
 
@@ -32,46 +32,46 @@ class Appender(Protocol):
 
     @property
     def location(self) -> str:
-        """Where it is, for messages: without any secret."""
+        """The location for messages, without secrets."""
         ...
 
     def append(self, rows: Rows, key: Sequence[str]) -> str | None:
-        """Append rows, all of them or none, as one commit; returns what people call it, if any.
+        """Append rows atomically in one commit. Returns the name of the new version, if any.
 
-        There is at least one.
+        There is at least one row. `rows` have all columns of the table, in any order, and no NULL
+        in `key`. Raises:
 
-        `rows` have all columns of the table, in any order; none of `key` is NULL. Raises
-        `InvalidError` for other rows, `UnsupportedError` naming what this release cannot write,
-        `NotFoundError` where there is no table: nothing was written then. `ConflictError` after
-        some tries against other writers: nothing was committed, but files of the tries may be left
-        to the table's own clean-up. `DataError` where the table does not answer; it may then have
-        the rows, or not.
+        - `InvalidError` for other rows, `UnsupportedError` naming what this release cannot write,
+          and `NotFoundError` when there is no table. Nothing is written in these cases.
+        - `ConflictError` after several attempts that lost a race with other writers. Nothing is
+          committed, but files of these attempts may remain until the table's own cleanup.
+        - `DataError` when the table does not respond. The rows may or may not have been written.
         """
         ...
 
 
 @dataclass(frozen=True)
 class FittingRows:
-    """Rows with the columns of a schema, in its order and its types."""
+    """Rows with the columns, order and types of a schema."""
 
     schema: pa.Schema
     parts: Callable[[], Iterator[pa.Table]]
-    """All of them, as often as they are asked for."""
+    """Returns all rows. Can be called repeatedly."""
 
     def reader(self) -> pa.RecordBatchReader:
-        """The rows, of which few are held."""
+        """The rows as a stream, with few of them in memory."""
         batches = (batch for part in self.parts() for batch in part.to_batches())
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
     def table(self) -> pa.Table:
-        """The rows, held."""
+        """The rows in memory."""
         return pa.concat_tables(self.parts())
 
 
 def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> FittingRows:
-    """The rows as a schema has them.
+    """The rows converted to a schema.
 
-    Raises `InvalidError` naming the column that does not fit, in whichever row that is.
+    Raises `InvalidError`, naming the column that does not fit, in whichever row it is.
     """
     if isinstance(rows, pa.Table):
         held = _fitted(rows, schema, key, owner)
@@ -81,7 +81,7 @@ def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> Fi
     def parts() -> Iterator[pa.Table]:
         return (_fitted(part, schema, key, owner) for part in spool.tables())
 
-    for _ in parts():  # nothing is written before all rows are known to fit
+    for _ in parts():  # all rows are checked before anything is written
         pass
     return FittingRows(schema, parts)
 
@@ -95,7 +95,7 @@ def _fitted(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -
 
 
 def again_after_conflicts(attempt: Callable[[], T]) -> T:
-    """What an attempt gives that may be made again, as it is after some tries."""
+    """The result of an attempt, retried several times after conflicts."""
     for _ in range(_TRIES - 1):
         try:
             return attempt()

@@ -1,4 +1,4 @@
-"""What happened between two versions of an external table: their rows, compared by key."""
+"""Changes between two versions of an external table, computed by comparing rows by key."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ class ExternalChanges(RowSource):
 
 @dataclass(frozen=True)
 class ChangesTask:
-    """Merges both versions and compares them, by parts of the keys. Pickles.
+    """Merges both versions and compares them, one part of the keys at a time. Can be pickled.
 
-    A column that the older one lacks is NULL there.
+    A column that the older version lacks is NULL there.
     """
 
     before: Merging
@@ -126,7 +126,7 @@ class ChangesTask:
 
 
 def _with_columns_of(after: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows with the columns that the newer version has, in its types."""
+    """Rows with the columns and types of the newer version."""
     return rows.select(
         (pl.col(name) if name in rows.columns else pl.lit(None).alias(name)).cast(type_)
         for name, type_ in after.schema.items()

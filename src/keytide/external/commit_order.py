@@ -1,9 +1,9 @@
-"""In which order versions came that lie in files which their own engine may have written anew.
+"""The commit order of versions in files that the table's own engine may have rewritten.
 
-A file that was written once and left alone has rows of one commit. One into which older files were
-put together has rows of several, and no longer tells which came when. Its commits are a span then;
-files whose spans overlap are of one commit here, in which nothing is in order. So an order is told
-where it is known, and never a wrong one.
+A file that was written once has rows of one commit. A file that combines older files has rows of
+several commits, whose order is lost. So a file has a range of commits. Files with overlapping
+ranges are treated as one commit without an internal order. So an order is used only if it is known,
+and is never wrong.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["Origin", "Place", "hull", "places"]
 
 @dataclass(frozen=True)
 class Origin:
-    """The commits, from `first` to `last`, that the rows of a file came in.
+    """The range of commits, from `first` to `last`, from which the rows of a file come.
 
-    `is_in_order` tells that they lie as they came, which takes that it is one commit.
+    `is_in_order` means that the rows are in order of arrival, which requires a single commit.
     """
 
     first: int
@@ -27,25 +27,25 @@ class Origin:
 
     @classmethod
     def of_commit(cls, commit: int) -> Origin:
-        """Rows of one commit, as they came."""
+        """Rows of one commit in order of arrival."""
         return cls(commit, commit, is_in_order=True)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file stands among others: see `SourcePart`."""
+    """The position of a file among others. See `SourcePart`."""
 
     commit: int
     is_in_order: bool
 
 
 def hull(origins: Sequence[Origin]) -> Origin:
-    """Where the rows come from that were taken out of some files, of which there is one."""
+    """The origin of rows that come from one or more of these files."""
     return Origin(min(o.first for o in origins), max(o.last for o in origins))
 
 
 def places(origins: Sequence[Origin]) -> list[Place]:
-    """The place of each file, of which a later commit has the higher number."""
+    """The position of each file. A later commit has a higher number."""
     found: list[Place | None] = [None] * len(origins)
     for members in _overlapping(origins):
         commit = max(origins[i].last for i in members)
@@ -56,7 +56,7 @@ def places(origins: Sequence[Origin]) -> list[Place]:
 
 
 def _overlapping(origins: Sequence[Origin]) -> list[list[int]]:
-    """The numbers of the files, those together whose spans overlap, if only through others."""
+    """The file numbers, grouped by overlapping ranges, directly or through others."""
     groups: list[list[int]] = []
     end = 0
     for i in sorted(range(len(origins)), key=lambda i: origins[i].first):

@@ -1,8 +1,8 @@
-"""External tables as those of a connector, so that SQL and Spark read them.
+"""External tables as tables of a connector, so that SQL and Spark can read them.
 
-It offers no changes: whoever keeps the rows makes them. A table is one split, because its rows are
-in no order of keys; the split is merged in the memory that 'read.memory' of the definition allows.
-Spark deals the versions of a large one out instead: see `dealt`.
+It offers no changes, because another engine writes the rows. A table is one split, because its rows
+have no key order. The split is merged within 'read.memory' of the definition. Spark shuffles the
+versions of a large table instead, see `dealt`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ __all__ = [
 
 
 def external_handle(entry: PinnedTable, version: str | int | None = None) -> ExternalHandle:
-    """The handle of an external table, at its newest version or another one: one look an entry."""
+    """The handle of an external table, at its latest or a given version.
+
+    Looked up once per entry.
+    """
     return ExternalHandle(pin_external(entry, version))
 
 
 @dataclass(frozen=True)
 class ExternalHandle:
-    """An external table at one version, and the condition that its rows meet."""
+    """An external table at one version, with a condition on its rows."""
 
     table: PinnedExternal
     predicate: Predicate | None = None
@@ -56,10 +59,10 @@ class ExternalHandle:
 
 
 class ExternalMetadata(ConnectorMetadata):
-    """See `ConnectorMetadata`. Names are the affair of the catalog, which has the definitions."""
+    """See `ConnectorMetadata`. Names are resolved by the catalog, which has the definitions."""
 
     def list_tables(self, session: ConnectorSession) -> Sequence[str]:
-        """None: names are the affair of the catalog."""
+        """Empty, because the catalog resolves names."""
         return ()
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> ExternalHandle | None:
@@ -77,14 +80,17 @@ class ExternalMetadata(ConnectorMetadata):
     def apply_filter(
         self, session: ConnectorSession, table: ExternalHandle, terms: Sequence[Predicate]
     ) -> tuple[ExternalHandle, Sequence[Predicate]]:
-        """See `ConnectorMetadata`. All terms are taken, most of them to be asked after merging."""
+        """See `ConnectorMetadata`.
+
+        All terms are accepted. Most of them are applied after merging.
+        """
         predicate = conjunction([*conjuncts(table.predicate), *terms])
         return replace(table, predicate=predicate), ()
 
 
 @dataclass(frozen=True)
 class ExternalSplits(ConnectorSplitManager):
-    """The only split, which is versions to merge."""
+    """A single split: the versions to merge."""
 
     def get_splits(
         self, session: ConnectorSession, table: ExternalHandle
@@ -122,7 +128,7 @@ class _PageSource(ConnectorPageSource):
 def merged_pages(
     table: ExternalHandle, split: SourceVersions, columns: tuple[str, ...]
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Some columns of the rows that a split becomes and that meet the condition of a handle."""
+    """Some columns of the merged rows of a split that match the condition of a handle."""
     view = split.view
     _, rest = split_condition(table.predicate, view.schema.primary_keys)
     merging = Merging(split, columns, rest)
@@ -133,4 +139,4 @@ def merged_pages(
 
 
 EXTERNAL_TABLES = Connector("external tables", ExternalMetadata(), ExternalSplits(), _Pages())
-"""What reads external tables by their handles."""
+"""The connector for handles of external tables."""

@@ -1,4 +1,4 @@
-"""Definitions of external tables, made and made anew."""
+"""Creation and refresh of external table definitions."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class NewExternalTable:
-    """What an external table to define should be: see `Lake.create_external_table`.
+    """The definition of a new external table. See `Lake.create_external_table`.
 
-    Without `fields` the columns are those that lie there.
+    Without `fields` the columns are those found at the location.
     """
 
     format: str
@@ -64,9 +64,9 @@ def with_upsert_keys(
     tombstone_key: str | None = None,
     tombstone_string_key_value: str | None = None,
 ) -> dict[str, str]:
-    """Options of a table with its watermark and tombstone key, which are given beside them.
+    """The options of a table, extended by the watermark and tombstone key arguments.
 
-    Raises `InvalidError` for what is given twice.
+    Raises `InvalidError` if something is given twice.
     """
     keyed = {
         keys.WATERMARK_KEY: ",".join(watermark_key) or None,
@@ -84,9 +84,10 @@ def with_upsert_keys(
 def create_external(
     catalog: Catalog, name: str, wanted: NewExternalTable, *, exists_ok: bool = False
 ) -> PinnedTable:
-    """Define an external table; atomic: of several callers one does.
+    """Define an external table. Atomic: if several callers try, exactly one creates it.
 
-    Raises as `Lake.create_external_table` does, with nothing made; warns of doubts.
+    Raises as `Lake.create_external_table` does, with nothing created. Warns about possible
+    problems.
     """
     near = catalog.store_for(name)
     try:
@@ -100,10 +101,11 @@ def create_external(
 
 
 def refresh_external(entry: PinnedTable) -> bool:
-    """Take the columns anew of what lies there; returns whether they are others than before.
+    """Update the columns from the source. Returns whether they changed.
 
-    Columns that were given are held against what lies there, and stay. Raises `InvalidError` where
-    a column of a key is gone, or a given one; `ConflictError` where somebody else did so meanwhile.
+    Columns that were given are checked against the source and do not change. Raises `InvalidError`
+    if a key column or a given column no longer exists, and `ConflictError` if another refresh
+    committed first.
     """
     schema = entry.schema
     if not is_read_on_demand(schema):
@@ -127,7 +129,7 @@ def refresh_external(entry: PinnedTable) -> bool:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What others keep at a location that means the same to every process."""
+    """A source at a location that is valid for every process."""
 
     format: str
     location: str
@@ -142,11 +144,11 @@ class Elsewhere:
         near: Store,
         columns: pa.Schema | None = None,
     ) -> Elsewhere:
-        """What a format has at a location that a user names; nothing is looked at yet.
+        """The source of a format at a user's location. Nothing is read yet.
 
-        Of `options` those of the format count, under their stored names; `near` is where the table
-        will lie that is made of it. Raises `InvalidError` for an unknown format or option, a
-        location with a secret in it, and one that holds the new table or lies in it.
+        Only the format's own `options` are used, under their stored names. `near` is the location
+        of the table that is created from it. Raises `InvalidError` for an unknown format or option,
+        a location that contains a secret, and one that contains the new table or is inside of it.
         """
         refuse_secret(location)
         name, opening = format_.lower(), source_options(options)
@@ -178,7 +180,7 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
 
 
 def _check_apart(location: str, near: Store) -> None:
-    """Refuse rows where the table would lie, which DROP TABLE deletes, and above it."""
+    """Refuse a source in the table's own folder, which DROP TABLE deletes, or above it."""
     own, theirs = f"{near.uri}/", f"{location.rstrip('/')}/"
     if theirs.startswith(own) or own.startswith(theirs):
         raise InvalidError(
@@ -188,7 +190,7 @@ def _check_apart(location: str, near: Store) -> None:
 
 
 def check_ties(format_: str, options: TableOptions) -> None:
-    """Refuse what would leave it to chance which of a key's versions is the row (rule R3)."""
+    """Refuse a definition that leaves it to chance which version of a key wins (rule R3)."""
     if format_named(format_).tells_order:
         return
     if options.on_tie == "last-write":
@@ -205,7 +207,7 @@ def check_ties(format_: str, options: TableOptions) -> None:
 
 
 def _check_types(schema: TableSchema, there: pa.Schema) -> None:
-    """Refuse columns that are not there, or whose values could not become those of their type."""
+    """Refuse columns that do not exist, or whose values cannot be converted to their type."""
     lacking = [name for name in schema.names if name not in there.names]
     if lacking:
         raise InvalidError(
@@ -221,7 +223,7 @@ def _check_types(schema: TableSchema, there: pa.Schema) -> None:
 
 
 def _absolute(location: str) -> str:
-    """A location that means the same to every process."""
+    """A location that is valid for every process."""
     if "://" in location or location.startswith("file:"):
         return location
     return os.path.abspath(os.path.expanduser(location))

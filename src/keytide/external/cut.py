@@ -1,4 +1,4 @@
-"""Frames cut by the hash of their key, so that each part can be worked on by itself."""
+"""Partitioning of frames by a hash of their key, for processing one part at a time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _ON_DISK = 0
 def cut_by_key(
     rows: pl.DataFrame, key: Sequence[str], count: int, seed: int
 ) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Rows in at most `count` parts, with the number of each; rows with one key are in one part.
+    """Divide rows into at most `count` parts, with their numbers. Rows with equal keys are in one
+    part.
 
-    NULL is equal to NULL, NaN to NaN and -0.0 to 0.0. Parts keep the order of rows. Parts that were
-    cut by one seed can be cut by another one, and are the same in every process.
+    NULL equals NULL, NaN equals NaN, and -0.0 equals 0.0. Parts keep the order of rows. Parts
+    created with one seed can be divided again with another seed. The result is the same in every
+    process.
     """
     parts = rows.select(key).hash_rows(seed=seed) % count
     cut = rows.with_columns(parts.alias(_PART)).partition_by(_PART, include_key=False, as_dict=True)
@@ -30,10 +32,10 @@ def cut_by_key(
 
 
 class KeyCut:
-    """`count` parts of frames with the same columns, cut as by `cut_by_key`.
+    """`count` parts of frames with the same columns, divided as by `cut_by_key`.
 
-    About `memory_bytes` of all parts are held, what is more lies in temporary files, which are gone
-    with `close`.
+    About `memory_bytes` of all parts are in memory. The rest is in temporary files, which `close`
+    removes.
     """
 
     def __init__(self, key: Sequence[str], count: int, memory_bytes: int) -> None:
@@ -47,12 +49,15 @@ class KeyCut:
                 self._spools[part].add(batch)
 
     def parts(self) -> Iterator[Iterator[pl.DataFrame]]:
-        """The frames of each part, one part after the other, each once; nothing is added then."""
+        """The frames of each part, one part after the other, each once.
+
+        Nothing can be added then.
+        """
         for spool in self._spools:
             yield (from_arrow(table) for table in spool.tables())
             spool.close()
 
     def close(self) -> None:
-        """Forget everything. More than one call is harmless."""
+        """Discard everything. Can be called repeatedly."""
         for spool in self._spools:
             spool.close()

@@ -1,7 +1,7 @@
-"""Tables of SQLite and PostgreSQL, through ADBC.
+"""SQLite and PostgreSQL tables as sources, through ADBC.
 
-Which row came first a database does not tell: there is one part, and it is in no order. What a
-query gives is of one state of the table, that at which its first row is asked for.
+A database does not store the order of its rows, so there is one part without an order. A query
+returns one consistent state of the table, as of its first row.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["OPTIONS", "DatabaseSource", "open_source"]
 
 
 OPTIONS = ("table",)
-"""The options of a definition: the name of the table."""
+"""The options of a definition: the table name."""
 
 
 def open_source(place: Place) -> DatabaseSource:
-    """A table of a database, to which nothing is connected yet.
+    """A database table, without connecting yet.
 
-    `location` is an address without a password, see `database_at`; the option `table` names the
-    table. The password of PostgreSQL is where the server's own clients look for it: in PGPASSWORD,
-    or in a password file. Raises `InvalidError` without a table and for an address with a password
-    in it, and as `database_at`.
+    `location` is an address without a password, see `database_at`. The option `table` names the
+    table. The PostgreSQL password comes from PGPASSWORD or a password file, as for the server's own
+    clients. Raises `InvalidError` if the table is missing or the address contains a password, and
+    as `database_at`.
     """
     table = place.options.get("table")
     if not table:
@@ -49,7 +49,7 @@ def open_source(place: Place) -> DatabaseSource:
 
 @dataclass(frozen=True)
 class DatabaseSource:
-    """A table of a database. See `Source`."""
+    """A database table. See `Source`."""
 
     database: Database
     table: str
@@ -76,7 +76,7 @@ class DatabaseSource:
 
 @dataclass(frozen=True)
 class PinnedDatabase:
-    """The columns of a table, whose rows are those that are there when they are read."""
+    """The columns of a table. The rows are those that exist when they are read."""
 
     database: Database
     table: DatabaseTable
@@ -88,7 +88,7 @@ class PinnedDatabase:
 
     @property
     def version(self) -> None:
-        """There is none."""
+        """Always None."""
         return None
 
     tells_order = False
@@ -96,7 +96,7 @@ class PinnedDatabase:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """See `AppendableSource`: there are none."""
+        """See `AppendableSource`. Always empty."""
         return {}
 
     @property
@@ -105,13 +105,16 @@ class PinnedDatabase:
         return frozenset(c.name for c in self.table.columns if not c.takes_null)
 
     def parts(self, about_key: Predicate | None = None) -> list[DatabasePart]:
-        """See `PinnedSource`; several queries would see several states of the table."""
+        """See `PinnedSource`.
+
+        One part, because several queries would see several states of the table.
+        """
         return [DatabasePart(self.database, self.table)]
 
 
 @dataclass(frozen=True)
 class DatabasePart:
-    """All rows of a table, by one query. See `SourcePart`."""
+    """All rows of a table in one query. See `SourcePart`."""
 
     database: Database
     table: DatabaseTable
@@ -127,7 +130,7 @@ class DatabasePart:
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """See `SourcePart`. The database leaves out rows by the terms that mean the same there."""
+        """See `SourcePart`. The database applies terms that have the same meaning there."""
         condition, left = condition_of(self.database, self.table, conjuncts(about_key))
         found = self._found(columns, condition.text, condition.given)
         cut = (

@@ -1,4 +1,4 @@
-"""Rows appended to a table of SQLite or PostgreSQL, by one INSERT in a transaction of its own."""
+"""Appends rows to a SQLite or PostgreSQL table, by one INSERT in its own transaction."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["DatabaseAppender", "open_appender"]
 
 
 def open_appender(place: Place) -> DatabaseAppender:
-    """A table of a database, to which nothing is connected yet. Raises as `open_source`."""
+    """A database table, without connecting yet. Raises as `open_source`."""
     return DatabaseAppender(open_source(place))
 
 
 @dataclass(frozen=True)
 class DatabaseAppender:
-    """A table of a database. See `Appender`."""
+    """A database table. See `Appender`."""
 
     source: DatabaseSource
 
@@ -33,9 +33,9 @@ class DatabaseAppender:
         return self.source.location
 
     def append(self, rows: Rows, key: Sequence[str]) -> None:
-        """See `Appender`. A row whose unique key is taken is an `InvalidError`.
+        """See `Appender`. A duplicate unique key raises `InvalidError`.
 
-        There is one try: a database has waited for others by itself.
+        There is one attempt, because the database itself has already waited for others.
         """
         database = self.source.database
         with database.session(self.location) as session:

@@ -1,7 +1,7 @@
-"""Versions of keys dealt out by the hash of their key, to be merged in several places at once.
+"""Shuffle of versions by a hash of their key, to merge them in several places in parallel.
 
-What is dealt out travels as pages: the versions of a frame that fall to one place, as bytes. So an
-engine that moves row by row has few rows to move.
+The shuffled units are pages: the versions of a frame for one place, as bytes. So an engine that
+shuffles row by row has few rows to shuffle.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
 
 CUT, PAGE, PART, LOST, TIED = map(scratch, ("cut", "page", "part", "lost", "tied"))
 DEALT = pa.schema([(CUT, pa.int32()), (PAGE, pa.binary())])
-"""The place that versions fall to, and the versions."""
+"""The number of the place, and the versions."""
 FOUND = pa.schema([(PART, pa.int32()), (LOST, pa.binary()), (TIED, pa.binary())])
-"""A part, by its place among all, and positions of its rows: those of `SortedOut`."""
+"""A part number, and positions of its rows. See `SortedOut`."""
 
 Positions: TypeAlias = "npt.NDArray[np.int64]"
 
-_SEED = 1  # another one than that of what is cut once more
+_SEED = 1  # differs from the seed of later divisions
 
 
 @dataclass(frozen=True)
 class DealTask:
-    """Reads some columns of versions and deals them out to so many places. Pickles."""
+    """Reads some columns of versions and divides them among the places. Can be pickled."""
 
     versions: SourceVersions
     columns: tuple[str, ...]
@@ -64,12 +64,12 @@ class DealTask:
 
 
 def cuts_of_dealt(held_bytes: int, held_rows: int, budget: int) -> int:
-    """See `Cuts`. What fell to one place was to fit in memory, so nobody knows how much it is."""
+    """See `Cuts`. The versions of one place should fit in memory, so their total is unknown."""
     return 64
 
 
 def dealt_frames(dealt: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
-    """The versions that fell to one place, in any order."""
+    """The versions of one place, in any order."""
     for batch in dealt:
         for page in batch.column(1):
             yield pl.read_ipc_stream(BytesIO(page.as_buffer()))
@@ -81,9 +81,9 @@ def found_rows(
     dealt: Iterable[pa.RecordBatch],
     memory_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """What became of the versions that fell to one place, as rows of `FOUND`.
+    """The outcome of the versions of one place, as rows of `FOUND`.
 
-    `numbers` are those of all parts, and versions came with numbers by their place.
+    `numbers` are those of all parts. Versions are numbered by their position.
     """
 
     def placed(frame: pl.DataFrame) -> pl.DataFrame:
@@ -104,7 +104,7 @@ def found_rows(
 
 
 def _by_part(places: pl.Series) -> dict[int, bytes]:
-    """Positions in each part that has some, ascending."""
+    """Positions for each part that has some, ascending."""
     found = np.sort(places.to_numpy())
     parts, begins = np.unique(found >> PART_SHIFT, return_index=True)
     positions = np.split(found & ((1 << PART_SHIFT) - 1), begins[1:])
@@ -113,7 +113,7 @@ def _by_part(places: pl.Series) -> dict[int, bytes]:
 
 @dataclass(frozen=True)
 class Found:
-    """Positions of rows of one part, ascending: see `SortedOut`."""
+    """Positions of rows of one part, ascending. See `SortedOut`."""
 
     lost: Positions
     tied: Positions
@@ -136,14 +136,14 @@ def _unpacked(packed: Sequence[bytes]) -> Positions:
 
 @dataclass(frozen=True)
 class TiedTask:
-    """Reads whole rows of versions that tie and deals them out. Pickles."""
+    """Reads whole rows of versions that tie, and divides them among the places. Can be pickled."""
 
     versions: SourceVersions
     places: int
     rows_max: int
 
     def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of `DEALT`, of the parts that `found` tells of. Raises as reading does."""
+        """Rows of `DEALT` for the parts in `found`. Raises as reading does."""
         names, key = self.versions.view.schema.names, self.versions.view.order.key
         by_place = self.versions.by_place()
         for part, each in read_found(found).items():
@@ -166,7 +166,7 @@ def _dealt(versions: pl.DataFrame, key: Sequence[str], places: int) -> pa.Record
 
 
 def _in_bulk(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """The rows of frames in fewer of them: a page costs the same if there is little in it."""
+    """Combine frames into fewer ones, because each page has a fixed cost."""
     held: list[pl.DataFrame] = []
     for frame in frames:
         held += [frame] if frame.height else []

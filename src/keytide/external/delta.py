@@ -1,9 +1,9 @@
-"""Delta Lake tables, through the library `deltalake`.
+"""Delta Lake tables as sources, through the library `deltalake`.
 
-The library opens a version and tells its files, their bounds and which rows deletion vectors take
-away. Files are read here, each by itself and in its order, which the library does not promise.
-The commit of a part is the version that brought its rows, as far as the log still tells; see
-`file_history` for what it no longer tells.
+The library opens a version and lists its files, their bounds, and the rows that deletion vectors
+mark. Keytide reads the files itself, one by one and in order, because the library does not
+guarantee an order. The commit of a part is the version that added its rows, as far as the log still
+contains it. See `file_history` for what it no longer contains.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _FEATURES = _WIDENING | {
     "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
     "variantType", "variantType-preview",
 }  # fmt: skip
-"""Features that readers must know, and these do; columns of VARIANT are refused by their type."""
+"""Reader features that are supported. VARIANT columns are refused by their type."""
 
 
 def open_source(place: Place) -> DeltaSource:
-    """The Delta table in a folder, of which nothing is read yet. It has no options.
+    """The Delta table in a folder. Nothing is read yet. It has no options.
 
     Raises as `open_store`.
     """
@@ -74,7 +74,7 @@ class DeltaSource:
         return self.store.uri
 
     def pin(self, version: str | int | None = None) -> PinnedDelta:
-        """See `Source`; a version is a number of Delta's log."""
+        """See `Source`. A version is a version number of Delta's log."""
         number = _number(version, self.location)
         with delta_errors(self.store):
             table = self._opened(number)
@@ -88,7 +88,7 @@ class DeltaSource:
                 tuple(columns),
                 _finder(table, self.location),
             )
-            vars(pinned)["_table"] = table  # what travels opens it anew
+            vars(pinned)["_table"] = table  # a pickled copy opens it again
             return pinned
 
     def _opened(self, version: int | None) -> Any:
@@ -98,7 +98,9 @@ class DeltaSource:
         try:
             return open_delta(self.store, version)
         except deltalake.exceptions.DeltaError as error:
-            newest = open_delta(self.store).version()  # raises again what is not of the version
+            newest = open_delta(
+                self.store
+            ).version()  # raises again if the error does not concern the version
             raise NotFoundError(
                 f"Delta table {self.location} has no version {version} that could be read; its "
                 f"newest one is {newest} ({_first_line(error)})"
@@ -125,14 +127,14 @@ class PinnedDelta:
 
     @property
     def version(self) -> str:
-        """The number of the version."""
+        """The version number."""
         return str(self.number)
 
     tells_order = True
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """See `AppendableSource`: the configuration of the table."""
+        """See `AppendableSource`. The configuration of the table."""
         with delta_errors(self.store):
             return dict(self._table.metadata().configuration)
 
@@ -182,7 +184,7 @@ class PinnedDelta:
 
     @property
     def _are_plain(self) -> bool:
-        """Whether files have the columns under their names of now and in their types of now."""
+        """Whether files have the columns with their current names and types."""
         features = {*(self._table.protocol().reader_features or ())}
         return not features & _WIDENING and all(
             column.name == column.stored.name and self.find is by_name for column in self.columns
@@ -194,7 +196,7 @@ class PinnedDelta:
 
     @cached_property
     def _dead(self) -> Mapping[str, bytes]:
-        """The positions of dead rows, by the paths of files that have such."""
+        """The positions of deleted rows, by file path, for files that have some."""
         if "deletionVectors" not in (self._table.protocol().reader_features or ()):
             return {}
         paths = self._adds.column("path").to_pylist()
@@ -214,7 +216,7 @@ class PinnedDelta:
         return found
 
     def _constants(self, file: int) -> Mapping[str, pa.Scalar]:
-        """The values of partition columns, which are in no file."""
+        """The values of partition columns, which are not stored in files."""
         if "partition" not in self._adds.schema.names:
             return {}
         values = self._adds.column("partition")[file]
@@ -254,7 +256,7 @@ class PinnedDelta:
 class DeltaFiles:
     """How the files of a table are read.
 
-    They `are_plain` where their columns have the names and the types that the table has.
+    `are_plain` means that their columns have the names and types of the table.
     """
 
     columns: tuple[StoredColumn, ...] = field(repr=False)
@@ -300,14 +302,14 @@ class DeltaPart(ForeignPart):
         return ForeignFile(opened, uri, self.files.find, self.constants, self.dead_rows())
 
     def plain_path(self, columns: Sequence[str]) -> Path | None:
-        """See `ParquetPart`. Values of partition columns are in no file."""
+        """See `ParquetPart`. Values of partition columns are not stored in files."""
         if not self.files.are_plain or self.constants.keys() & {*columns}:
             return None
         return self.store.local_path(self.path)
 
 
 def open_delta(store: Store, version: int | None = None) -> Any:
-    """A table of `deltalake`. Raises what it raises, and `SetupError` where it is missing."""
+    """A `deltalake` table. Raises what it raises, and `SetupError` if it is not installed."""
     deltalake = library("deltalake", "delta", f"Delta table {store.uri}")
     options = dict(store.polars_options() or {})
     if options.get("endpoint", "").startswith("http:"):
@@ -317,7 +319,7 @@ def open_delta(store: Store, version: int | None = None) -> Any:
 
 @contextmanager
 def delta_errors(store: Store) -> Iterator[None]:
-    """Turn what `deltalake` raises into `KeytideError`s that show no secret."""
+    """Convert errors of `deltalake` to `KeytideError`s without secrets."""
     shown = f"Delta table {store.uri}"
     try:
         yield
@@ -345,7 +347,7 @@ _UNSUPPORTED = re.compile("unsupported|not supported|protocol|catalog-managed", 
 
 
 def _first_line(error: Exception) -> str:
-    """What a library says, without the trace of its calls, and without colours."""
+    """The message of a library without its stack trace and colors."""
     lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
     said = [line for line in lines if line and not re.match(r"\d+: |at ", line)]
     return " ".join(said[:3]) or type(error).__name__
@@ -378,7 +380,7 @@ def _refuse_features(table: Any, location: str) -> None:
 
 
 def _refuse_partitions(table: Any, columns: Sequence[StoredColumn], location: str) -> None:
-    """Refuse values that the library does not decode: it takes the escapes for the bytes."""
+    """Refuse partition values that the library does not decode, because it keeps the escapes."""
     names = table.metadata().partition_columns
     found = [c.name for c in columns if c.name in names and pa.types.is_binary(c.type)]
     if found:
@@ -399,13 +401,13 @@ def _finder(table: Any, location: str) -> Finder:
 
 
 def _placed(store: Store, path: str) -> tuple[Store, str]:
-    """The store and the name of a file; clones have files of other folders."""
+    """The store and the name of a file. Clones have files in other folders."""
     plain = unquote(path)
     return store_of_file(plain, store) if _is_absolute(path) else (store, plain)
 
 
 def _is_absolute(path: str) -> bool:
-    """Whether a path is a whole address; a colon alone may be that of a partition column."""
+    """Whether a path is an absolute address. A colon alone can be part of a partition column."""
     return re.match(r"[A-Za-z][\w+.-]*:/", path) is not None
 
 
@@ -418,7 +420,7 @@ def _full_name(store: Store, path: str) -> str:
 
 
 def _spelt(uri: str) -> str:
-    """An address in one spelling: that of a local file may have one slash or three."""
+    """A normalized address. A local file can have one slash or three."""
     return re.sub("^file:/+", "file:///", uri)
 
 
@@ -432,13 +434,13 @@ def _member(adds: pa.Table, struct: str, name: str) -> pa.ChunkedArray | None:
 
 
 def _has_exact_bounds(type_: pa.DataType) -> bool:
-    """Whether no bound was rounded on its way through the log, but for what is known."""
+    """Whether the log's bounds of a type are exact, except for known rounding."""
     checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_timestamp)
     return any(check(type_) for check in checks)
 
 
 def _rounded_up(bounds: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Upper bounds of times, of which writers cut what is finer than milliseconds."""
+    """Upper bounds of times, which writers truncate to milliseconds."""
     if not pa.types.is_timestamp(bounds.type):
         return bounds
     ticks = bounds.cast(pa.int64())

@@ -1,7 +1,7 @@
-"""Rows appended to a Delta table, by one commit of `deltalake`.
+"""Appends rows to a Delta table, in one commit of `deltalake`.
 
-The library refuses by itself, before it writes, features that it cannot write and rows that meet
-no constraint; it maps columns and keeps what tables derive from rows.
+Before it writes, the library refuses features that it cannot write and rows that violate a
+constraint. It handles column mapping and generated columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["DeltaAppender", "open_appender"]
 
 
 def open_appender(place: Place) -> DeltaAppender:
-    """The Delta table in a folder, of which nothing is read yet."""
+    """The Delta table in a folder. Nothing is read yet."""
     return DeltaAppender(store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0].uncached())
 
 
@@ -43,7 +43,7 @@ class DeltaAppender:
         return self.store.uri
 
     def append(self, rows: Rows, key: Sequence[str]) -> str:
-        """See `Appender`; returns the version."""
+        """See `Appender`. Returns the version."""
         return again_after_conflicts(lambda: self._appended(rows, key))
 
     def _appended(self, rows: Rows, key: Sequence[str]) -> str:
@@ -60,7 +60,7 @@ class DeltaAppender:
 
 
 def _refuse_empty_texts(rows: FittingRows, partitions: Sequence[str], owner: str) -> None:
-    """Refuse values of partition columns that are NULL to whoever reads them."""
+    """Refuse partition values that readers would interpret as NULL."""
     for name in partitions:
         if not pa.types.is_string(rows.schema.field(name).type):
             continue
@@ -74,7 +74,7 @@ def _refuse_empty_texts(rows: FittingRows, partitions: Sequence[str], owner: str
 
 @contextmanager
 def _append_errors(owner: str) -> Iterator[None]:
-    """Tell apart what rows, the table and other writers have to do with an error."""
+    """Distinguish errors caused by the rows, by the table, and by other writers."""
     try:
         yield
     except KeytideError:
@@ -103,4 +103,4 @@ def _append_errors(owner: str) -> Iterator[None]:
 _LOST = re.compile(
     "(metadata|protocol) changed|concurrent|conflict|attempts|already exists", re.IGNORECASE
 )
-"""What the library says when it is certain that nothing was committed."""
+"""The library's messages if it is certain that nothing was committed."""

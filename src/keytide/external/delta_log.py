@@ -1,7 +1,7 @@
-"""What the log of a Delta table tells of where its files come from.
+"""The origin of a Delta table's files, from its log.
 
-A commit is a JSON file, one action on a line. Old ones are removed once a checkpoint stands for
-them, and checkpoints do not tell which commit added a file.
+A commit is a JSON file with one action per line. Old commits are removed once there is a
+checkpoint, and a checkpoint does not say which commit added a file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 _TAKES_OVER = ("CLONE", "CONVERT")
-"""Operations whose files somebody wrote before."""
+"""Operations that add files which existed before."""
 _WRITES = ("WRITE", "CREATE OR REPLACE TABLE AS SELECT", "REPLACE TABLE AS SELECT")
-"""Operations whose files have new rows only, if they replace no rows by a condition."""
+"""Operations whose files contain only new rows, unless they replace rows by a condition."""
 
 
 def read_commits(store: Store, table_id: str, version: int) -> list[FileCommit]:
-    """The commits up to a version that are there without a gap, oldest first.
+    """The existing commits up to a version without a gap, oldest first.
 
-    Each is read once by a process: it never changes, and a table that takes the place of another
-    one has another id.
+    Each commit is read once per process, because it never changes, and a table that replaces
+    another one has another id.
     """
     found = {int(m[1]) for m in map(_COMMIT.fullmatch, store.list_names(_LOG)) if m is not None}
     first = version + 1
@@ -67,7 +67,7 @@ def _commit(number: int, uri: str, text: bytes) -> FileCommit:
 def _rows_of(
     info: Mapping[str, Any], added: Mapping[str, bool], removed: Iterable[str]
 ) -> dict[str, RowsAre]:
-    """What the rows of files are, which are told with whether data changed by them."""
+    """The kind of rows in files, given whether the files changed data."""
     new = _new_rows(info)
     return {
         path: RowsAre.KNOWN if path in removed else new if changes else RowsAre.COPIED
@@ -76,7 +76,7 @@ def _rows_of(
 
 
 def _new_rows(info: Mapping[str, Any]) -> RowsAre:
-    """What the rows of new files are by the operation that wrote them."""
+    """The kind of rows in new files, by operation."""
     operation = str(info.get("operation") or "")
     if operation == "RESTORE":
         return RowsAre.KNOWN

@@ -1,4 +1,4 @@
-"""The columns of a Delta table, as its schema tells them: now, and in its files."""
+"""The columns of a Delta table's schema: their current form, and their form in files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["delta_columns"]
 
 
 def delta_columns(schema: str, owner: str) -> list[StoredColumn]:
-    """The columns of a schema as Delta writes it.
+    """The columns of a schema in Delta's format.
 
-    Raises `UnsupportedError` naming a column whose type is none of a table here.
+    Raises `UnsupportedError`, naming the column, for a type that Keytide's tables do not have.
     """
     columns = []
     for field in json.loads(schema)["fields"]:
@@ -36,7 +36,7 @@ def _shown(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
 
 
 def _stored(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
-    """A field as files have it: with its physical name, and its id, where columns are mapped."""
+    """A field as in files: with its physical name and id if columns are mapped."""
     told = member.get("metadata") or {}
     id_ = told.get("delta.columnMapping.id")
     return pa.field(
@@ -48,7 +48,7 @@ def _stored(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
 
 
 def _type(told: Any, name: str, owner: str, field_of: Any) -> pa.DataType:
-    """An Arrow type, with members by `field_of`."""
+    """An Arrow type whose fields are created by `field_of`."""
     kind = told["type"] if isinstance(told, dict) else told
     if kind == "struct":
         return pa.struct([field_of(member, name, owner) for member in told["fields"]])

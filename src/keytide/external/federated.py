@@ -1,7 +1,7 @@
-"""Tables of others that rows are appended to: what stands where, and by which keys it is merged.
+"""Federated tables: tables of another engine, with the keys by which their rows are merged.
 
-To SQL they are a connector's. What is read is merged as an external table is; what is changed is
-appended as versions of keys, by one commit of the table's own engine (`federated_changes`).
+In SQL they are tables of a connector. Reads merge rows as in an external table. Changes append
+versions of keys, in one commit of the table's own engine (`federated_changes`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PROPERTIES = {
 
 
 def _options(given: UpsertKeys, properties: Mapping[str, str]) -> dict[str, str]:
-    """The options of a definition by these keys, or those of a table's properties."""
+    """The options of a definition from these keys, or from a table's properties."""
     named = {
         keys.WATERMARK_KEY: ",".join(given.watermark_key) or None,
         keys.TOMBSTONE_KEY: given.tombstone_key,
@@ -73,14 +73,14 @@ def _options(given: UpsertKeys, properties: Mapping[str, str]) -> dict[str, str]
 
 
 def _primary_key(given: UpsertKeys, properties: Mapping[str, str]) -> list[str]:
-    """The columns of the primary key; none where nobody tells them."""
+    """The columns of the primary key, empty if it is unknown."""
     told = properties.get(_PRIMARY_KEY, "")
     return [*given.primary_key] or [name.strip() for name in told.split(",") if name.strip()]
 
 
 @dataclass(frozen=True)
 class FederatedHandle(ExternalHandle):
-    """A table of others at one version, and what a statement does to it. See `ChangedByKey`."""
+    """A federated table at one version, and the change of a statement. See `ChangedByKey`."""
 
     name: str = ""
     required: frozenset[str] = frozenset()
@@ -97,12 +97,12 @@ class FederatedHandle(ExternalHandle):
 
     @property
     def view(self) -> TableView:
-        """The table as its keys say."""
+        """The table with its keys."""
         return self.table.view
 
     @property
     def task(self) -> WriteTask | None:
-        """None: workers write nothing."""
+        """None, because workers write no files."""
         return None
 
     @property
@@ -120,7 +120,7 @@ class FederatedHandle(ExternalHandle):
 class FederatedTables:
     """The tables of a folder, of a namespace of a catalog, or of a database.
 
-    A statement sees a table as it was when it first asked for it.
+    A statement sees the state of a table when it first reads it.
     """
 
     name: str
@@ -136,7 +136,7 @@ class FederatedTables:
     def find(
         self, session: ConnectorSession, name: str, version: str | None = None
     ) -> FederatedHandle:
-        """A table as the statement sees it. Raises what pinning does, and for wrong keys."""
+        """A table as the statement sees it. Raises what pinning does, and for invalid keys."""
         seen = self.seen.setdefault(session, {})
         wanted = self._spelled(name), version
         if wanted not in seen:
@@ -144,11 +144,11 @@ class FederatedTables:
         return seen[wanted]
 
     def forget(self, session: ConnectorSession) -> None:
-        """Let go of what a statement saw."""
+        """Forget the tables that a statement has seen."""
         self.seen.pop(session, None)
 
     def appender(self, name: str) -> Appender:
-        """What appends to a table. Raises `UnsupportedError` where nothing can."""
+        """The appender of a table. Raises `UnsupportedError` if appending is not possible."""
         assert self._format.append is not None
         return self._format.append(self.place(name))
 
@@ -160,7 +160,7 @@ class FederatedTables:
         return format_named(self.format)
 
     def place(self, name: str) -> Place:
-        """Where a table is. Nothing is looked at."""
+        """The location of a table, without reading it."""
         name = self._spelled(name)
         if "table" in self._format.options:
             return Place(self.location, {**self.options, "table": name}, self.near)
@@ -169,7 +169,7 @@ class FederatedTables:
         return Place(location, self.options, self.near)
 
     def pinned(self, name: str, version: str | int | None = None) -> FederatedHandle:
-        """A table as it is now, or was at a version: one look. Raises as `find`."""
+        """A table in its current state, or at a version, read once. Raises as `find`."""
         name = self._spelled(name)
         source = self._format.open(self.place(name))
         pinned: Any = source.pin(version)
@@ -183,7 +183,7 @@ class FederatedTables:
         )
 
     def _schema(self, name: str, pinned: AppendableSource) -> TableSchema:
-        """The columns that are there, with the keys. Raises `InvalidError` for wrong ones."""
+        """The existing columns with the keys. Raises `InvalidError` for invalid keys."""
         given, properties = self.tables.get(name, UpsertKeys()), pinned.properties
         key = _primary_key(given, properties)
         if not key:
@@ -220,10 +220,10 @@ def federated_tables(
     tables: Mapping[str, UpsertKeys],
     near: Store,
 ) -> FederatedTables:
-    """The tables at a location, of which nothing is looked at yet.
+    """The tables at a location. Nothing is read yet.
 
-    Raises `InvalidError` for an unknown format or option, for names of tables that differ in case
-    alone, and for a secret; `UnsupportedError` for a format to which nothing can be appended.
+    Raises `InvalidError` for an unknown format or option, for table names that differ only in case,
+    and for a secret. Raises `UnsupportedError` for a format that cannot be appended to.
     """
     refuse_secret(location)
     refuse_secret_options(options)

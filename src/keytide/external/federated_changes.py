@@ -1,10 +1,10 @@
-"""Tables of others as those of a connector that appends: INSERT, UPDATE, DELETE and MERGE.
+"""INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions.
 
-A DELETE appends tombstones, an UPDATE new images, each with the watermark that rule R21 of
-docs/semantics.md says; a key that moves is both (R16). Workers read and tell versions in fragments,
-the driver appends one version of each key by one commit of the table's own engine. Such an append
-is based on nothing but the columns, so statements never conflict (R20): of two that change one row
-the one that is committed later wins, or the one with the higher watermark.
+A DELETE appends tombstones and an UPDATE appends new versions, each with the watermark that rule
+R21 of docs/semantics.md defines. A changed key needs both (R16). Workers read rows and return
+versions in fragments. The driver appends one version of each key, in one commit of the table's own
+engine. Such an append depends only on the columns, so statements never conflict (R20): if two
+change the same row, the one that is committed later wins, or the one with the higher watermark.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from keytide.table.conditions.predicate import Predicate
 __all__ = ["federated_connector", "tables_of"]
 
 VERSIONS = "versions"
-"""The fact of a fragment that says what its rows are: `gone` or `made`."""
+"""The fact in a fragment that gives the kind of its rows: `gone` or `made`."""
 
 
 def federated_connector(tables: FederatedTables) -> Connector:
-    """Tables that others keep, to which rows are appended."""
+    """The connector for federated tables."""
     return Connector(tables.name, _Metadata(tables), ExternalSplits(), _Pages(), _Sinks())
 
 
 def tables_of(connector: Connector) -> FederatedTables | None:
-    """What `federated_connector` was made of; None for any other connector."""
+    """The argument of `federated_connector`, None for any other connector."""
     metadata = connector.metadata
     return metadata.tables if isinstance(metadata, _Metadata) else None
 
@@ -85,7 +85,7 @@ class _Metadata(ExternalMetadata):
     # -- tables
 
     def list_tables(self, session: ConnectorSession) -> Sequence[str]:
-        """The tables whose keys were given; others are found by name."""
+        """The tables whose keys were given. Others are found by name."""
         return sorted(self.tables.tables)
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> FederatedHandle:
@@ -120,7 +120,7 @@ class _Metadata(ExternalMetadata):
                 f"{table}: others append to it meanwhile and nobody tells which keys they changed, "
                 f"so there is no isolation 'serializable'; take 'snapshot'"
             )
-        self.tables.appender(table.name)  # which refuses a place that takes no rows
+        self.tables.appender(table.name)  # refuses a location that cannot be appended to
         if changes.deletes or changes.updated:
             _check_fresher(table)
         for updated in changes.updated.values():
@@ -205,7 +205,7 @@ class _Metadata(ExternalMetadata):
 
 
 def _check_fresher(table: FederatedHandle) -> None:
-    """Refuse changes that readers might not see, as nobody knows which version came later."""
+    """Refuse changes that readers might not see, because the order of versions is unknown."""
     options = table.view.options
     if table.tells_order:
         return
@@ -231,7 +231,7 @@ def _check_deletable(table: FederatedHandle) -> None:
 
 
 def _version_columns(table: FederatedHandle) -> list[str]:
-    """The columns that a tombstone takes over of the row that it deletes."""
+    """The columns that a tombstone copies from the deleted row."""
     schema = table.view.schema
     needed = {*schema.primary_keys, *table.view.options.watermark_key, *table.required}
     return [name for name in schema.names if name in needed]
@@ -249,20 +249,21 @@ def _outcomes(
     return merging.outcomes(table.view.options.read_memory_bytes)
 
 
-# -- what is appended ------------------------------------------------------------------------------
+# -- versions to append ----------------------------------------------------------------------------
 
 
 def _appended(table: FederatedHandle, told: Sequence[Told]) -> pa.Table:
-    """The versions that a statement appends, one of each key.
+    """The versions that a statement appends, one for each key.
 
-    An order among versions of one commit would have to be one of rows in files, which engines do
-    not promise.
+    Versions within one commit could be ordered only by their position in files, which engines do
+    not guarantee.
     """
     schema = table.view.schema.arrow_schema()
     gone = [_tombstones(table, each.rows) for each in _are(told, "gone")]
     made = [each.rows.select(schema.names).cast(schema) for each in _are(told, "made")]
     every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
-    # A row that comes is as fresh as what left its key, or the statement would have been refused.
+    # A new row is as new as the tombstone of its key. Otherwise the statement would have been
+    # refused.
     last = every.unique(table.view.schema.primary_keys, keep="last", maintain_order=True)
     return to_arrow(last, schema)
 
@@ -272,7 +273,7 @@ def _are(told: Sequence[Told], what: str) -> list[Told]:
 
 
 def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:
-    """Whole rows that delete, NULL where they may be (rule R15)."""
+    """Whole rows that are tombstones, with NULL where allowed (rule R15)."""
     schema, taken = table.view.schema.arrow_schema(), _version_columns(table)
     (mark,) = table.view.options.tombstone_key
     marker = _marker(table, schema.field(mark).type)
@@ -288,7 +289,7 @@ def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:
 
 
 def _marker(table: FederatedHandle, type_: pa.DataType) -> pa.Scalar:
-    """A value of the tombstone key that deletes (rules R6 to R8)."""
+    """A value of the tombstone key that means "deleted" (rules R6 to R8)."""
     assert table.began_ns is not None
     text = table.view.options.tombstone_string_key_value
     if pa.types.is_boolean(type_):
@@ -305,7 +306,7 @@ def _marker(table: FederatedHandle, type_: pa.DataType) -> pa.Scalar:
 
 
 class _InsertSink(ConnectorInsertSink):
-    """Rows of an INSERT, each of them a version (rules R22 and R24)."""
+    """Rows of an INSERT, each of which is a version (rules R22 and R24)."""
 
     def __init__(
         self,
@@ -354,7 +355,7 @@ class _Pages(ConnectorPageSourceProvider):
 
 
 class _Source(TableSource):
-    """The rows of a table; their ids are columns of theirs."""
+    """The rows of a table. Their ids are columns of the rows."""
 
     _table: FederatedHandle
 
@@ -380,10 +381,10 @@ class _Sinks(ConnectorMergeSinkProvider):
 
 
 class _Told(Versions):
-    """The versions that come of one split or sink, which are told as they are."""
+    """The versions from one split or sink, returned unchanged in fragments."""
 
     def _write(self) -> None:
-        """Nothing: the driver appends."""
+        """No-op, because the driver appends."""
 
     def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         yield from super()._told()

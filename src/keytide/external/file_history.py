@@ -1,7 +1,6 @@
-"""Where the files of a table come from, by the commits that added and removed them.
+"""The origin of a table's files, from the commits that added and removed them.
 
-Old commits are forgotten sooner or later. Files that are older than the oldest commit which is
-still known are of no order among themselves.
+Old commits are removed at some point. Files older than the oldest known commit have no order.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ BEFORE_ALL = -1
 
 
 class RowsAre(Enum):
-    """What the rows of a file are that a commit adds."""
+    """The kind of rows in a file that a commit adds."""
 
     NEW = auto()
-    """Rows of the commit, as they came."""
+    """Rows of the commit, in order of arrival."""
     TAKEN_OVER = auto()
-    """Rows that somebody had before, in no order."""
+    """Rows that existed before, without an order."""
     COPIED = auto()
     """Rows of files that the commit removes."""
     MIXED = auto()
-    """Rows of the commit, and some of files that it removes."""
+    """Rows of the commit, and some rows of files that it removes."""
     KNOWN = auto()
-    """Rows of a file that was there before, of which more is dead now, or which is back."""
+    """Rows of an existing file, in which more rows are deleted now, or which was restored."""
 
 
 @dataclass(frozen=True)
 class FileCommit:
-    """A commit: the files that it adds, in their order, and those that are gone after it."""
+    """A commit: the files that it adds, in order, and those that it removes."""
 
     number: int
     added: Mapping[str, RowsAre]
@@ -43,23 +42,23 @@ class FileCommit:
 
 @dataclass(frozen=True)
 class FileHistory:
-    """Where files come from; `order` has the files as they were added first."""
+    """The origin of files. `order` has the files in the order in which they were first added."""
 
     origins: Mapping[str, Origin]
     order: Mapping[str, int]
     unknown: Origin
 
     def origin(self, file: str) -> Origin:
-        """Where the rows of a file come from."""
+        """The origin of a file's rows."""
         return self.origins.get(file, self.unknown)
 
     def turn(self, file: str) -> tuple[int, str]:
-        """What sorts files as they were added; those that are older than all by their names."""
+        """A sort key for the order in which files were added. Older files are ordered by name."""
         return self.order.get(file, -1), file
 
 
 def history_of(commits: Sequence[FileCommit], number: int) -> FileHistory:
-    """Where files come from by the commits up to a number, oldest first and without a gap."""
+    """The origin of files from the commits up to a number, oldest first and without a gap."""
     oldest = commits[0].number if commits else number + 1
     unknown = Origin(BEFORE_ALL, max(oldest - 1, 0))
     origins: dict[str, Origin] = {}
@@ -73,7 +72,7 @@ def history_of(commits: Sequence[FileCommit], number: int) -> FileHistory:
 
 
 def _origin(rows: RowsAre, number: int, copied: Sequence[Origin], unknown: Origin) -> Origin:
-    """Where the rows come from of a file that is told of for the first time."""
+    """The origin of the rows of a file that occurs for the first time."""
     if rows is RowsAre.KNOWN or (rows is RowsAre.COPIED and not copied):
         return unknown
     if rows is RowsAre.TAKEN_OVER:

@@ -1,8 +1,7 @@
-"""Files of rows that others wrote, by their format: Parquet, CSV, JSON lines.
+"""Readers for files of other engines: Parquet, CSV, JSON lines.
 
-Parquet says of itself which columns it has and how many rows. CSV says the names alone, JSON
-nothing: their columns have the types that the definition of a table says, or those that all of
-their values fit into.
+Parquet contains its columns and its row count. CSV contains only names, and JSON contains neither:
+their columns have the types in the table definition, or types that fit all values.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from keytide.table.conditions.predicate import Predicate
 __all__ = ["CsvFiles", "FileFacts", "FileFormat", "JsonFiles", "ParquetFiles"]
 
 _HEAD_BYTES, _BLOCK_BYTES = 64 << 10, 8 << 20
-"""What is parsed of a text at a time: a line has to fit in it."""
+"""The amount of text that is parsed at a time. A line must fit into it."""
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What is known of a file before its rows are read; None for what it does not say."""
+    """Facts about a file before its rows are read. None if unknown."""
 
     schema: pa.Schema
     rows: int | None
 
 
 class FileFormat(ABC):
-    """How files of one format are read. Pickles."""
+    """A reader for files of one format. Can be pickled."""
 
     name: ClassVar[str]
-    """What messages call the format."""
+    """The name of the format in messages."""
     names_its_columns: ClassVar[bool] = True
-    """Whether a column that no file has is known to be missing, and is not NULL everywhere."""
+    """Whether a column that no file has is known to be missing, as opposed to NULL everywhere."""
 
     @abstractmethod
     def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
-        """The columns of a file, in the types that are declared where its own say nothing.
+        """The columns of a file, with declared types if the file has no types.
 
-        Raises `DataError` naming the file where it is none of the format.
+        Raises `DataError`, naming the file, if it does not have the format.
         """
 
     @abstractmethod
@@ -63,16 +62,17 @@ class FileFormat(ABC):
         rows_max: int,
         about_key: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Some columns of a file, which has them, about so many rows at a time.
+        """Some existing columns of a file, about `rows_max` rows at a time.
 
-        Parquet's in the file's types, others in the wanted ones. Rows that do not meet `about_key`,
-        a condition on wanted columns of their types, may be left out. Raises as `facts`.
+        Parquet columns have the file's types, others the wanted types. Rows that do not match
+        `about_key`, a condition on wanted columns with their types, can be skipped. Raises as
+        `facts`.
         """
 
 
 @dataclass(frozen=True)
 class ParquetFiles(FileFormat):
-    """Parquet, with whatever codec."""
+    """Parquet, with any codec."""
 
     name = "parquet"
 
@@ -102,11 +102,11 @@ class ParquetFiles(FileFormat):
         rows_max: int,
         about_key: Predicate | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The same, each with the position of its first row in the file."""
+        """The batches, each with the position of its first row in the file."""
         with _reading(self, store, path), store.open_input(path) as opened:
             file = pq.ParquetFile(opened, pre_buffer=store.local_path(path) is None)
             counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            # One after the other: what was fetched of a group is let go with the next.
+            # Sequentially, so that the memory of a row group is released with the next one.
             names = {name: name for name in wanted.names}
             for group in groups_that_may_meet(file, wanted, names, about_key):
                 first = sum(counts[:group])
@@ -117,9 +117,9 @@ class ParquetFiles(FileFormat):
 
 @dataclass(frozen=True)
 class CsvFiles(FileFormat):
-    """CSV with a line of names; plain, or packed as the end of the file's name says.
+    """CSV with a header line, plain or compressed according to the end of the file name.
 
-    An empty field is NULL, one in quotes the empty text.
+    An empty field is NULL. An empty field in quotes is the empty string.
     """
 
     name = "csv"
@@ -129,7 +129,7 @@ class CsvFiles(FileFormat):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> CsvFiles:
-        """The format with its options. Raises `InvalidError` for a value that makes no sense."""
+        """The format with its options. Raises `InvalidError` for an invalid value."""
         for key in ("delimiter", "quote"):
             if len(options.get(key, ",").encode()) != 1:
                 raise InvalidError(
@@ -139,7 +139,10 @@ class CsvFiles(FileFormat):
         return cls(**given)
 
     def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
-        """See `FileFormat`. Reads the first lines where types are declared, else the whole file."""
+        """See `FileFormat`.
+
+        Reads the first lines if types are declared, otherwise the whole file.
+        """
         with _reading(self, store, path):
             if declared is None:
                 with _unpacked(store, path) as opened:
@@ -164,14 +167,14 @@ class CsvFiles(FileFormat):
                     yield _typed(batch, wanted)
 
     def _names(self, store: Store, path: str) -> list[str]:
-        """The names in the first line; none in a file that is empty."""
+        """The names in the header line, empty for an empty file."""
         with _unpacked(store, path) as opened:
             first = opened.read(_HEAD_BYTES)
             if b"\n" not in first:
                 first += opened.read(_BLOCK_BYTES)
         if not first:
             return []
-        # What is cut off at the end of the block would be an error, and is not looked at.
+        # An incomplete line at the end of the block would be an error, so it is not parsed.
         line = first[: first.find(b"\n") + 1] or first
         names = self._reader(pa.BufferReader(line), {}, None).schema.names
         if len({*names}) < len(names):
@@ -213,16 +216,16 @@ class CsvFiles(FileFormat):
 
 @dataclass(frozen=True)
 class JsonFiles(FileFormat):
-    """A JSON object in each line; plain, or packed as the end of the file's name says.
+    """One JSON object per line, plain or compressed according to the end of the file name.
 
-    A member that is missing is NULL, and so is `null`. Times and dates are texts of ISO 8601.
+    A missing field is NULL, and so is `null`. Times and dates are ISO 8601 strings.
     """
 
     name = "json"
     names_its_columns = False
 
     def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
-        """See `FileFormat`. Reads the whole file where no types are declared, else nothing."""
+        """See `FileFormat`. Reads the whole file if no types are declared, otherwise nothing."""
         if declared is not None:
             return FileFacts(declared, None)
         with _reading(self, store, path), _unpacked(store, path) as opened:
@@ -251,7 +254,7 @@ class JsonFiles(FileFormat):
 
 
 def _as_read_of_json(type_: pa.DataType) -> pa.DataType:
-    """The type in which values are read, where Arrow's parser does not know their own."""
+    """The type for reading values if Arrow's JSON parser does not support the column's type."""
     is_text = pa.types.is_date(type_) or pa.types.is_time(type_)
     return pa.string() if is_text else type_
 
@@ -260,11 +263,11 @@ def _arrow_schema(types: pl.Schema) -> pa.Schema:
     return pl.DataFrame(schema=types).to_arrow(compat_level=pl.CompatLevel.oldest()).schema
 
 
-# -- texts to values -------------------------------------------------------------------------------
+# -- strings to values -----------------------------------------------------------------------------
 
 
 def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Columns of texts as those of the wanted types. Raises `InvalidError` naming the column."""
+    """Convert string columns to the wanted types. Raises `InvalidError`, naming the column."""
     columns = []
     for field in wanted:
         column = batch.column(field.name)
@@ -278,7 +281,7 @@ def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 
 def _parsed(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    if pa.types.is_time(type_):  # which Arrow makes of no text
+    if pa.types.is_time(type_):  # Arrow cannot convert strings to these
         times = pl.Series(texts).str.to_time("%H:%M:%S%.f", strict=True)
         return times.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(type_)
     return pc.cast(texts, type_)
@@ -303,7 +306,7 @@ _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
 
 @contextmanager
 def _reading(format_: FileFormat, store: Store, path: str) -> Iterator[None]:
-    """A block whose errors name the file."""
+    """A context whose errors name the file."""
     try:
         yield
     except DataError:

@@ -1,8 +1,8 @@
-"""Folders of files that others wrote, on local disk or in an object store.
+"""Folders with files of other engines as sources, on local disk or in an object store.
 
-Files lie in the folder or at any depth below it, where `name=value` in a path is a column (Hive's
-partitions). What begins with `_` or `.` is no data. In which order files and rows came nobody can
-tell: neither times nor names of files say it (rule R3 of docs/semantics.md).
+Files are in the folder or at any depth below it. `name=value` in a path is a column (Hive
+partitions). Names that begin with `_` or `.` are ignored. The order of files and rows is unknown,
+because neither file times nor file names define it (rule R3 of docs/semantics.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keytide.types import Field, type_from_arrow
 
 __all__ = ["FolderSource", "csv_folder", "json_folder", "parquet_folder"]
 
-# What is remembered of a file, for each of its columns, as measured.
+# Measured size of the facts about a file, per column.
 _FACTS_BYTES = 200
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
@@ -59,7 +59,7 @@ def _folder(place: Place, format_: FileFormat) -> FolderSource:
 
 @dataclass(frozen=True)
 class FolderSource:
-    """Files in a folder. `store` is rooted there; `declared` are columns that somebody named."""
+    """Files in a folder. The store is rooted there. `declared` are columns from a definition."""
 
     store: Store
     format: FileFormat
@@ -71,7 +71,7 @@ class FolderSource:
         return self.store.uri
 
     def pin(self, version: str | int | None = None) -> PinnedFolder:
-        """See `Source`. A folder has no versions; what is pinned are the files that are there."""
+        """See `Source`. A folder has no versions, so the existing files are pinned."""
         if version is not None:
             raise UnsupportedError(
                 f"{self.location}: a folder of files has no versions, found {version!r}; read "
@@ -95,7 +95,7 @@ def _is_data(file: ObjectInfo) -> bool:
 
 @dataclass(frozen=True)
 class PinnedFolder:
-    """The files that were in a folder at one moment."""
+    """The files in a folder at one moment."""
 
     store: Store
     format: FileFormat
@@ -106,12 +106,12 @@ class PinnedFolder:
 
     @property
     def version(self) -> None:
-        """See `PinnedSource`: there are none."""
+        """See `PinnedSource`. Always None."""
         return
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """See `PinnedSource`. Columns of the files first, then those of paths."""
+        """See `PinnedSource`. The columns of files come first, then those of paths."""
         types = dict(self._file_types)
         for name in self._partition_names:
             types.pop(name, None)
@@ -132,7 +132,7 @@ class PinnedFolder:
 
     @cached_property
     def _facts(self) -> list[FileFacts]:
-        """What each file says of itself, read side by side, and once as long as it is the same."""
+        """The facts about each file, read in parallel, and cached until the file changes."""
         return self.store.together([partial(self._facts_of, file) for file in self.files])
 
     def _facts_of(self, file: ObjectInfo) -> FileFacts:
@@ -145,7 +145,7 @@ class PinnedFolder:
 
     @cached_property
     def _partitions(self) -> list[dict[str, str | None]]:
-        """The values in the paths. Raises `DataError` where files have them of other columns."""
+        """The values in the paths. Raises `DataError` if files have different partition columns."""
         found = [_partition(file.path) for file in self.files]
         other = next((place for place, one in enumerate(found) if [*one] != [*found[0]]), None)
         if other is not None:
@@ -162,7 +162,7 @@ class PinnedFolder:
 
     @cached_property
     def _file_types(self) -> dict[str, pa.DataType]:
-        """The columns of the files, each in the type that the values of all of them fit."""
+        """The columns of the files, each with a type that fits the values of all files."""
         if not self.files:
             return {} if self.declared is None else {f.name: f.type for f in self.declared}
         types: dict[str, pa.DataType] = {}
@@ -190,7 +190,7 @@ class PinnedFolder:
         texts = pa.array(values, pa.string())
         for type_ in (pa.int64(), pa.date32()):
             try:
-                # A number that is not written as such, like 007, is a text.
+                # A value that is not written like a number, such as 007, is a string.
                 if texts.cast(type_).cast(pa.string()).equals(texts):
                     return type_
             except pa.ArrowException:  # noqa: PERF203  # one of two types
@@ -220,7 +220,7 @@ def _partition(path: str) -> dict[str, str | None]:
 def _may_have(
     partition: Mapping[str, str | None], schema: pa.Schema, about_key: Predicate | None
 ) -> bool:
-    """Whether a file of a partition may have rows with a key that meets a condition."""
+    """Whether a file of a partition can have rows with a key that matches a condition."""
     terms = [t for t in conjuncts(about_key) if columns_of(t) <= partition.keys()]
     about_path = conjunction(terms)
     if about_path is None:
@@ -233,7 +233,7 @@ def _may_have(
 
 
 def _constants(partition: Mapping[str, str | None], field: pa.Field, rows: int) -> pa.Array:
-    """A column of a path's value. Raises `DataError` where it is none of the type."""
+    """A column with the value from a path. Raises `DataError` if it does not have the type."""
     try:
         value = pa.array([partition[field.name]], pa.string()).cast(field.type)[0]
     except pa.ArrowException as error:
@@ -270,7 +270,7 @@ class FilePart:
 
     @property
     def commit(self) -> int:
-        """See `SourcePart`: commits are in no order."""
+        """See `SourcePart`. Commits have no order."""
         return 0
 
     @property
@@ -288,7 +288,7 @@ class FilePart:
             yield self._whole(batch, columns)
 
     def _read(self, columns: Sequence[str]) -> pa.Schema:
-        """The columns to read; of a file that has none of them whatever it has, to count rows."""
+        """The columns to read. If a file has none of them, any column, to count rows."""
         given = pa.schema(
             [self.schema.field(n) for n in columns
              if n in self.facts.schema.names and n not in self.partition]
@@ -347,7 +347,7 @@ class ParquetFilePart(ParquetPart, FilePart):
 
 
 def _are_stored_alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether types are the same in a file, whatever memory they are read into."""
+    """Whether two types are stored identically in a file, regardless of their form in memory."""
     return one.equals(other) or any({one, other} <= alike for alike in _ALIKE)
 
 

@@ -1,4 +1,4 @@
-"""The formats that external tables may have, by name."""
+"""The formats of external tables, by name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ __all__ = ["FORMATS", "ExternalFormat", "format_named", "open_source"]
 
 @dataclass(frozen=True)
 class ExternalFormat:
-    """A format: what opens it, the names of its options, and whether it tells when rows came.
+    """A format: how it is opened, its option names, and whether it records when rows arrived.
 
-    `open` looks at nothing yet; `append` opens what rows are appended by, where that can be. With
-    one of the options `named_by` a location is a name, and no path or address. Where `tells_order`
-    is false, no version of a key is later than another one but by its watermark (rule R3 of
-    docs/semantics.md).
+    `open` reads nothing yet. `append` opens an appender, if supported. If an option in `named_by`
+    is given, a location is a name and not a path or address. If `tells_order` is false, only the
+    watermark can order the versions of a key (rule R3 of docs/semantics.md).
     """
 
     open: Callable[[Place], Source]
@@ -65,7 +64,7 @@ FORMATS: Mapping[str, ExternalFormat] = {
 
 
 def format_named(name: str) -> ExternalFormat:
-    """The format of a name in lower case. Raises `InvalidError` naming those there are."""
+    """The format with a lower-case name. Raises `InvalidError`, listing the formats."""
     if name in FORMATS:
         return FORMATS[name]
     raise InvalidError(
@@ -74,7 +73,7 @@ def format_named(name: str) -> ExternalFormat:
 
 
 def open_source(name: str, place: Place) -> Source:
-    """What lies at a place. Raises `InvalidError` for options that the format does not know."""
+    """The source at a place. Raises `InvalidError` for options that the format does not have."""
     found = format_named(name)
     unknown = [option for option in place.options if option not in found.options]
     if unknown:

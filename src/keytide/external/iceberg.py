@@ -1,9 +1,9 @@
-"""Iceberg tables, through the library `pyiceberg`.
+"""Iceberg tables as sources, through the library `pyiceberg`.
 
-The library reads metadata and manifests and plans which files to read; files are read here, each
-by itself, in its order, and in batches. The commit of a part is its data sequence number, as far as
-rows did not move between files; see `iceberg_origins`. Files of version 1 have no such numbers, and
-are in no order.
+The library reads metadata and manifests, and plans which files to read. Keytide reads the files
+itself, one by one, in order and in batches. The commit of a part is its data sequence number,
+unless rows were moved between files, see `iceberg_origins`. Files of format version 1 have no such
+numbers, and no order.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ OPTIONS = CATALOG_OPTIONS
 
 
 def open_source(place: Place) -> IcebergSource:
-    """The Iceberg table at a location, of which nothing is read yet.
+    """The Iceberg table at a location. Nothing is read yet.
 
-    `location` is the folder of a table, a metadata file, or, with `catalog.uri`, a name in a
-    catalog: of SQLite (`sqlite:///path`, type `sql`) or one that is asked by REST. What a catalog
-    is to be told in secret stands in the environment, as `pyiceberg` reads it:
-    PYICEBERG_CATALOG__DEFAULT__TOKEN for the catalog of the name `default`. Raises `InvalidError`
-    for other options, and for secrets among them.
+    `location` is the folder of a table, a metadata file or, with `catalog.uri`, a name in a
+    catalog: a SQLite catalog (`sqlite:///path`, type `sql`) or a REST catalog. Secrets for a
+    catalog come from the environment, as `pyiceberg` reads it: PYICEBERG_CATALOG__DEFAULT__TOKEN
+    for the catalog named `default`. Raises `InvalidError` for other options, and for secrets among
+    them.
     """
     return IcebergSource(iceberg_place(place))
 
@@ -67,7 +67,7 @@ class IcebergSource:
         return self.place.name
 
     def pin(self, version: str | int | None = None) -> PinnedIceberg:
-        """See `Source`; a version is the id of a snapshot, or the name of a tag or a branch."""
+        """See `Source`. A version is a snapshot id, or the name of a tag or branch."""
         with self.place.errors():
             table = self.place.open()
             snapshot = _snapshot(table, version, self.place.shown)
@@ -78,7 +78,7 @@ class IcebergSource:
             columns = _columns(schema, self.place.shown)
             number = None if snapshot is None else snapshot.snapshot_id
             pinned = PinnedIceberg(self.place, number, schema.schema_id, columns)
-            vars(pinned)["_table"] = table  # what travels opens it anew
+            vars(pinned)["_table"] = table  # a pickled copy opens it again
             return pinned
 
 
@@ -101,17 +101,17 @@ class PinnedIceberg:
 
     @property
     def version(self) -> str | None:
-        """The id of the snapshot; None for a table that never had one."""
+        """The snapshot id, None for a table that never had one."""
         return None if self.snapshot_id is None else str(self.snapshot_id)
 
     @property
     def tells_order(self) -> bool:
-        """See `AppendableSource`; there are no sequence numbers in version 1 of the format."""
+        """See `AppendableSource`. Version 1 of the format has no sequence numbers."""
         return int(self._table.metadata.format_version) > 1
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """See `AppendableSource`: the properties of the table."""
+        """See `AppendableSource`. The properties of the table."""
         return dict(self._table.properties)
 
     @property
@@ -121,10 +121,12 @@ class PinnedIceberg:
 
     @property
     def cut_by(self) -> Sequence[str]:
-        """See `PinnedSource`: what any specification of partitions cuts by."""
+        """See `PinnedSource`. The source columns of all partition specifications."""
         names = {field.field_id: field.name for field in self._described.fields}
         sources = {f.source_id for spec in self._table.specs().values() for f in spec.fields}
-        return sorted(names.get(source, "") for source in sources)  # or a member, or one gone
+        return sorted(
+            names.get(source, "") for source in sources
+        )  # or a nested field, or a dropped one
 
     def parts(self, about_key: Predicate | None = None) -> list[IcebergPart]:
         """See `PinnedSource`."""
@@ -162,7 +164,7 @@ class PinnedIceberg:
 
     @cached_property
     def _entries(self) -> list[Any]:
-        """The live data files, in the order of the manifests, oldest first."""
+        """The live data files in manifest order, oldest first."""
         manifests = self._snapshot.manifests(self._table.io)
         read = side_by_side(
             [partial(m.fetch_manifest_entry, self._table.io) for m in manifests], _PARALLEL_REQUESTS
@@ -192,7 +194,7 @@ class PinnedIceberg:
         return found
 
     def _removed_by(self, snapshot_id: int) -> list[int]:
-        """See `origins_of`. A snapshot is asked once by a process: it never changes."""
+        """See `origins_of`. Each snapshot is read once per process, because it never changes."""
         key = ("removed by", str(self._table.metadata.table_uuid), snapshot_id)
         return METADATA.load(key, lambda: _with_size(self._read_removed(snapshot_id)))
 
@@ -212,7 +214,7 @@ class PinnedIceberg:
         ]
 
     def _planned(self, about_key: Predicate | None) -> dict[str, tuple[Any, ...]]:
-        """The paths of files that may have wanted rows, with their files of deletes."""
+        """The paths of files that may have wanted rows, with their delete files."""
         expressions = library("pyiceberg.expressions", "iceberg", self.place.shown)
         condition = expressions.AlwaysTrue()
         if about_key is not None and self._keeps_names(about_key):
@@ -221,7 +223,7 @@ class PinnedIceberg:
         return {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
 
     def _keeps_names(self, about_key: Predicate) -> bool:
-        """Whether columns are called today as at this snapshot: plans are made by today's names."""
+        """Whether names are the same as at this snapshot, because plans use current names."""
         now = {f.name: f.field_id for f in self._table.schema().fields}
         then = {f.name: f.field_id for f in self._described.fields}
         return all(now.get(name) == then[name] for name in columns_of(about_key))
@@ -247,7 +249,7 @@ class PinnedIceberg:
 
     @cached_property
     def _plain(self) -> frozenset[str]:
-        """The columns that files have under their names of now, and in their types of now."""
+        """The columns that files contain with their current names and types."""
         if self._table.name_mapping() is not None:
             return frozenset()
         every = [f for schema in self._table.schemas().values() for f in schema.fields]
@@ -263,7 +265,7 @@ class PinnedIceberg:
         )
 
     def _constants(self, file: Any) -> dict[str, pa.Scalar]:
-        """Values of columns that a file lacks: of its partition, or as the columns were added."""
+        """Values of columns that a file lacks: from its partition, or defaults of added columns."""
         transforms = library("pyiceberg.transforms", "iceberg", self.place.shown)
         spec = self._table.specs()[file.spec_id]
         identity = {
@@ -312,7 +314,7 @@ def _refuse_features(table: Any, snapshot: Any, shown: str) -> None:
 
 
 _DATA, _EQUALITY = 0, 2
-"""What files have, by the numbers of the format."""
+"""The content of files, by the format's numbers."""
 
 
 def _content(file: Any) -> int:
@@ -326,7 +328,7 @@ _EQUALITY_DELETES = (
 
 
 def _refuse_file(file: Any, shown: str) -> None:
-    """Refuse a file of data or deletes that would be read wrongly, or not at all."""
+    """Refuse a data or delete file that would be read incorrectly, or not at all."""
     content, kind = _content(file), str(file.file_format.value).lower()
     if content == _EQUALITY:
         raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))

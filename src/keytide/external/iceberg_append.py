@@ -1,4 +1,4 @@
-"""Rows appended to an Iceberg table of a catalog, by one commit of `pyiceberg`."""
+"""Appends rows to an Iceberg table in a catalog, in one commit of `pyiceberg`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _VERSION_MAX = 2
 
 
 def open_appender(place: Place) -> IcebergAppender:
-    """The Iceberg table of a name in a catalog, of which nothing is read yet.
+    """The Iceberg table with a name in a catalog. Nothing is read yet.
 
-    Raises `UnsupportedError` for the folder of a table: nobody there keeps writers apart.
+    Raises `UnsupportedError` for a table without a catalog, because nothing coordinates its
+    writers.
     """
     found = iceberg_place(place)
     if not found.catalog:
@@ -43,7 +44,7 @@ class IcebergAppender:
         return self.place.name
 
     def append(self, rows: Rows, key: Sequence[str]) -> str:
-        """See `Appender`; returns the id of the snapshot."""
+        """See `Appender`. Returns the snapshot id."""
         return again_after_conflicts(lambda: self._appended(rows, key))
 
     def _appended(self, rows: Rows, key: Sequence[str]) -> str:
@@ -60,7 +61,7 @@ class IcebergAppender:
             arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
             schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
             fit = fitting(rows, schema, key, shown)
-            # pyiceberg cuts rows into partitions only where it has all of them.
+            # pyiceberg divides rows among partitions only if it has all of them in memory.
             table.append(fit.table() if table.spec().fields else fit.reader())
             return str(table.current_snapshot().snapshot_id)
 
@@ -69,7 +70,7 @@ _WITHOUT_CORE = ("IdentityTransform", "VoidTransform")
 
 
 def _check_transforms(table: Any, shown: str) -> None:
-    """Refuse partitions that `pyiceberg` computes by a library which may be missing."""
+    """Refuse partition transforms for which `pyiceberg` needs a library that may be missing."""
     names = {type(member.transform).__name__ for member in table.spec().fields}
     if names <= set(_WITHOUT_CORE):
         return

@@ -1,4 +1,4 @@
-"""Data files of Iceberg tables, and the files that say which of their rows are dead."""
+"""Data files of Iceberg tables, and the files that mark deleted rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["ByIds", "IcebergPart", "mapped_names"]
 
 @dataclass(frozen=True)
 class ByIds:
-    """Finds fields by their ids; in files that have none, by the names that ids stand for."""
+    """Finds fields by their ids or, in files without ids, by the mapped names."""
 
     names: Mapping[int, Sequence[str]]
 
@@ -54,7 +54,7 @@ class ByIds:
 class IcebergPart(ForeignPart):
     """A data file of an Iceberg table. See `SourcePart`.
 
-    `plain` are the columns that files have under their names of now.
+    `plain` are the columns that files have with their current names.
     """
 
     storage: IcebergStorage = field(repr=False)
@@ -83,7 +83,7 @@ class IcebergPart(ForeignPart):
         return bool(self.deletes)
 
     def dead_rows(self) -> npt.NDArray[np.int64]:
-        """See `ParquetPart`. Reads the files of deletes."""
+        """See `ParquetPart`. Reads the delete files."""
         found = []
         for path, kind in self.deletes:
             with reading(path), self._opened(path) as file:
@@ -111,7 +111,7 @@ class IcebergPart(ForeignPart):
 
 
 def _from_parquet(file: Any, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The positions that a file of position deletes has for a data file."""
+    """The positions for a data file in a position delete file."""
     found = [np.empty(0, np.int64)]
     for batch in pq.ParquetFile(file).iter_batches(columns=["file_path", "pos"]):
         mine = pc.equal(batch.column("file_path").cast(pa.string()), path)
@@ -134,7 +134,7 @@ def _from_puffin(data: bytes, path: str, uri: str) -> np.ndarray[Any, np.dtype[n
 
 
 def mapped_names(fields: Sequence[Any]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The names that ids stand for, by a mapping of names, at any depth."""
+    """The names for ids in a name mapping, at any depth."""
     for mapped in fields:
         if mapped.field_id is not None:
             yield mapped.field_id, tuple(mapped.names)

@@ -1,8 +1,8 @@
-"""In which commits the rows of an Iceberg table's files came.
+"""The commits from which the rows of an Iceberg table's files come.
 
-Files of a snapshot that appended have the rows of its commit. Into those of other snapshots rows
-of older files may have been copied, and their data sequence number no longer tells when those
-came. What became of older files a snapshot tells as long as it has not expired.
+Files of a snapshot that only appended have the rows of its commit. Other snapshots may have copied
+rows of older files, so their data sequence number does not say when these rows arrived. A snapshot
+records what happened to older files until it expires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["SnapshotFacts", "origins_of"]
 
 @dataclass(frozen=True)
 class SnapshotFacts:
-    """A snapshot among the ancestors of the one that is read. Sequence numbers begin with 1."""
+    """A snapshot among the ancestors of the one that is read. Sequence numbers start at 1."""
 
     id: int
     sequence_number: int
@@ -29,16 +29,16 @@ def origins_of(
     snapshots: Mapping[int, SnapshotFacts],
     removed_by: Callable[[int], Sequence[int]],
 ) -> list[Origin]:
-    """Where files come from, each told by the snapshot and the sequence number that added it.
+    """The origin of files, given by the snapshot and the sequence number that added each.
 
-    `removed_by` tells the sequence numbers at which the files came that a snapshot removed; it is
-    asked of snapshots that did not only append. A file of an expired snapshot is of any commit up
-    to its own.
+    `removed_by` returns the sequence numbers of the files that a snapshot removed. It is called for
+    snapshots that did not only append. A file of an expired snapshot can be from any commit up to
+    its own.
     """
     by_number = {facts.sequence_number: facts for facts in snapshots.values()}
     removed = _removed(files, snapshots, by_number, removed_by)
     known: dict[int, Origin] = {}
-    for number in sorted(removed):  # what a snapshot removed came before it
+    for number in sorted(removed):  # what a snapshot removed was added before it
         known[number] = _origin(by_number[number], removed[number], known, by_number)
     return [_looked_up(number, snapshots.get(id_ or 0), known) for id_, number in files]
 
@@ -55,7 +55,7 @@ def _removed(
     by_number: Mapping[int, SnapshotFacts],
     removed_by: Callable[[int], Sequence[int]],
 ) -> dict[int, Sequence[int]]:
-    """Of the snapshots that did not only append, and whose files matter, what they removed."""
+    """What relevant snapshots that did not only append have removed."""
     waiting = {number for id_, number in files if id_ in snapshots}
     found: dict[int, Sequence[int]] = {}
     while waiting:
@@ -74,9 +74,9 @@ def _origin(
     known: Mapping[int, Origin],
     by_number: Mapping[int, SnapshotFacts],
 ) -> Origin:
-    """Where the files come from that a snapshot added which did not only append."""
+    """The origin of files from a snapshot that did not only append."""
     if not removed:
-        # Rows were deleted by position, if any; what it added is new. Rewriting removes files.
+        # Deletes by position add only new files. Rewriting removes files.
         number = facts.sequence_number
         return Origin.of_commit(number) if facts.operation == "overwrite" else Origin(0, number)
     copied = hull([_looked_up(number, by_number.get(number), known) for number in removed])

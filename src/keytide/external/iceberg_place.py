@@ -1,4 +1,4 @@
-"""Where an Iceberg table is: a folder, a metadata file, or a name in a catalog."""
+"""The location of an Iceberg table: a folder, a metadata file, or a name in a catalog."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CATALOG_TYPES = ("sql", "rest")
 _METADATA = re.compile(r"v?(\d+)(?:-[\w-]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT = "metadata/version-hint.text"
 _PLAIN = ("uri", "type", "warehouse", "s3.endpoint", "s3.region")
-"""What the environment says that is no secret; anything else may be one."""
+"""Environment settings that are not secret. All others may be."""
 _FILE_OPTIONS = {
     "endpoint": "s3.endpoint",
     "region": "s3.region",
@@ -46,7 +46,7 @@ _FILE_OPTIONS = {
 class IcebergPlace:
     """How a table is opened. `catalog` has the options of a catalog, if the table is in one.
 
-    `storage` may be secret and is never shown.
+    `storage` can contain secrets and is never shown.
     """
 
     name: str
@@ -55,21 +55,22 @@ class IcebergPlace:
 
     @property
     def shown(self) -> str:
-        """What messages call the table."""
+        """The table in messages."""
         kind = dict(self.catalog).get("type")
-        # A SQL catalog shows the tables of its own name alone.
+        # A SQL catalog shows only the tables under its own name.
         named = f" of the name {self.catalog_name!r} (catalog.name)" if kind == "sql" else ""
         return f"Iceberg table {self.name}" + (f" in a {kind} catalog{named}" if kind else "")
 
     @property
     def catalog_name(self) -> str | None:
-        """The name of the catalog, by which the environment tells of it; None without one."""
+        """The name of the catalog in the environment, None without a catalog."""
         return dict(self.catalog).get("name", "default") if self.catalog else None
 
     def open(self) -> Any:
-        """The table as `pyiceberg` has it, at its newest state.
+        """The latest state of the table as a `pyiceberg` object.
 
-        Raises `NotFoundError` where there is none, and as `errors`; `SetupError` without the extra.
+        Raises `NotFoundError` if it does not exist, as `errors`, and `SetupError` without the
+        extra.
         """
         if not self.catalog:
             library("pyiceberg", "iceberg", self.shown)
@@ -78,12 +79,12 @@ class IcebergPlace:
             return table.StaticTable.from_metadata(uri, self._properties())
         catalogs = library("pyiceberg.catalog", "iceberg", self.shown)
         properties = {**self._properties(), **dict(self.storage), **dict(self.catalog)}
-        properties.pop("name", None)  # a SQL catalog keeps tables by its own name
+        properties.pop("name", None)  # a SQL catalog stores tables under its own name
         return catalogs.load_catalog(self.catalog_name, **properties).load_table(self.name)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn what `pyiceberg` raises into `KeytideError`s that show no secret."""
+        """Convert errors of `pyiceberg` to `KeytideError`s without secrets."""
         try:
             yield
         except KeytideError:
@@ -95,7 +96,7 @@ class IcebergPlace:
             raise _translated(error, self.shown, text) from None
 
     def _newest_metadata(self) -> str:
-        """The metadata file with the highest number; of equal ones that of the hint."""
+        """The metadata file with the highest number. Of several, the one in the hint."""
         store = open_store(self.name, dict(self.storage))
         names = store.list_names("metadata")
         numbers = {name: int(m[1]) for name in names if (m := _METADATA.fullmatch(name))}
@@ -118,7 +119,7 @@ class IcebergPlace:
         return store.uri_of(f"metadata/{newest[0]}")
 
     def _properties(self) -> dict[str, Any]:
-        """What the environment says of catalog and store, and the lake's options of the store."""
+        """The environment's settings for catalog and store, and the lake's store options."""
         given = {name.removeprefix("aws_"): value for name, value in self.storage}
         of_files = {
             _FILE_OPTIONS[name]: value for name, value in given.items() if name in _FILE_OPTIONS
@@ -137,9 +138,9 @@ _ENDINGS = (".metadata.json", ".metadata.json.gz")
 
 
 def iceberg_place(place: Place) -> IcebergPlace:
-    """A place by what a definition says of it; nothing is looked at.
+    """The place in a definition. Nothing is read.
 
-    Raises `InvalidError` for options that are not known, and for secrets among them.
+    Raises `InvalidError` for unknown options, and for secrets among them.
     """
     location, options = place.location, place.options
     unknown = sorted(set(options) - set(CATALOG_OPTIONS))
@@ -169,7 +170,7 @@ def iceberg_place(place: Place) -> IcebergPlace:
 
 
 def _options_of_store(location: str, near: Store) -> tuple[tuple[str, str], ...]:
-    """The options of a store at a location, which are those of the lake in the same bucket."""
+    """The options of the store at a location: those of the lake if it is the same bucket."""
     store = store_of_file(f"{location.rstrip('/')}/x", near)[0].uncached()
     return tuple(sorted((store.polars_options() or {}).items()))
 

@@ -1,4 +1,4 @@
-"""How the files of an Iceberg table are opened, here and where a part of it travels to."""
+"""Access to the files of an Iceberg table, in this process and in others."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["IcebergStorage", "environment_of"]
 
 @dataclass(frozen=True)
 class IcebergStorage:
-    """What opens files, in whichever process.
+    """Opens files, in any process.
 
-    What the environment says of the catalog stays out of pickles: each process asks its own. What
-    the lake was given and what the catalog lends for the files of the table travels.
+    Environment settings of the catalog are not pickled, because each process has its own. The
+    lake's options and the catalog's temporary credentials for the table's files are pickled.
     """
 
     catalog: str | None
-    """The name under which the environment tells of the catalog; None where there is none."""
+    """The name of the catalog in the environment, None if there is no catalog."""
     location: str
     given: tuple[tuple[str, str], ...] = field(repr=False)
 
     @staticmethod
     def of(table: Any, catalog: str | None) -> IcebergStorage:
-        """That of a table of `pyiceberg`, which is in a catalog or in none."""
+        """The storage of a `pyiceberg` table, with or without a catalog."""
         told = environment_of(catalog)
         given = sorted(
             (name, value)
             for name, value in table.io.properties.items()
-            # Among them is an object with the catalog's token, which only requests to it need.
+            # This excludes an object with the catalog's token, which only catalog requests need.
             if isinstance(value, str) and told.get(name) != value
         )
         made = IcebergStorage(catalog, table.metadata.location, tuple(given))
@@ -44,16 +44,16 @@ class IcebergStorage:
 
     @cached_property
     def io(self) -> Any:
-        """The library's way to files. Raises `SetupError` without the extra."""
+        """The library's file access object. Raises `SetupError` without the extra."""
         io = library("pyiceberg.io", "iceberg", f"Iceberg table {self.location}")
         properties = {**environment_of(self.catalog), **dict(self.given)}
         return io.load_file_io(properties, self.location)
 
 
 def environment_of(catalog: str | None) -> dict[str, Any]:
-    """What the environment says of a catalog, if there is one, and of the object store.
+    """The environment's settings for a catalog, if there is one, and for the object store.
 
-    Of the store that is what `pyiceberg` does not look for by itself.
+    For the store, these are the settings that `pyiceberg` does not read itself.
     """
     of_store = {
         name: os.environ[found]

@@ -1,4 +1,4 @@
-"""Conditions on the key as `pyiceberg` plans by them, true for every file that may have rows."""
+"""Key conditions for `pyiceberg`'s planning, true for every file that may have matching rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NAMES = {
     ">=": "GreaterThanOrEqual",
 }
 _VALUES_MAX = 200
-"""Longer lists are planned without: `pyiceberg` itself looks at no bounds for them."""
+"""Longer lists are omitted, because `pyiceberg` does not compare bounds for them."""
 
 
 def planned(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) -> Any:
-    """A condition of `pyiceberg` that is never stricter; what it has no words for is left out."""
+    """A `pyiceberg` condition that is never stricter. Terms that it cannot express are omitted."""
     if isinstance(predicate, And | Or):
         terms = [planned(term, schema, expressions) for term in predicate.terms]
         join = expressions.And if isinstance(predicate, And) else expressions.Or
@@ -55,11 +55,11 @@ def _all(expressions: ModuleType) -> Any:
 
 
 def _is_plain(name: str) -> bool:
-    return "." not in name  # which names a member there
+    return "." not in name  # a dot would mean a nested field there
 
 
 def _is_ordered_alike(type_: pa.DataType) -> bool:
-    """Whether values of a type compare there as here. NaN is in no bounds."""
+    """Whether values of a type have the same order in Iceberg. Bounds do not include NaN."""
     checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
     return any(check(type_) for check in checks) or (
         pa.types.is_timestamp(type_) and type_.unit == "us"

@@ -1,4 +1,4 @@
-"""Conditions on the primary key, asked of rows and of the bounds of files that others wrote."""
+"""Conditions on the primary key, evaluated on rows and on file bounds of other engines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["asked_of_source", "bounds_table", "rows_that_meet", "which_may_meet"
 def asked_of_source(
     about_key: Predicate | None, fields: Sequence[Field], schema: pa.Schema
 ) -> Predicate | None:
-    """The terms of a condition on a table's columns that mean the same of those of a source.
+    """The terms of a condition on a table that have the same meaning in the source.
 
-    A definition may give a column another type than the source has: values are in its ticks then,
-    or compare without trailing blanks. All that these terms keep is to meet the condition itself.
+    A definition can give a column another type than the source, with other time units or without
+    trailing blanks. Rows that match these terms must still be checked against the condition.
     """
     differing = [
         field.name
@@ -33,7 +33,7 @@ def asked_of_source(
 def rows_that_meet(
     batches: Iterator[pa.RecordBatch], about_key: Predicate | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that meet a condition, and no empty batches; all rows where a column is missing."""
+    """The rows that match a condition, without empty batches. All rows if a column is missing."""
     names = sorted(columns_of(about_key))
     for batch in batches:
         if about_key is None or not set(names) <= set(batch.schema.names):
@@ -49,18 +49,18 @@ def rows_that_meet(
 
 
 def which_may_meet(bounds: pa.Table, about_key: Predicate, schema: pa.Schema) -> Sequence[bool]:
-    """For each file, whether one of its rows can meet a condition.
+    """For each file, whether one of its rows can match a condition.
 
-    `bounds` has a row for each: `rows`, and of columns `<name>.min`, `<name>.max` and
-    `<name>.nulls`, each NULL where it is not known. Floats have none: NaN lies in no bounds.
+    `bounds` has one row per file: `rows`, and for columns `<name>.min`, `<name>.max` and
+    `<name>.nulls`, each NULL if unknown. Floats have no bounds, because bounds do not include NaN.
     """
     fields = _fields(pa.schema([schema.field(name) for name in sorted(columns_of(about_key))]))
-    may = may_match(about_key, fields)  # perhaps one answer for all
+    may = may_match(about_key, fields)  # may be a single answer for all files
     return from_arrow(bounds).with_columns(may.alias("may"))["may"].to_list()
 
 
 def bounds_table(schema: pa.Schema, names: Sequence[str], files: int) -> dict[str, pa.Array]:
-    """Bounds of which none is known, for a number of files."""
+    """Unknown bounds for a number of files."""
     made: dict[str, pa.Array] = {"rows": pa.nulls(files, pa.int64())}
     for name in names:
         made[f"{name}.min"] = made[f"{name}.max"] = pa.nulls(files, schema.field(name).type)

@@ -1,8 +1,8 @@
-"""Versions in no order of keys merged by key, in memory of a bounded size.
+"""Merging of unordered versions by key, with bounded memory.
 
-While versions fit in memory they are merged at once: of keys that occur once nothing is sorted.
-Else they are cut by the hash of the key into parts, which are spilled to local disk and merged one
-after the other.
+If the versions fit in memory they are merged together, and keys that occur once are not sorted.
+Otherwise they are divided by a hash of the key into parts, which are spilled to local disk and
+merged one after the other.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from keytide.table.state.view import TableView
 __all__ = ["CUTS_MAX", "CUTS_MIN", "PLACE", "Cuts", "KeyMerge", "SortedOut", "budget_of"]
 
 Cuts: TypeAlias = Callable[[int, int, int], int]
-"""How many parts to cut into: by the bytes and rows that are held, and those that may be."""
+"""The number of parts, given the bytes and rows in memory, and the available bytes."""
 
 CUTS_MIN, CUTS_MAX = 4, 256
 PLACE = scratch("place")
-"""The column that tells versions apart, by where they lie."""
+"""The column that identifies versions by their position."""
 
-# What is merged is held as versions, as what is sorted of them, and as rows.
+# Data is in memory as versions, as sorted versions, and as rows.
 _COPIES = 4
 
 
 def budget_of(memory_bytes: int) -> int:
-    """How large the versions may be that are merged at once in so much memory."""
+    """The maximum size of versions that can be merged together with this memory."""
     return memory_bytes // _COPIES
 
 
 @dataclass(frozen=True)
 class SortedOut:
-    """Versions by their places: those that are no rows, and the freshest ones that tie.
+    """Versions by position: those that lost, and the latest ones that tie.
 
-    Of the latter, whole rows tell which is the row of their key.
+    For the latter, whole rows decide which one wins.
     """
 
     lost: pl.Series
@@ -53,9 +53,9 @@ class SortedOut:
 
 @dataclass(frozen=True)
 class KeyMerge:
-    """How versions become rows. Pickles.
+    """How versions become rows. Can be pickled.
 
-    Where an order compares values and `has_whole_rows` is false, keys may stay undecided.
+    If an order compares values and `has_whole_rows` is false, some keys stay undecided.
     """
 
     view: TableView
@@ -70,10 +70,10 @@ class KeyMerge:
         cuts: Cuts,
         undecided: list[pl.DataFrame],
     ) -> Iterator[pl.DataFrame]:
-        """What each key became: a row, or a delete.
+        """The result for each key: a row or a delete.
 
-        Keys of which whole rows have to be compared are put into `undecided`, and come with any of
-        the rows that are as good.
+        Keys for which whole rows must be compared are added to `undecided`. Their result is any of
+        the tied rows.
         """
         budget = budget_of(memory_bytes)
         for group in _groups(frames, self.order.key, budget, cuts):
@@ -82,10 +82,10 @@ class KeyMerge:
     def sorted_out(
         self, frames: Iterable[pl.DataFrame], memory_bytes: int, cuts: Cuts
     ) -> Iterator[SortedOut]:
-        """Which versions are no rows, without a look at the values that rows have.
+        """The versions that lost, determined without the values of rows.
 
-        REQUIRES: versions have a column `PLACE`, which tells them apart; the row of a key is its
-        freshest version.
+        REQUIRES: versions have a column `PLACE`, which identifies them. The row of a key is its
+        latest version.
         """
         budget = budget_of(memory_bytes)
         for group in _groups(frames, self.order.key, budget, cuts):
@@ -93,15 +93,15 @@ class KeyMerge:
 
     @cached_property
     def engine(self) -> MergeEngine:
-        """The engine of the definition, in this order."""
+        """The engine of the definition with this order."""
         return self.view.engine_in(self.order)
 
     def _of_group(
         self, frames: Iterator[pl.DataFrame], budget: int, undecided: list[pl.DataFrame]
     ) -> Iterator[pl.DataFrame]:
-        """The rows of a group; of one that is too large the versions so far are merged, then more.
+        """The rows of a group. If it is too large, versions are merged step by step.
 
-        Merging is associative, so rows stand for the versions that they were made of.
+        Merging is associative, so rows can replace the versions that they were merged from.
         """
         held: list[pl.DataFrame] = []
         for frame in frames:
@@ -112,7 +112,7 @@ class KeyMerge:
             yield from self._merged(pl.concat(held), undecided)
 
     def _sorted_out(self, frames: Iterator[pl.DataFrame], budget: int) -> Iterator[SortedOut]:
-        """As `_of_group`: what is the freshest so far stands for all."""
+        """Like `_of_group`. The latest version so far replaces all others."""
         held: list[pl.DataFrame] = []
         for frame in frames:
             held.append(frame)
@@ -130,9 +130,9 @@ class KeyMerge:
             yield SortedOut(lost, kept.filter(tied)[PLACE])
 
     def _parted(self, versions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The freshest versions of each key, of which no number tells which it is, and the others.
+        """The latest versions of each key that tie by number, and the other versions.
 
-        It is one where a number does.
+        If the numbers decide, this is one version.
         """
         occurs_again = _occurs_again(versions, self.order.key)
         sorted_ = self.order.sort(versions.filter(occurs_again))
@@ -142,7 +142,7 @@ class KeyMerge:
         )
 
     def _merged(self, versions: pl.DataFrame, undecided: list[pl.DataFrame]) -> list[pl.DataFrame]:
-        """One row for each key; together they are all of them, in no order."""
+        """One row for each key, in several frames without an order."""
         occurs_again = _occurs_again(versions, self.order.key)
         if not occurs_again.any():
             return [versions]
@@ -161,7 +161,7 @@ class KeyMerge:
 def _groups(
     frames: Iterable[pl.DataFrame], key: Sequence[str], budget: int, cuts: Cuts
 ) -> Iterator[Iterator[pl.DataFrame]]:
-    """Frames in groups, each with all versions of its keys: one, if they fit, or parts on disk."""
+    """Frames in groups, each with all versions of its keys: one if they fit, or parts on disk."""
     held: list[pl.DataFrame] = []
     held_bytes = 0
     coming = iter(frames)
@@ -185,11 +185,11 @@ def _bytes_of(frames: Sequence[pl.DataFrame]) -> int:
 
 
 def _occurs_again(versions: pl.DataFrame, key: Sequence[str]) -> pl.Series:
-    """Which versions are not the only one of their key; NULL is equal to NULL (rule R12)."""
+    """Which versions are not the only one of their key. NULL equals NULL (rule R12)."""
     first = versions[key[0]]
     if len(key) > 1 or not is_searchable(first):
         return versions.select(key).is_duplicated()
-    # To sort whole numbers takes a third of the time of hashing them.
+    # Sorting integers takes a third of the time of hashing them.
     values = first.to_physical()
     ordered = values.sort()
     return values.is_in(ordered.filter(ordered == ordered.shift(1)).unique().implode())

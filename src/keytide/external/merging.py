@@ -1,4 +1,4 @@
-"""The versions of keys that lie at a source merged into rows: what is read, and in which order."""
+"""Merging of a source's versions into rows: what is read, and in which order."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["TIMES_STORED", "VALUE_BYTES", "Merging", "rows_at_once", "split_cond
 
 _BATCH_ROWS = 4 << 10, 1 << 20
 VALUE_BYTES = 32
-"""About what a value takes, where nothing is known of it."""
+"""Estimated size of a value."""
 TIMES_STORED = 8
-"""About how much larger rows are in memory than where they are stored."""
+"""Estimated ratio of the size of rows in memory to their stored size."""
 _CUTS_UNKNOWN = 64
 
 
 def split_condition(
     predicate: Predicate | None, key: Sequence[str]
 ) -> tuple[Predicate | None, Predicate | None]:
-    """The terms of a condition that hold for all versions of a key or none, and the other ones.
+    """The terms of a condition that are equal for all versions of a key, and the other terms.
 
-    Only the first may be asked before versions are merged (rule R17 of docs/semantics.md).
+    Only the former can be applied before versions are merged (rule R17 of docs/semantics.md).
     """
     terms = conjuncts(predicate)
     about_key = [term for term in terms if columns_of(term) <= {*key}]
@@ -42,7 +42,7 @@ def split_condition(
 
 
 def rows_at_once(memory_bytes: int, columns: int) -> int:
-    """How many rows to read at a time of what is merged in so much memory."""
+    """The number of rows to read at a time for a merge with this memory."""
     least, most = _BATCH_ROWS
     fitting = budget_of(memory_bytes) // 4 // (VALUE_BYTES * columns)
     return max(least, min(most, fitting))
@@ -50,11 +50,11 @@ def rows_at_once(memory_bytes: int, columns: int) -> int:
 
 @dataclass(frozen=True)
 class Merging:
-    """Some columns of the rows that versions become, of those that meet a condition. Pickles.
+    """Some columns of the merged rows that match a condition. Can be pickled.
 
-    Rows with equal watermarks that came in no order are told apart by all of their columns. Few of
-    them do so, and most queries want few columns, so whole rows are read only of keys that need it,
-    unless it `compares_rows` at once.
+    Unordered rows with equal watermarks are compared by all columns. This is rare, and most queries
+    need few columns, so whole rows are read only for such keys, unless `compares_rows` requires
+    them from the start.
     """
 
     versions: SourceVersions
@@ -64,17 +64,18 @@ class Merging:
 
     @property
     def view(self) -> TableView:
-        """The table as its definition says."""
+        """The table's definition."""
         return self.versions.view
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, in frames that together with their making fit in about `memory_bytes`."""
+        """The rows, in frames that fit in about `memory_bytes` including intermediate data."""
         return map(self.shown.of, self.outcomes(memory_bytes))
 
     def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """What each key became, deletes among them, likewise; the condition is not asked.
+        """The result for each key, including deletes, before the condition is applied.
 
-        Frames hold the columns and `_VALUE_KIND`, perhaps others.
+        The frames have the columns and `_VALUE_KIND`, and possibly others. Memory is as in
+        `frames`.
         """
         undecided: list[pl.DataFrame] = []
         key = self.order.key
@@ -99,7 +100,7 @@ class Merging:
 
     @property
     def by_freshness(self) -> KeyMerge:
-        """The same without a look at values, for `KeyMerge.sorted_out`."""
+        """The same without values, for `KeyMerge.sorted_out`."""
         order = self.order
         if isinstance(order, TieOrder):
             order = replace(order, compared=())
@@ -114,12 +115,12 @@ class Merging:
 
     @cached_property
     def shown(self) -> ShownRows:
-        """Which of the rows are wanted."""
+        """The selection of rows."""
         return ShownRows(self.view, self.columns, self.condition)
 
     @cached_property
     def order(self) -> MergeOrder:
-        """The order of versions: that of the definition, and what decides between equal ones."""
+        """The order of versions: that of the definition, and a rule for ties."""
         order, policy = self.view.order, self._on_tie
         if policy is None and self.versions.are_in_order:
             return order
@@ -134,7 +135,7 @@ class Merging:
 
     @property
     def engine(self) -> MergeEngine:
-        """The engine of the definition, in that order."""
+        """The engine of the definition with that order."""
         return self.by_key.engine
 
     @property
@@ -144,16 +145,16 @@ class Merging:
 
     @property
     def refuses_ties(self) -> bool:
-        """Whether versions that are as fresh as each other and differ are an error."""
+        """Whether different versions with equal watermarks are an error."""
         return self._on_tie == "error"
 
-    # -- what is read ------------------------------------------------------------------------------
+    # -- columns to read ---------------------------------------------------------------------------
 
     @property
     def columns_read(self) -> tuple[str, ...]:
-        """The columns to read: all, however few are wanted, where ties depend on them at once.
+        """The columns to read. All columns if ties need them from the start.
 
-        So it is of queries: asked a second time they may tell of another state.
+        This is so for queries, because a second query may see another state.
         """
         parts = self.versions.parts
         asks = any(part.stored_bytes is None and not part.is_in_order for part in parts)
@@ -163,16 +164,16 @@ class Merging:
 
     @cached_property
     def _needed(self) -> tuple[str, ...]:
-        """What is wanted and what decides, but between versions that tie; as the table has it.
+        """The wanted columns and those that decide, except for ties, in table order.
 
-        In another order, the same columns would decide otherwise.
+        In another order, the same columns would decide differently.
         """
         wanted = {*self.view.engine.columns((*self.columns, *columns_of(self.condition)))}
         wanted |= {*self.view.options.tombstone_key}
         return tuple(name for name in self.view.schema.names if name in wanted)
 
     def _cuts(self, held_bytes: int, held_rows: int, budget: int) -> int:
-        """How many parts to cut into, so that each fits."""
+        """The number of parts, so that each of them fits."""
         rows = [part.rows for part in self.versions.parts]
         stored = [part.stored_bytes for part in self.versions.parts]
         if None not in rows:

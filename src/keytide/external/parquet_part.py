@@ -18,30 +18,30 @@ __all__ = ["ForeignPart", "ParquetPart"]
 
 
 class ParquetPart(ABC):
-    """A `SourcePart` of one file. Pickles."""
+    """A `SourcePart` of one file. Can be pickled."""
 
     @property
     def has_dead_rows(self) -> bool:
-        """Whether some rows may be deleted there."""
+        """Whether some rows may be deleted in the source."""
         return False
 
     def dead_rows(self) -> npt.NDArray[np.int64]:
-        """The positions of rows that are deleted there, ascending. Raises `DataError`."""
+        """The positions of rows that are deleted in the source, ascending. Raises `DataError`."""
         return np.empty(0, np.int64)
 
     @abstractmethod
     def plain_path(self, columns: Sequence[str]) -> Path | None:
-        """The file on local disk, where it is as any reader of Parquet would have it.
+        """The file on local disk, if any Parquet reader reads it correctly.
 
-        Such a reader finds these columns by their names, in the types of the table; of rows that
-        are dead it knows nothing. None where it would find something else.
+        Such a reader finds these columns by name with the table's types, but does not know which
+        rows are deleted. None if it would find something else.
         """
 
     @abstractmethod
     def placed_batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """As `batches`, with one column more, the last one: `POSITION`."""
+        """Like `batches`, with the additional last column `POSITION`."""
 
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
@@ -52,7 +52,7 @@ class ParquetPart(ABC):
 
 
 class ForeignPart(ParquetPart):
-    """A file of a table whose columns change while files stay."""
+    """A file of a table whose schema can change without rewriting files."""
 
     @property
     @abstractmethod
@@ -61,7 +61,7 @@ class ForeignPart(ParquetPart):
 
     @abstractmethod
     def file(self) -> ForeignFile:
-        """The file, with what of it is dead. Raises as `dead_rows`."""
+        """The file with its deleted rows. Raises as `dead_rows`."""
 
     def placed_batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int

@@ -1,7 +1,7 @@
-"""The rows of a Parquet file that another engine wrote, in the columns that its table has now.
+"""Rows of a Parquet file from another engine, with the current columns of its table.
 
-Tables change while files stay: columns of a file are found by their name or by their id, those
-that it lacks have one value in all rows, and types may have become wider.
+Schemas change without rewriting files: columns are found in a file by name or by id. A missing
+column has the same value in all rows. Types may have been widened.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ __all__ = [
 
 FIELD_ID = b"PARQUET:field_id"
 POSITION = scratch("position")
-"""The column that tells where in its file a row stands, from 0."""
+"""The column with the position of a row in its file, from 0."""
 
 Finder: TypeAlias = Callable[[Sequence[pa.Field], pa.Field], "int | None"]
-"""The place among a file's fields of one that a table has; None where the file lacks it."""
+"""The index of a table field among a file's fields, None if the file lacks it."""
 
 
 class MisfitError(Exception):
-    """What is stored has not the shape that the table says."""
+    """The stored data does not have the structure that the table declares."""
 
 
 @dataclass(frozen=True)
 class StoredColumn:
-    """A column: what it is called now, its type, and the field that files have of it.
+    """A column: its current name, its type, and its field in files.
 
-    Fields within `stored` and `type` are the same in the same order; names may differ.
+    Fields within `stored` and `type` are the same in the same order, but their names can differ.
     """
 
     name: str
@@ -57,9 +57,9 @@ class StoredColumn:
 
 
 def column_type(name: str, type_: pa.DataType, owner: str) -> pa.DataType:
-    """The type that a table of Keytide has for a column of another engine.
+    """The Keytide type for a column of another engine.
 
-    Raises `UnsupportedError` naming the column where there is none.
+    Raises `UnsupportedError`, naming the column, if there is none.
     """
     try:
         return type_from_arrow(type_).to_arrow()
@@ -71,12 +71,12 @@ def column_type(name: str, type_: pa.DataType, owner: str) -> pa.DataType:
 
 
 def by_name(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
-    """The field of the same name."""
+    """The field with the same name."""
     return next((i for i, field in enumerate(fields) if field.name == wanted.name), None)
 
 
 def by_id(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
-    """The field of the same id, whatever its name. Of fields without ids nothing can be told."""
+    """The field with the same id, whatever its name. None for fields without ids."""
     id_ = (wanted.metadata or {}).get(FIELD_ID)
     ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
     if id_ is None or None in ids:
@@ -86,10 +86,10 @@ def by_id(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """A Parquet file: where it is, how columns are found in it, and which rows are dead.
+    """A Parquet file: its location, how columns are found in it, and its deleted rows.
 
-    A column that the file lacks has its value of `constants`, or NULL. `dead` are positions of
-    rows, which ascend.
+    A column that the file lacks has its value in `constants`, or NULL. `dead` are row positions in
+    ascending order.
     """
 
     open: Callable[[], AbstractContextManager[Any]]
@@ -101,10 +101,10 @@ class ForeignFile:
     def placed_batches(
         self, columns: Sequence[StoredColumn], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that are not dead, in their order; row groups may be left out by a condition.
+        """The rows that are not deleted, in order. A condition can skip row groups.
 
-        The last column, `POSITION`, tells where in the file a row stands, from 0. Raises
-        `DataError` naming the file, and the column where it is one, for what cannot be read.
+        The last column, `POSITION`, is the position of a row in the file, from 0. Raises
+        `DataError`, with the file and any column that caused it, for data that cannot be read.
         """
         schema = pa.schema([pa.field(c.name, c.type) for c in columns])
         placed = schema.append(pa.field(POSITION, pa.int64()))
@@ -120,7 +120,7 @@ class ForeignFile:
                 yield made if keep is None else made.filter(keep)
 
     def _names(self, file: pq.ParquetFile, columns: Sequence[StoredColumn]) -> dict[str, str]:
-        """What columns are called in the file, but those that it lacks."""
+        """The names of columns in the file, except those that it lacks."""
         fields = list(file.schema_arrow)
         found = {column.name: self.find(fields, column.stored) for column in columns}
         return {name: fields[i].name for name, i in found.items() if i is not None}
@@ -141,7 +141,7 @@ class ForeignFile:
 
 @contextmanager
 def reading(uri: str) -> Iterator[None]:
-    """Turn what fails in the body into the `DataError` for reading a file."""
+    """Convert errors in the block to the `DataError` for reading a file."""
     try:
         yield
     except KeytideError:
@@ -157,9 +157,9 @@ def _read(
     file: pq.ParquetFile, names: list[str], groups: Sequence[int], rows_max: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches of some columns, each with the position of its first row in the file."""
-    read = names or file.schema_arrow.names[:1]  # of none, Arrow would not know the rows
+    read = names or file.schema_arrow.names[:1]  # without a column, Arrow would lose the row count
     counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    for group in groups:  # what was fetched of one is let go with the next
+    for group in groups:  # releases the memory of a row group with the next one
         first = sum(counts[:group])
         for batch in file.iter_batches(rows_max, row_groups=[group], columns=read):
             yield first, batch
@@ -167,7 +167,7 @@ def _read(
 
 
 def _alive(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> pa.Array | None:
-    """Which of some rows are not dead; None where none of them is."""
+    """Which of some rows are not deleted, None if all rows are deleted."""
     begin, end = np.searchsorted(dead, [first, first + rows])
     if begin == end:
         return None
@@ -177,11 +177,13 @@ def _alive(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> 
 
 
 def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Finder) -> pa.Array:
-    """Values of a file in the type of a column; `stored` says how their members are found."""
+    """Values of a file in the type of a column. `stored` says how nested fields are found."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
-        array = array.cast(pa.list_(array.type.value_field))  # as some writers hold lists
+        array = array.cast(
+            pa.list_(array.type.value_field)
+        )  # some writers name list elements differently
     if not pa.types.is_nested(wanted):
         return array if array.type.equals(wanted) else array.cast(wanted)
     if not _is_alike(array.type, wanted):
@@ -222,7 +224,7 @@ def _struct(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
 
 
 def _relisted(array: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Array:
-    """Lists or maps with other children: where they begin, and NULLs, stay as they are."""
+    """Lists or maps with other children, but the same offsets and NULLs."""
     validity, offsets = array.buffers()[:2]
     return pa.Array.from_buffers(
         wanted, len(array), [validity, offsets], array.null_count, array.offset, [children]

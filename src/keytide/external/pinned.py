@@ -1,4 +1,4 @@
-"""An external table at one version, for all that a statement reads of it."""
+"""An external table at one version, for everything that a statement reads from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["PinnedExternal", "pin_external", "source_of"]
 
 @dataclass(frozen=True)
 class PinnedExternal:
-    """A definition, and the version of a source that is read by it. Pickles."""
+    """A definition, and the version of the source that is read. Can be pickled."""
 
     view: TableView
     source: PinnedSource
@@ -46,9 +46,9 @@ class PinnedExternal:
         return f"{format_of(self.view.schema)} at {self.location}{version}"
 
     def versions(self, about_key: Predicate | None = None) -> SourceVersions:
-        """The versions of keys, of which those may be left out whose key meets no condition.
+        """The versions of keys. Those whose key does not match the condition can be skipped.
 
-        Raises `InvalidError` where the definition names columns that are not there.
+        Raises `InvalidError` if the definition names columns that do not exist.
         """
         self.check_columns()
         asked = asked_of_source(about_key, self.view.schema.fields, self.source.schema)
@@ -56,14 +56,14 @@ class PinnedExternal:
         return SourceVersions(self.view, parts, numbers_of(parts), about_key, asked)
 
     def _placed(self, parts: Sequence[SourcePart]) -> tuple[SourcePart, ...]:
-        """The parts, of which those are in no order that tell nothing of the order in a commit."""
+        """The parts, marked as unordered if their order within a commit is unknown."""
         if {*self.source.cut_by} <= {*self.view.schema.primary_keys}:
             return tuple(parts)
         of_commit = Counter(part.commit for part in parts)
         return tuple(in_no_order(p) if of_commit[p.commit] > 1 else p for p in parts)
 
     def check_columns(self) -> None:
-        """Raise `InvalidError` where the definition names columns that are not there."""
+        """Raise `InvalidError` if the definition names columns that do not exist."""
         there = self.source.schema.names
         lacking = [name for name in self.view.schema.names if name not in there]
         if not lacking:
@@ -81,7 +81,7 @@ class PinnedExternal:
 
 
 def _role(schema: TableSchema, lacking: list[str]) -> str:
-    """What a column that is gone was for, where rows cannot be merged without it."""
+    """The role of a missing column without which rows cannot be merged."""
     options = TableOptions.parse(schema.options)
     roles = (
         ("in its primary key", schema.primary_keys),
@@ -93,9 +93,9 @@ def _role(schema: TableSchema, lacking: list[str]) -> str:
 
 
 def source_of(schema: TableSchema, near: Store, *, anew: bool = False) -> Source:
-    """What a definition says lies at its location; nothing is looked at yet.
+    """The source of a definition. Nothing is read yet.
 
-    With `anew` its columns are those that are there, whatever the definition says.
+    With `anew`, the columns are those found at the source, whatever the definition says.
     """
     columns = None if anew else schema.arrow_schema()
     place = Place(location_of(schema), source_options(schema.options), near, columns)
@@ -103,7 +103,7 @@ def source_of(schema: TableSchema, near: Store, *, anew: bool = False) -> Source
 
 
 def pin_external(entry: PinnedTable, version: str | int | None = None) -> PinnedExternal:
-    """An external table as it is now, or was at a version: one look for all who ask this entry.
+    """The current state of an external table, or a version. Read once for all users of this entry.
 
     Raises what `Source.pin` does.
     """

@@ -1,7 +1,7 @@
-"""Parts of a source read one after the other, small ones side by side.
+"""Reads parts of a source in order, with small ones in parallel.
 
-A part far away is a wait, and one near may be decoded while another one is; what is read together
-is as much as would be read of one large part at a time.
+A remote part takes time to fetch, and a local one can be decoded while another one is read. The
+total amount is limited to what is read from one large part at a time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["read_in_order"]
 T = TypeVar("T")
 
 _AT_ONCE = 16
-# What a row takes where it is stored, where nobody says how many there are.
+# Estimated stored size of a row, if the number of rows is unknown.
 _ROW_BYTES = 8
 
 
 def read_in_order(
     parts: Sequence[SourcePart], read: Callable[[int], Iterator[T]], rows_max: int
 ) -> Iterator[tuple[int, T]]:
-    """What `read` gives of each part, by its place among them, in their order.
+    """The results of `read` for each part, with its index, in order.
 
     About `rows_max` rows are read ahead.
     """
@@ -43,7 +43,7 @@ def _all(read: Callable[[int], Iterator[T]], place: int) -> list[T]:
 
 
 def _groups(parts: Sequence[SourcePart], rows_max: int) -> Iterator[list[int]]:
-    """The places of parts that follow each other and have no more rows together, or of one."""
+    """The indexes of consecutive parts with at most `rows_max` rows, or of a single part."""
     group: list[int] = []
     rows = 0
     for place, part in enumerate(parts):
@@ -58,7 +58,7 @@ def _groups(parts: Sequence[SourcePart], rows_max: int) -> Iterator[list[int]]:
 
 
 def _rows_of(part: SourcePart, rows_max: int) -> int:
-    """How many rows a part has, as far as that is known; one of unknown size is large."""
+    """The number of rows of a part. A part of unknown size counts as large."""
     if part.rows is not None:
         return part.rows
     return rows_max if part.stored_bytes is None else part.stored_bytes // _ROW_BYTES

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files that others wrote, and which of them may have rows of some keys."""
+"""Row groups of other engines' Parquet files, and which of them can have rows with some keys."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["groups_that_may_meet"]
 def groups_that_may_meet(
     file: pq.ParquetFile, types: pa.Schema, names: Mapping[str, str], about_key: Predicate | None
 ) -> list[int]:
-    """The numbers of the row groups whose bounds do not rule a condition out.
+    """The numbers of the row groups whose bounds do not exclude a condition.
 
-    `types` are those of the columns that the condition is about, `names` what they are called in
-    the file; one that the file lacks is in neither.
+    `types` are those of the columns in the condition, and `names` their names in the file. A column
+    that the file lacks is in neither.
     """
     groups = range(file.num_row_groups)
     asked = columns_of(about_key)
@@ -43,7 +43,7 @@ def groups_that_may_meet(
 
 
 def _places(file: pq.ParquetFile) -> dict[str, int]:
-    """Where columns stand, but those whose path another one has: a dot may be in a name."""
+    """The index of each column, except ambiguous paths, because a name can contain a dot."""
     described = file.metadata.schema
     paths = [described.column(i).path for i in range(file.metadata.num_columns)]
     return {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
@@ -52,7 +52,7 @@ def _places(file: pq.ParquetFile) -> dict[str, int]:
 def _has_bounds(
     file: pq.ParquetFile, types: pa.Schema, names: Mapping[str, str], name: str
 ) -> bool:
-    """Whether bounds of a column are of its type and say what its values are compared by."""
+    """Whether the bounds of a column have its type and its comparison order."""
     if file.schema_arrow.get_field_index(names[name]) < 0:
         return False
     type_ = types.field(name).type

@@ -1,4 +1,4 @@
-"""A scan of an external table: some columns of the rows of one version that meet a condition."""
+"""Scans of external tables: some columns of the rows of one version that match a condition."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scan_external(
     where: Condition | None = None,
     limit: int | None = None,
 ) -> ExternalScan:
-    """A scan. Raises `NotFoundError` and `InvalidError` for wrong columns, conditions, limits."""
+    """A scan. Raises `NotFoundError` and `InvalidError` for invalid columns, conditions, limits."""
     check_limit(limit, table.name)
     schema = table.view.schema
     predicate = None if where is None else predicate_of(where, schema.fields, table.name)
@@ -64,7 +64,7 @@ def get_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> dict[st
 
 
 def get_many_external(table: PinnedExternal, keys: Sequence[Any]) -> pa.Table:
-    """The rows of some keys, in the order of these, each key once."""
+    """The existing rows of some keys, in the order of the keys, each row once."""
     schema = table.view.schema
     wanted, condition = keys_condition(keys, schema, table.name)
     scan = ExternalScan(table, schema.names, condition)
@@ -75,11 +75,11 @@ def get_many_external(table: PinnedExternal, keys: Sequence[Any]) -> pa.Table:
 
 @dataclass(frozen=True)
 class ExternalScan(RowSource):
-    """Rows of one version: one merged row per key, in no promised order.
+    """Rows of one version: one merged row per key, in no particular order.
 
-    A scan is lazy and stays with its version, as far as whoever keeps the rows keeps that. Methods
-    that return everything need memory for the result; `to_batches` needs only what 'read.memory'
-    allows.
+    A scan is lazy and keeps reading its version, as long as the source keeps that version. Methods
+    that return everything need memory for the result. `to_batches` needs only as much as
+    'read.memory' allows.
     """
 
     table: PinnedExternal
@@ -98,12 +98,12 @@ class ExternalScan(RowSource):
 
     @property
     def view(self) -> TableView:
-        """The table as its definition says."""
+        """The table's definition."""
         return self.table.view
 
     @property
     def version(self) -> str | None:
-        """The version that is read; None where there are none."""
+        """The version that is read, None if the format has no versions."""
         return self.table.source.version
 
     @property
@@ -113,11 +113,14 @@ class ExternalScan(RowSource):
 
     @property
     def snapshot_ids(self) -> tuple[int, ...]:
-        """None of the lake's own."""
+        """Always empty, because external tables have no snapshots in the lake."""
         return ()
 
     def tasks(self) -> list[MergeTask]:
-        """The scan as picklable tasks: one. Raises what reading the source's metadata does."""
+        """The scan as a list of one picklable task.
+
+        Raises what reading the source's metadata does.
+        """
         refuse_forked_child()
         about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
         return [MergeTask(Merging(self.table.versions(about_key), self.columns, rest))]
@@ -135,7 +138,7 @@ class ExternalScan(RowSource):
         return sum(frame.height for frame in one_column._frames())
 
     def explain(self) -> ExternalExplanation:
-        """How the scan will be carried out. Reads no rows. Raises as `tasks`."""
+        """The plan of the scan. Reads no rows. Raises as `tasks`."""
         about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
         parts = self.table.source.parts(about_key)
         rows = [part.rows for part in parts]
@@ -160,7 +163,7 @@ class ExternalScan(RowSource):
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Reads and merges. Pickles."""
+    """Reads and merges. Can be pickled."""
 
     merging: Merging
 

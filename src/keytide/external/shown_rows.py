@@ -1,4 +1,4 @@
-"""Of merged rows those that readers see."""
+"""Selects the merged rows that readers see."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["ShownRows"]
 
 @dataclass(frozen=True)
 class ShownRows:
-    """Some columns of rows that are no deletes and meet a condition. Pickles."""
+    """Some columns of rows that are not deleted and match a condition. Can be pickled."""
 
     view: TableView
     columns: tuple[str, ...]
     condition: Predicate | None = None
 
     def of(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Those of some rows. Raises `DataError` for NULL where the definition says NOT NULL."""
+        """The visible rows. Raises `DataError` for NULL in a NOT NULL column of the definition."""
         live = rows.filter(IS_ADD)
         if self._check is not None:
             live = live.filter(self._check)

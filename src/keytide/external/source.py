@@ -1,12 +1,12 @@
-"""Where versions of rows lie that others wrote: a folder, a Delta or an Iceberg table, a database.
+"""Sources of row versions: a folder, a Delta or Iceberg table, a database.
 
-A source is opened once for a statement. What it is then, `PinnedSource`, is one version of what
-lies there: columns, and parts that can be read anywhere, each by itself. Whether a part is a file,
-a range of files or a query is the source's affair.
+A source is opened once per statement. The result, a `PinnedSource`, is one version of the data:
+columns, and parts that can be read independently and anywhere. A part can be a file, a range of
+files or a query.
 
-The order in which versions arrived decides between equal watermarks (rule R2 of
-docs/semantics.md), so a source tells it where it knows it: from the versions of a Delta table or
-the sequence numbers of Iceberg, never from the times or names of files (R3).
+The order of arrival decides between equal watermarks (rule R2 of docs/semantics.md). So a source
+provides it if it knows it: from Delta versions or Iceberg sequence numbers, but never from the
+times or names of files (R3).
 """
 
 from __future__ import annotations
@@ -32,79 +32,79 @@ __all__ = [
 
 
 class SourcePart(Protocol):
-    """Rows that are read together. Pickles, without any secret in what `repr` shows.
+    """Rows that are read together. Can be pickled. `repr` shows no secret.
 
-    `str` names them to people: a file, a query.
+    `str` is the name in messages: a file, a query.
     """
 
     @property
     def rows(self) -> int | None:
-        """How many rows there are, dead ones counted; None where that is not known."""
+        """The number of rows, including deleted ones. None if it is unknown."""
         ...
 
     @property
     def stored_bytes(self) -> int | None:
-        """What they take where they are stored; None where that is not known."""
+        """The stored size in bytes, None if it is unknown."""
         ...
 
     @property
     def commit(self) -> int:
-        """The commit that brought them: of a later one the number is higher.
+        """The commit that added the rows. A later commit has a higher number.
 
-        0 for all parts of a source whose commits are in no order.
+        0 for all parts of a source whose commits have no order.
         """
         ...
 
     @property
     def is_in_order(self) -> bool:
-        """Whether rows of this part came in the order in which they lie.
+        """Whether the rows of this part are stored in order of arrival.
 
-        Not in files that another engine put together of older ones, nor where there is no order.
+        False for files that another engine created from older ones, and if there is no order.
         """
         ...
 
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that are not deleted there, in their order, about `rows_max` at a time.
+        """The rows that are not deleted in the source, in order, about `rows_max` at a time.
 
-        They have these columns, in this order, in the types of `PinnedSource.schema`. Rows that do
-        not meet `about_key` may be left out; it names columns of the primary key alone. Raises
-        `DataError` naming what cannot be read.
+        They have these columns, in this order, with the types of `PinnedSource.schema`. Rows that
+        do not match `about_key` can be skipped. It only refers to primary key columns. Raises
+        `DataError`, naming what cannot be read.
         """
         ...
 
 
 def in_no_order(part: SourcePart) -> SourcePart:
-    """The part, of whose rows nobody knows which came later in their commit."""
+    """The part, with an unknown order of rows within its commit."""
     return replace(part, is_in_order=False)  # type: ignore[type-var]  # parts are dataclasses
 
 
 class PinnedSource(Protocol):
-    """One version of what lies there."""
+    """One version of the data."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, partition columns among them, in types that Keytide's tables can have."""
+        """The columns, including partition columns, in types that Keytide's tables support."""
         ...
 
     @property
     def version(self) -> str | None:
-        """What people call this version; None where there are no versions."""
+        """The name of this version, None if there are no versions."""
         ...
 
     @property
     def cut_by(self) -> Sequence[str]:
-        """The columns by whose values the rows of one commit lie in several parts.
+        """The columns whose values divide the rows of one commit among several parts.
 
-        Of rows that differ in one of them nobody knows which came later in their commit.
+        The order of arrival is unknown for rows of a commit that differ in one of them.
         """
         ...
 
     def parts(self, about_key: Predicate | None = None) -> Sequence[SourcePart]:
-        """The parts, by ascending commit and, in one commit, in the order in which they came.
+        """The parts by ascending commit and, within a commit, in order of arrival.
 
-        Those may be left out of which it is known that no row meets `about_key`.
+        Parts that certainly have no row that matches `about_key` can be skipped.
         """
         ...
 
@@ -114,49 +114,50 @@ class AppendableSource(PinnedSource, Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What the table says of itself; nothing where tables say nothing."""
+        """The properties of the table. Empty if its format has none."""
         ...
 
     @property
     def required(self) -> frozenset[str]:
-        """The columns that take no NULL there."""
+        """The NOT NULL columns."""
         ...
 
     @property
     def tells_order(self) -> bool:
-        """Whether rows that are appended now are known to be later than those that are there."""
+        """Whether newly appended rows are known to be later than existing ones."""
         ...
 
 
 class Source(Protocol):
-    """Something that lies at a location."""
+    """The data at a location."""
 
     @property
     def location(self) -> str:
-        """Where it is, for messages: without any secret."""
+        """The location for messages, without secrets."""
         ...
 
     def pin(self, version: str | int | None = None) -> PinnedSource:
-        """What is there now, or was at a version: one look.
+        """The current state, or a version, read once.
 
-        Raises `NotFoundError` where nothing is there, or no such version; `UnsupportedError` naming
-        what this release cannot read, `DataError` for what is damaged or does not answer,
-        `SetupError` naming the extra that is not installed. No message shows a secret.
+        Raises `NotFoundError` if there is nothing, or no such version, `UnsupportedError` naming
+        what this release cannot read, `DataError` for damaged data and for a source that does not
+        respond, and `SetupError` naming the extra that is not installed. No message contains a
+        secret.
         """
         ...
 
 
 SourceOptions = Mapping[str, str]
-"""What a definition says of how to open a source, as it is stored: without secrets."""
+"""The stored part of a definition that says how to open a source, without secrets."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a source is to be opened, and by what.
+    """Where and how a source is opened.
 
-    `near` is the lake's own store, whose options count where the location is in the same bucket.
-    `columns` are those that a definition has, in its types, for formats that know none by
-    themselves; None where the source is to tell them.
+    `near` is the lake's own store, whose options are used if the location is in the same bucket.
+    `columns` are those of the definition, with its types, for formats without a schema. None means
+    that the source provides them.
     """
 
     location: str

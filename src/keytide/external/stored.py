@@ -1,8 +1,8 @@
-"""Tables of this format, Keytide's own or Paimon's, as sources of versions.
+"""Tables of Keytide's or Paimon's format as sources of versions.
 
-Of an append table each file is a part. The commit of a part is the snapshot that brought its rows,
-as far as snapshots that have not expired tell it. Of a table with a primary key the rows are those
-that it has now, one for each of its keys: which came when is its own affair, and is not told.
+In an append table, each file is a part. The commit of a part is the snapshot that added its rows,
+as far as existing snapshots show it. In a table with a primary key, the versions are its current
+rows, one for each of its keys, and their order of arrival is not used.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = ["StoredSource", "open_source"]
 
 
 def open_source(place: Place) -> StoredSource:
-    """The table in a folder, of which nothing is read yet. It has no options."""
+    """The table in a folder. Nothing is read yet. It has no options."""
     return StoredSource(store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0])
 
 
 @dataclass(frozen=True)
 class StoredSource:
-    """A table that lies in a folder. See `Source`."""
+    """A table in a folder. See `Source`."""
 
     store: Store
 
@@ -52,7 +52,7 @@ class StoredSource:
         return self.store.uri
 
     def pin(self, version: str | int | None = None) -> PinnedStored:
-        """See `Source`; a version is the id of a snapshot, or the name of a tag."""
+        """See `Source`. A version is a snapshot id or tag name."""
         table = StoredTable(self.store, self.location)
         if isinstance(version, bool) or version == "":
             raise InvalidError(
@@ -84,12 +84,12 @@ class PinnedStored:
 
     @property
     def version(self) -> str | None:
-        """The id of the snapshot; None for a table that nobody has written to."""
+        """The snapshot id, None for a table without snapshots."""
         return None if self.scan.snapshot is None else str(self.scan.snapshot.id)
 
     @property
     def cut_by(self) -> Sequence[str]:
-        """See `PinnedSource`: partitions and buckets."""
+        """See `PinnedSource`. Partitions and buckets."""
         view = self.scan.view
         return (*view.schema.partition_keys, *(field.name for field in view.bucket_fields))
 
@@ -112,7 +112,7 @@ class PinnedStored:
         return [_part(alone[i], placed[names[i]]) for i in turns]
 
     def _history(self, newest: Snapshot) -> FileHistory:
-        """Where files come from, by the snapshots that follow each other up to the one read."""
+        """The origin of files, from the consecutive snapshots up to the one that is read."""
         metadata = self.table.metadata
         there = {snapshot.id: snapshot for snapshot in metadata.snapshots()}
         first = newest.id
@@ -126,7 +126,7 @@ class PinnedStored:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """Rows of a file or of a bucket. See `SourcePart`."""
+    """Rows of a file or a bucket. See `SourcePart`."""
 
     task: ReadTask = field(repr=False)
     rows: int | None

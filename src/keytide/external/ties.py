@@ -1,8 +1,8 @@
-"""Versions of a key with equal watermarks: which of them comes last (rules R2 and R3).
+"""Versions of a key with equal watermarks, and which of them is the last (rules R2 and R3).
 
-Where commits and rows came in an order, `_SEQUENCE_NUMBER` tells it. Rows that came in no order
-have the same number; of those a tombstone comes last, else the row whose columns, in the order of
-the table, are larger.
+If commits and rows have an order, `_SEQUENCE_NUMBER` contains it. Rows without an order have the
+same number. Of those a tombstone is the last, otherwise the row whose columns, in table order, are
+larger.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["TieOrder", "are_freshest", "refuse_ties", "undecided_keys"]
 
 @dataclass(frozen=True)
 class TieOrder(MergeOrder):
-    """The order of versions of which some came in no order.
+    """The order of versions if some have no order of arrival.
 
-    `compared` names the columns that decide then: all of the table, for the order to be the same
-    to every reader. Where `tombstone_wins` a delete comes last among equal watermarks even if it
-    was committed before the others.
+    `compared` names the columns that decide then: all columns of the table, so that the order is
+    the same for every reader. If `tombstone_wins`, a delete is the last of versions with equal
+    watermarks, even if it was committed before them.
     """
 
     compared: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class TieOrder(MergeOrder):
 
 
 def canonical(rows: pl.DataFrame, columns: Sequence[str]) -> list[pl.Expr]:
-    """The columns as terms to sort by, nested ones by a text that says what is in them."""
+    """The columns as sort terms. Nested ones are converted to strings."""
     return [_comparable(name, rows.schema[name]) for name in columns]
 
 
@@ -63,16 +63,16 @@ def _comparable(name: str, type_: pl.DataType) -> pl.Expr:
 
 
 def undecided_keys(versions: pl.DataFrame, order: TieOrder) -> pl.DataFrame:
-    """The keys whose freshest versions tie in all that decides, and differ in what is compared.
+    """The keys whose latest versions tie, but differ in the compared columns.
 
-    Each once, as a frame of the key's columns. REQUIRES: `versions` are sorted by the order.
+    Without duplicates, as a frame of the key columns. REQUIRES: `versions` are sorted by the order.
     """
     deciding = [*order.sequence_terms(versions.schema), pl.col(SEQUENCE_NUMBER), IS_ADD]
     return _differing_keys(versions, order, deciding)
 
 
 def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
-    """Raise `InvalidError` for a key whose freshest versions are as fresh and differ.
+    """Raise `InvalidError` for a key whose latest versions tie but differ.
 
     REQUIRES: `versions` are sorted by the order.
     """
@@ -89,10 +89,10 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
 def are_freshest(
     versions: pl.DataFrame, order: MergeOrder, *, numbers_decide: bool = True
 ) -> pl.Series:
-    """Which versions are as fresh as the last one of their key, by all but what is compared.
+    """Which versions tie with the last one of their key, except for compared columns.
 
-    Without `numbers_decide` by their sequence fields alone. REQUIRES: `versions` are sorted by the
-    order.
+    Without `numbers_decide`, only the sequence fields are compared. REQUIRES: `versions` are sorted
+    by the order.
     """
     deciding = order.sequence_terms(versions.schema)
     if numbers_decide:
@@ -106,7 +106,7 @@ def are_freshest(
 def _differing_keys(
     versions: pl.DataFrame, order: TieOrder, deciding: Sequence[pl.Expr]
 ) -> pl.DataFrame:
-    """Keys with versions that are as the last one in what decides, and not in what is compared."""
+    """Keys with versions that tie with the last one but differ in compared columns."""
     key, compared = list(order.key), canonical(versions, order.compared)
     told = _told(versions, order, deciding, compared)
     if not _has_repeats(told, order):
@@ -121,7 +121,7 @@ def _told(
     deciding: Sequence[pl.Expr],
     compared: Sequence[pl.Expr] = (),
 ) -> pl.DataFrame:
-    """The key, what decides, and what is compared."""
+    """The key, the deciding columns, and the compared columns."""
     return versions.select(
         *order.key,
         *(term.alias(f"{_DECIDES}{place}") for place, term in enumerate(deciding)),
@@ -130,7 +130,7 @@ def _told(
 
 
 def _has_repeats(told: pl.DataFrame, order: MergeOrder) -> bool:
-    """Whether a version has the key of the next one, and is as that in what decides."""
+    """Whether a version ties with the next one of the same key."""
     repeats = [
         each.eq_missing(each.shift(-1)) for each in (*map(pl.col, order.key), *_decides(told))
     ]
@@ -138,7 +138,7 @@ def _has_repeats(told: pl.DataFrame, order: MergeOrder) -> bool:
 
 
 def _are_as_the_last(told: pl.DataFrame, order: MergeOrder) -> pl.Expr:
-    """Whether a version is in what decides as the last one of its key, which is the freshest."""
+    """Whether a version ties with the last one of its key."""
     freshest = [each.eq_missing(each.last().over(list(order.key))) for each in _decides(told)]
     return pl.all_horizontal(pl.repeat(value=True, n=pl.len()), *freshest)
 

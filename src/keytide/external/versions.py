@@ -1,7 +1,7 @@
-"""The rows of a source as versions of keys: typed as the table, each with a number and a kind.
+"""The rows of a source as versions of keys: with the table's types, a number and a kind.
 
-`_SEQUENCE_NUMBER` tells in which order versions came, as far as the source knows it: that of the
-commits, and in a commit that of its rows. `_VALUE_KIND` is -D for what the tombstone key marks.
+`_SEQUENCE_NUMBER` is the order of arrival, as far as the source knows it: by commit and, within a
+commit, by row. `_VALUE_KIND` is -D for rows that the tombstone key marks.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from keytide.table.write.input_rows import with_tombstones
 __all__ = ["PART_SHIFT", "RowNumbers", "SourceVersions", "arrivals", "numbers_of"]
 
 PART_SHIFT = 40
-"""Rows of a part have this many bits for their numbers: a trillion, of eight million parts."""
+"""The number of bits for rows in a part: a trillion rows, and eight million parts."""
 
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """What `_SEQUENCE_NUMBER` is in the rows of a part: that of the first one, if they `ascend`."""
+    """The `_SEQUENCE_NUMBER` of a part's rows: that of the first row, and whether they `ascend`."""
 
     first: int
     ascend: bool
 
 
 def numbers_of(parts: Sequence[SourcePart]) -> tuple[RowNumbers, ...]:
-    """The numbers of parts, which come by ascending commit.
+    """The numbers of parts, which are ordered by commit.
 
-    Rows of a part have those of its place among the parts, so that parts can be read each by
-    itself; of a commit that is in no order all rows have the same one.
+    Each part has its own range of numbers, so that parts can be read independently. All rows of a
+    commit without an order have the same number.
     """
     unordered = {part.commit for part in parts if not part.is_in_order}
     places: dict[int, int] = {}
@@ -61,7 +61,7 @@ def numbers_of(parts: Sequence[SourcePart]) -> tuple[RowNumbers, ...]:
 
 
 def arrivals(places: pl.Series, numbers: Sequence[RowNumbers]) -> pl.Series:
-    """What `_SEQUENCE_NUMBER` is of versions that are known by their place.
+    """The `_SEQUENCE_NUMBER` of versions that are identified by position.
 
     `numbers` are those of all parts.
     """
@@ -74,23 +74,23 @@ def arrivals(places: pl.Series, numbers: Sequence[RowNumbers]) -> pl.Series:
 
 @dataclass(frozen=True)
 class SourceVersions:
-    """Versions of keys that meet a condition and are among some, if these are given. Pickles."""
+    """Versions that match a condition and, if given, have one of some keys. Can be pickled."""
 
     view: TableView
     parts: tuple[SourcePart, ...]
     numbers: tuple[RowNumbers, ...]
     about_key: Predicate | None = None
     asked: Predicate | None = None
-    """What of the condition means the same of the source's columns."""
+    """The part of the condition that has the same meaning for the source's columns."""
     keys: pl.DataFrame | None = field(default=None, compare=False)
 
     @property
     def are_in_order(self) -> bool:
-        """Whether it is known of all rows which came later."""
+        """Whether the order of arrival of all rows is known."""
         return all(part.is_in_order for part in self.parts)
 
     def frames(self, columns: Sequence[str], rows_max: int) -> Iterator[pl.DataFrame]:
-        """The versions in the order in which they came, about so many at a time.
+        """The versions in order of arrival, about `rows_max` at a time.
 
         Raises as `of_parts`.
         """
@@ -99,9 +99,9 @@ class SourceVersions:
     def of_parts(
         self, columns: Sequence[str], rows_max: int
     ) -> Iterator[tuple[SourcePart, pl.DataFrame]]:
-        """The same, each with the part that it is in.
+        """The same, each with its part.
 
-        Raises `DataError` for what cannot be read, and for values that the table cannot have.
+        Raises `DataError` for data that cannot be read, and for values that the table cannot have.
         """
 
         def read(place: int) -> Iterator[pl.DataFrame]:
@@ -115,12 +115,12 @@ class SourceVersions:
             yield self.parts[place], self._meeting(frame)
 
     def some(self, places: Sequence[int]) -> SourceVersions:
-        """Those of the parts at some places, with the numbers that they have among all."""
+        """The versions of some parts, with the same numbers as among all parts."""
         parts = tuple(self.parts[place] for place in places)
         return replace(self, parts=parts, numbers=tuple(self.numbers[place] for place in places))
 
     def by_place(self) -> SourceVersions:
-        """The same with numbers that tell where a version lies, and nothing of when it came.
+        """The same with numbers for positions instead of the order of arrival.
 
         See `arrivals`.
         """
@@ -130,7 +130,7 @@ class SourceVersions:
     def _typed(
         self, batch: pa.RecordBatch, columns: Sequence[str], part: SourcePart
     ) -> pl.DataFrame:
-        """A batch in the types of the table, with kinds."""
+        """A batch in the table's types, with row kinds."""
         schema, table = self.view.schema, self.view.name
         given = dict(zip(columns, pa.Table.from_batches([batch]).columns, strict=True))
         try:
@@ -161,7 +161,7 @@ class SourceVersions:
 def _placed(
     part: SourcePart, columns: Sequence[str], asked: Predicate | None, rows_max: int
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """The rows of a part, with the place of each: in its file, or else among those that it gave."""
+    """The rows of a part with their positions: in the file, or in the order of the result."""
     if isinstance(part, ParquetPart):
         for batch in part.placed_batches(columns, asked, rows_max):
             yield batch.select(list(columns)), batch.column(POSITION)

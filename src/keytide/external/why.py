@@ -1,4 +1,4 @@
-"""Why a key's row is what it is: the versions that lie there, and what became of each."""
+"""Explains the row of a key: its versions in the source, and the effect of each."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _FILE = scratch("file")
 
 
 def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
-    """Every version of a key that lies there, in merge order, and what became of it.
+    """Every version of a key in the source, in merge order, with its effect.
 
-    Where rows came in no order all of them have the number 0. Raises as a scan does.
+    Rows without an order all have the number 0. Raises as a scan does.
     """
     schema = table.view.schema
     condition = key_condition(key, schema, table.name)
@@ -64,7 +64,7 @@ _ROWS = 1 << 18
 
 
 def _as_rows(versions: pl.DataFrame, told: list[str], table: PinnedExternal) -> Any:
-    """The versions as `Why.versions` has them, of which no file is on a level or of a schema."""
+    """The versions in the format of `Why.versions`. Files have no level and no schema id."""
     schema = versions_schema(table.view.schema.fields)
     kinds = [RowKind(kind).short for kind in versions[VALUE_KIND]]
     system = [

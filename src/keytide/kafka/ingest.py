@@ -140,7 +140,7 @@ class _Run:
         if self._at != self._told:
             self._tell()
 
-    # -- where it is ----------------------------------------------------------------------------
+    # -- location -------------------------------------------------------------------------------
 
     def _begin(self) -> Mapping[str, Topic]:
         """Start the consumer at the table's offsets."""
@@ -183,7 +183,7 @@ class _Run:
             for partition, end in each.items()
         )
 
-    # -- what it does ---------------------------------------------------------------------------
+    # -- processing -----------------------------------------------------------------------------
 
     def _take(self, messages: Messages) -> None:
         """Apply messages, if any, and advance the position."""

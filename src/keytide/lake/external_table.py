@@ -37,7 +37,7 @@ class ExternalTable(ForeignTable):
         self._definition = definition.live
         self._as_opened = definition.schema
 
-    # -- what it is --------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class ExternalTable(ForeignTable):
         """
         return refresh_external(self._entry())
 
-    # -- what it does not do -----------------------------------------------------------------------
+    # -- unsupported methods -----------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         """Refuse the methods of `Table` that an external table does not support."""

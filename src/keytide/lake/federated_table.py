@@ -53,7 +53,7 @@ class FederatedTable(ForeignTable):
         self._catalog, self._spark = catalog, spark
         self._name, self._tables = name, tables
 
-    # -- what it is --------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -149,7 +149,7 @@ class FederatedTable(ForeignTable):
 
         return MergeBuilder(carry_out)
 
-    # -- what it does not do -----------------------------------------------------------------------
+    # -- unsupported methods -----------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         """Refuse the methods of `Table` that a federated table does not support."""

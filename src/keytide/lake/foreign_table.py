@@ -54,7 +54,7 @@ class ForeignTable(ABC):
     For each key, readers see the row with the largest watermark, or no row when it is a tombstone.
     """
 
-    # -- what it is --------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------
 
     @property
     @abstractmethod

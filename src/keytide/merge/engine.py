@@ -54,7 +54,7 @@ class MergeEngine(ABC):
     columns and options of the table.
     """
 
-    # -- of every table of the engine -----------------------------------------------------------
+    # -- class attributes -----------------------------------------------------------------------
 
     meaning: ClassVar[str]
     """A description of the merged row, for people."""
@@ -143,7 +143,7 @@ class MergeEngine(ABC):
         """
         return None
 
-    # -- taking the place of versions ------------------------------------------------------------
+    # -- replacing versions ----------------------------------------------------------------------
 
     @property
     def why_kept_apart(self) -> str | None:
@@ -186,7 +186,7 @@ class MergeEngine(ABC):
         """Whether a later write can add versions that precede a tombstone."""
         return True
 
-    # -- what is refused ------------------------------------------------------------------------
+    # -- refusals -------------------------------------------------------------------------------
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
         """New rows that could not be merged with another version of their key.

@@ -66,7 +66,7 @@ class _Teller:
             or self._column_by_column(version)
         )
 
-    # -- what is known of the versions ---------------------------------------------------------
+    # -- facts about the versions --------------------------------------------------------------
 
     @cached_property
     def _facts(self) -> dict[int, dict[str, Any]]:
@@ -103,7 +103,7 @@ class _Teller:
     def _group_of(self, column: str) -> SequenceGroup | None:
         return next((group for group in self.engine.groups if column in group.columns), None)
 
-    # -- versions that are told about as a whole -------------------------------------------------
+    # -- explanations of whole versions ----------------------------------------------------------
 
     def _skipped(self, version: int) -> str | None:
         reason = self.engine.skips(self._kind(version))
@@ -133,7 +133,7 @@ class _Teller:
             return f"removed by version {removal.by}"
         return f"finds no row: version {removal.by} had deleted it"
 
-    # -- versions that are told about column by column -----------------------------------------
+    # -- explanations by column ----------------------------------------------------------------
 
     def _column_by_column(self, version: int) -> str:
         if not self._has_row:
@@ -222,7 +222,7 @@ class _Teller:
     def _winner(self, group: SequenceGroup | None) -> int | None:
         return None if group is None else self.provenance.winners[group.sequence]
 
-    # -- why one version goes before another -----------------------------------------------------
+    # -- why one version precedes another --------------------------------------------------------
 
     def _reason(self, loser: int, winner: int, fields: Iterable[str]) -> str:
         lost, won = self._facts[loser], self._facts[winner]

@@ -97,7 +97,7 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
     return Provenance(merged, base, taken, winners, _removal(engine, traced, numbers))
 
 
-# -- versions as numbers -----------------------------------------------------------------------
+# -- version numbers ---------------------------------------------------------------------------
 
 
 def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:

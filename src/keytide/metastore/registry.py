@@ -46,7 +46,7 @@ class Registry(Protocol):
 
     @property
     def uri(self) -> str:
-        """Its address, for messages."""
+        """The address, for messages."""
         ...
 
     def databases(self) -> list[str]:
@@ -74,20 +74,23 @@ class Registry(Protocol):
         ...
 
     def create_table(self, database: str, name: str, description: Description) -> bool:
-        """Register a table: atomic; False where there is one of that name.
+        """Register a table. Atomic. False if the name is taken.
 
-        Raises `NotFoundError` where there is no such database.
+        Raises `NotFoundError` if the database does not exist.
         """
         ...
 
     def describe_table(self, database: str, name: str, description: Description) -> None:
-        """Have the columns and parameters of a table be others; what else is said of it stays."""
+        """Replace the columns and parameters of a table's description.
+
+        Other attributes are kept.
+        """
         ...
 
     def drop_table(self, database: str, name: str) -> None:
-        """Forget a table, which may be gone. Its files stay."""
+        """Remove the registration of a table, if it exists. Its files are kept."""
         ...
 
     def rename_table(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
-        """Give a table another name; False where there is one of that name."""
+        """Rename a table. False if the new name is taken."""
         ...

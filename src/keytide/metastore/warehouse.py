@@ -1,7 +1,7 @@
 """The tables of a metastore as a warehouse.
 
-The metastore says which tables there are and where they lie. In its folder a table is one like any
-other: the file system holds its schemas, and its commits are those of the file system.
+The metastore determines the tables and their locations. The folder of a table is like any other: it
+contains the schemas, and commits are those of the file system.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _EXTERNAL = "EXTERNAL_TABLE"
 
 @dataclass(frozen=True)
 class MetastoreWarehouse:
-    """Databases and tables of Apache Paimon that a metastore lists.
+    """The databases and the Apache Paimon tables that are registered in a metastore.
 
-    New databases lie below `root`, an address, and so do tables of databases without a place.
-    `storage` are options of the object store of the tables, `copies` a cache of it.
+    New databases, and tables of databases without a location, are created below the address `root`.
+    `storage` are options of the tables' object store, and `copies` is a cache for it.
     """
 
     registry: Registry
@@ -49,17 +49,17 @@ class MetastoreWarehouse:
 
     @property
     def folder(self) -> str:
-        """See `Warehouse`. Tables lie wherever the metastore says."""
+        """See `Warehouse`. The metastore determines the location of each table."""
         return ""
 
     @property
     def exists(self) -> bool:
-        """See `Warehouse`. Whoever asks a metastore that is not there is told so by an error."""
+        """See `Warehouse`. If the metastore is not there, requests raise an error."""
         return True
 
     @property
     def places_first(self) -> bool:
-        """See `Warehouse`. A table has a place of its own once it is registered."""
+        """See `Warehouse`. A table has a location once it is registered."""
         return False
 
     def databases(self) -> list[str]:
@@ -67,7 +67,7 @@ class MetastoreWarehouse:
         return self.registry.databases()
 
     def create_database(self, database: str, comment: str | None) -> bool:
-        """See `Warehouse`. Raises `InvalidError` without a place for it, and for upper case."""
+        """See `Warehouse`. Raises `InvalidError` if no location is known, and for upper case."""
         _check_name(database)
         location = f"{self._root(database)}/{database}{DATABASE_SUFFIX}"
         return self.registry.create_database(RegisteredDatabase(database, location, comment))
@@ -82,7 +82,7 @@ class MetastoreWarehouse:
         return None if found is None else found.comment
 
     def tables(self, database: str) -> list[str]:
-        """See `Warehouse`. Tables that are not Paimon's are none."""
+        """See `Warehouse`. Tables of other formats are not included."""
         return [table.name for table in self.registry.tables(database) if _is_paimon(table)]
 
     def likely_tables(self, database: str) -> list[str]:
@@ -97,14 +97,15 @@ class MetastoreWarehouse:
         """See `Warehouse`. One request. Raises `UnsupportedError` for a table of another kind."""
         name, found = f"{database}.{table}", self._found(database, table)
         if found is None:
-            # Where it will lie is decided when it is made.
+            # The location is determined when the table is created.
             return TableMetadata(open_near("memory://unmade"), name)
         return self._metadata(database, found)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
-        """See `Warehouse`. Makes the database where there is none.
+        """See `Warehouse`. Creates the database if it does not exist.
 
-        First the table's folder, then its registration; where that fails the folder goes again.
+        Creates the table's folder first, and then registers it. If that fails, the folder is
+        removed.
         """
         _check_name(database)
         _check_name(table)
@@ -129,7 +130,7 @@ class MetastoreWarehouse:
         return is_made
 
     def drop(self, database: str, table: str) -> None:
-        """See `Warehouse`. The files of a table that is external to the metastore stay."""
+        """See `Warehouse`. If the table is external for the metastore, its files are kept."""
         found = self._found(database, table)
         if found is None:
             return
@@ -139,7 +140,7 @@ class MetastoreWarehouse:
             self._delete(location)
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
-        """See `Warehouse`. The files stay where they are, unless the metastore moves them."""
+        """See `Warehouse`. The files are not moved, unless the metastore moves them."""
         _check_name(new[1])
         if self.registry.database(new[0]) is None:
             raise NotFoundError(
@@ -149,7 +150,10 @@ class MetastoreWarehouse:
         return self.registry.rename_table(old, new)
 
     def views(self, database: str) -> list[str]:
-        """See `Warehouse`. Views of a metastore are in other words than Keytide's: none is seen."""
+        """See `Warehouse`.
+
+        The metastore's views have another format than Keytide's, so none is visible.
+        """
         return []
 
     def view(self, database: str, name: str) -> StoredView | None:
@@ -168,12 +172,12 @@ class MetastoreWarehouse:
         self.create_view(database, name, view)
 
     def drop_view(self, database: str, name: str) -> None:
-        """See `Warehouse`. There is none."""
+        """See `Warehouse`. No-op, because there are no views."""
 
-    # -- what is registered -----------------------------------------------------------------------
+    # -- registrations ----------------------------------------------------------------------------
 
     def _found(self, database: str, table: str) -> RegisteredTable | None:
-        # Metastores find names in any case; here a name is the one that they list.
+        # Metastores ignore the case of names. Here only the registered name is valid.
         if not _is_lower(database) or not _is_lower(table):
             return None
         return self.registry.table(database, table)
@@ -184,7 +188,7 @@ class MetastoreWarehouse:
         return TableMetadata(store, f"{database}.{found.name}", commits)
 
     def _place_of(self, database: str, found: RegisteredTable) -> str:
-        """Where a table of Paimon lies. Raises `UnsupportedError` for others."""
+        """The location of a Paimon table. Raises `UnsupportedError` for other tables."""
         name = f"{database}.{found.name}"
         if not _is_paimon(found):
             kind = found.parameters.get("table_type") or found.input_format or found.kind
@@ -203,7 +207,7 @@ class MetastoreWarehouse:
             self.create_database(database, None)
             return self.registry.create_table(database, table, description)
 
-    # -- places -----------------------------------------------------------------------------------
+    # -- locations --------------------------------------------------------------------------------
 
     def _store(self, location: str) -> Store:
         options = self.storage if takes_options(location) else None
@@ -211,7 +215,7 @@ class MetastoreWarehouse:
         return open_near(location, options, copies)
 
     def _free_place(self, database: str, table: str) -> str:
-        """Where a new table lies: by its name, unless something is there, as after a renaming."""
+        """The location for a new table: its name, unless that exists, as after a rename."""
         known = self.registry.database(database)
         folder = None if known is None else known.location
         folder = folder or f"{self._root(f'{database}.{table}')}/{database}{DATABASE_SUFFIX}"

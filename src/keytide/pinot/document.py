@@ -69,7 +69,7 @@ def document_of(given: Given, what: str) -> Document:
     return document
 
 
-# -- how a value is read ---------------------------------------------------------------------------
+# -- value readers ---------------------------------------------------------------------------------
 
 
 def anything(value: Any) -> Any:

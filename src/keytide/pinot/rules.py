@@ -65,7 +65,7 @@ def idle_members(case: Case) -> list[str]:
     return members
 
 
-# -- what is found ---------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------
 
 
 def _listed(names: Iterable[str]) -> str | None:

@@ -114,7 +114,7 @@ class RestKeeper:
             )
         self._check_branch(name, self._asked(store, "branches", name, "forward", body={}))
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def _asked(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
         """The catalog's response to a change. An object may be missing or exist already."""
@@ -138,7 +138,7 @@ class RestKeeper:
                 return
         self.table.delete(store, *rest)
 
-    # -- answers ----------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------
 
     def _check_retention(self, store: Store, name: str, tag: Tag) -> None:
         """Raise `UnsupportedError` if the catalog would not keep a tag forever as requested."""

@@ -102,7 +102,7 @@ def _threads(df: DataFrame, partitions: int | None) -> int:
     return max(1, min(os.cpu_count() or 1, cores(df.sparkSession) // max(partitions, 1)))
 
 
-# -- bringing rows of a bucket together ----------------------------------------------------------
+# -- grouping rows by bucket ---------------------------------------------------------------------
 
 _BUCKET, _TARGET = map(scratch, ("bucket", "target"))
 

@@ -422,7 +422,7 @@ def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
     return rows.repartition(count, *keys, column(_BUCKET))
 
 
-# -- small parts -------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------
 
 
 def _default_checkpoint(catalog: Catalog, table: StoredTable) -> str:

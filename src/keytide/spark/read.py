@@ -70,7 +70,7 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     return rows if scan.limit is None else rows.limit(scan.limit)
 
 
-# -- what Spark reads itself, and what tasks merge ------------------------------------------------
+# -- native reads and merge tasks -----------------------------------------------------------------
 
 
 def split_scan(scan: Scan) -> PlainSplit:

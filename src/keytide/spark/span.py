@@ -79,7 +79,7 @@ def mode_of(options: GivenOptions, table: StoredTable) -> str:
     return "delta" if producer == "none" else "changelog"
 
 
-# -- where changes begin ---------------------------------------------------------------------------
+# -- start of changes ------------------------------------------------------------------------------
 
 
 def _with_snapshot(table: StoredTable, given: Given) -> Start:
@@ -128,7 +128,7 @@ _BEGIN: Mapping[str, Callable[[StoredTable, Given], Start]] = {
 }
 
 
-# -- where they end --------------------------------------------------------------------------------
+# -- end of changes --------------------------------------------------------------------------------
 
 
 def _end(table: StoredTable, given: Given) -> Place:
@@ -156,7 +156,7 @@ _ENDS: Mapping[str, Callable[[StoredTable, Given], Place]] = {
 }
 
 
-# -- texts and modes -------------------------------------------------------------------------------
+# -- parsing of values and modes -------------------------------------------------------------------
 
 
 def _both(given: Given, table: str) -> tuple[str, str]:

@@ -169,7 +169,7 @@ def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text[1:-1]) if text[0] in "'\"" else text
 
 
-# -- what a classic session knows of a view --------------------------------------------------------
+# -- views in a classic session --------------------------------------------------------------------
 
 
 def _session_id(spark: Any) -> str:

@@ -139,7 +139,7 @@ _OPTIONAL = frozenset(
 parser does not require, as in `a NOT NULL` and `WHEN a DELETE`."""
 
 
-# -- what a tree says ------------------------------------------------------------------------------
+# -- words of a tree -------------------------------------------------------------------------------
 
 
 def _said(tree: exp.Expr) -> Counter[str]:

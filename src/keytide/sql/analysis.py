@@ -1,4 +1,4 @@
-"""EXPLAIN ANALYZE of a query: it runs, and what was measured is told instead of its rows."""
+"""EXPLAIN ANALYZE of a query: runs the query and reports measurements instead of its rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["QueryAnalysis", "RelationAnalysis", "millis"]
 
 @dataclass(frozen=True)
 class RelationAnalysis:
-    """What reading one mention of a table took.
+    """The measurements of reading one mention of a table.
 
-    `notes` say how it was read. So many `rows` were handed to the engine in `seconds`, the time for
-    planning left out; None where they were made before the query began. They were asked for `reads`
-    times. A table of the lake has a `scan`.
+    `notes` describe how it was read. `rows` were passed to the engine in `seconds`, without
+    planning time. It is None if the rows existed before the query began. `reads` is how often they
+    were read. A table of the lake has a `scan`.
     """
 
     title: str
@@ -29,14 +29,14 @@ class RelationAnalysis:
 
     @property
     def summary(self) -> str:
-        """Its rows and time."""
+        """The number of rows and the time."""
         parts = [counted(self.rows, "row")]
         parts += [] if self.seconds is None else [f"in {millis(self.seconds)}"]
         parts += [] if self.reads == 1 else [f"in {counted(self.reads, 'read')}"]
         return " ".join(parts)
 
     def lines(self) -> Iterator[str]:
-        """All that is known of it, a line each, below its title."""
+        """All measurements, one per line, for display below a title."""
         yield from self.notes
         if self.scan is not None:
             yield from _scan_lines(self.scan)
@@ -44,9 +44,9 @@ class RelationAnalysis:
 
 @dataclass(frozen=True)
 class QueryAnalysis:
-    """What running a query took, from the first read to the last row.
+    """The measurements of running a query, from the first read to the last row.
 
-    Its `rows`, their `bytes` in Arrow's format, and the tables that were read for it.
+    `rows` with their size `bytes` in Arrow's format, and the tables that were read.
     """
 
     rows: int
@@ -56,14 +56,14 @@ class QueryAnalysis:
 
     @property
     def summary(self) -> str:
-        """Its rows and time."""
+        """The number of rows and the time."""
         return (
             f"{counted(self.rows, 'row')} of {counted(self.bytes, 'byte')} in "
             f"{millis(self.seconds)}, computed by DuckDB"
         )
 
     def lines(self) -> Iterator[str]:
-        """The whole as text, in which a deeper line belongs to the one above it."""
+        """The report as text. An indented line belongs to the line above it."""
         yield f"query: {self.summary}"
         if not self.relations:
             yield "  reads no table"
@@ -90,5 +90,5 @@ def _scan_lines(scan: ScanMeasure) -> Iterator[str]:
 
 
 def millis(seconds: float) -> str:
-    """A time as people read it."""
+    """A readable time."""
     return f"{seconds * 1000:,.1f} ms"

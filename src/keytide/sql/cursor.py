@@ -90,7 +90,7 @@ class Cursor:
         shown = "the end" if self.at_end else repr(self._source(self._tokens[self._position]))
         return self.error_at(self.start, f"{message}, found {shown}")
 
-    # -- names and texts ---------------------------------------------------------------------------
+    # -- names and strings -------------------------------------------------------------------------
 
     def name(self, what: str = "a name") -> str:
         """A plain or quoted name."""
@@ -126,7 +126,7 @@ class Cursor:
         self._position += 1
         return str(self._tokens[self._position - 1].text)
 
-    # -- longer parts ------------------------------------------------------------------------------
+    # -- composite parts ---------------------------------------------------------------------------
 
     def listed(self, item: Callable[[], T]) -> list[T]:
         """Items in brackets, separated by commas."""

@@ -413,7 +413,7 @@ def _merge(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Result
     return changed(merge(catalog, engine, statement).rows)
 
 
-# -- the rest --------------------------------------------------------------------------------------
+# -- other statements ------------------------------------------------------------------------------
 
 
 def _show(catalog: AttachedCatalog, engine: Engine, statement: Show) -> Result:

@@ -44,7 +44,7 @@ class LocalEngine:
         return LocalResult(self.rows(bound))
 
     def analyze(self, bound: BoundQuery) -> QueryAnalysis:
-        """Run a query, and tell what that took instead of its rows. Raises as `query`."""
+        """Run a query, and return measurements instead of its rows. Raises as `query`."""
         return analyze_locally(
             bound, allows_external_files=self.allows_external_files, stop=self.stop
         )

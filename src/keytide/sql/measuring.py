@@ -1,4 +1,4 @@
-"""A query run by DuckDB in this process, whose tables are measured while they are read."""
+"""Runs a query with DuckDB in this process, and measures the reads of its tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["analyze_locally"]
 def analyze_locally(
     bound: BoundQuery, *, allows_external_files: bool = False, stop: Stop | None = None
 ) -> QueryAnalysis:
-    """Run a query to its end, and tell what that took; its rows are counted and dropped.
+    """Run a query to its end, and return measurements. Its rows are counted and discarded.
 
     Raises as `stream_locally`.
     """
@@ -47,15 +47,15 @@ def analyze_locally(
 
 
 class _Measured(ABC):
-    """A table of a query, and what was measured of it."""
+    """A table of a query, with its measurements."""
 
     @abstractmethod
     def rows(self) -> Any:
-        """The rows, as something that DuckDB reads."""
+        """The rows in a form that DuckDB reads."""
 
     @abstractmethod
     def told(self) -> RelationAnalysis:
-        """What was measured until now."""
+        """The measurements so far."""
 
 
 def _measured(relation: Relation) -> _Measured:
@@ -115,7 +115,7 @@ class _TimedPages(Batches):
 
 @dataclass(frozen=True)
 class _Made(_Measured):
-    """Rows that were made before the query began, such as those of a system table."""
+    """Rows that existed before the query began, such as those of a system table."""
 
     relation: Relation
 

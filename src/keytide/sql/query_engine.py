@@ -46,9 +46,9 @@ class Engine(Protocol):
         ...
 
     def analyze(self, bound: BoundQuery) -> QueryAnalysis:
-        """Run a query, and tell what that took instead of its rows.
+        """Run a query, and return measurements instead of its rows.
 
-        Raises `UnsupportedError` where nothing is measured.
+        Raises `UnsupportedError` if the engine cannot measure.
         """
         ...
 

@@ -418,7 +418,7 @@ def _rename(node: exp.Table, view: str) -> None:
     node.comments = None
 
 
-# -- what is needed of each ------------------------------------------------------------------------
+# -- pushdown --------------------------------------------------------------------------------------
 
 _Needs: TypeAlias = "dict[str, tuple[tuple[str, ...] | None, tuple[Predicate, ...]]]"
 

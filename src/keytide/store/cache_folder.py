@@ -160,7 +160,7 @@ class CacheFolder:
             raise OSError(f"{self._folder} belongs to another account, or others may write to it")
         return True
 
-    # -- making ---------------------------------------------------------------------------------
+    # -- adding entries -------------------------------------------------------------------------
 
     def _make_folders(self, key: str) -> None:
         if not self._is_ours():
@@ -214,7 +214,7 @@ class CacheFolder:
             if total is not None:
                 total.add(-cost)
 
-    # -- room -----------------------------------------------------------------------------------
+    # -- eviction -------------------------------------------------------------------------------
 
     def _make_room(self, cost: int) -> int:
         """Evict the least recently used entries and leftovers of dead writers.
@@ -250,7 +250,7 @@ class CacheFolder:
                 return
             yield _Total(file.fileno())
 
-    # -- trouble --------------------------------------------------------------------------------
+    # -- errors ---------------------------------------------------------------------------------
 
     @contextmanager
     def _troubles(self) -> Iterator[None]:
@@ -265,7 +265,7 @@ class CacheFolder:
                     f"that this account can write to and no other one can"
                 )
 
-    # -- places ---------------------------------------------------------------------------------
+    # -- locations ------------------------------------------------------------------------------
 
     @property
     def _folder(self) -> str:

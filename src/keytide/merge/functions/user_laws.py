@@ -112,7 +112,7 @@ class _Trials:
             return self.examples[self.random.integers(len(self.examples))]
         return _value(self.type, self.random, large)
 
-    # -- folding ---------------------------------------------------------------------------------
+    # -- aggregation -----------------------------------------------------------------------------
 
     def folds(self, lists: Sequence[Sequence[Any]]) -> list[Any]:
         """The aggregate of each list, NULL for an empty one."""
