@@ -42,7 +42,8 @@ def connect(
       REST protocol, `glue://` is the Data Catalog of AWS Glue, and `thrift://host:port` is a Hive
       Metastore.
     - `spark` is a Spark session. With it, SQL, bulk reads and writes of Spark DataFrames run on
-      that session.
+      that session. Compactions, rescaling and indexing run on its executors, unless they read
+      little (option 'spark.driver-work.max-size').
     - `options` are passed to the object store under obstore's names, such as `aws_region`. An
       option that is not given is taken from the environment. A REST service has options with
       Paimon's names: `warehouse`, `token.provider` ('bear') and `token`. Its other options go to

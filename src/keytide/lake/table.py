@@ -434,6 +434,8 @@ class Table:
         bucket becomes one sorted run. Tombstones are kept as long as a late row could restore their
         key (docs/semantics.md). A full compaction removes tombstones older than
         'tombstone.retention'. Other writers can continue, and older snapshots keep their files.
+        The work runs in threads of this process or, if the lake has a Spark session and the files
+        are larger than 'spark.driver-work.max-size', on Spark executors.
 
         In a table without a primary key, a compaction combines small files and drops rows that are
         marked as deleted. With `full`, two files in a bucket are enough. With `order_by`, it sorts

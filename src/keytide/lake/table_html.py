@@ -1,4 +1,4 @@
-"""A table as a notebook shows it: its columns, its latest snapshots, its largest buckets."""
+"""The notebook view of a table: its columns, its latest snapshots, its largest buckets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _URI_MAX = 300
 
 
 def table_html(title: str, uri: str, glance: Glance) -> str:
-    """All that is known of the table, and what could not be read."""
+    """The HTML of a table, including errors for parts that could not be read."""
     return notebook(
         paragraph(
             element("strong", named(title)), " ", element("code", shortened(uri, _URI_MAX)),

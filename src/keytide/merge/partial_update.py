@@ -49,7 +49,7 @@ class OnRetract(Enum):
     REFUSE = "refuse"
     IGNORE = keys.IGNORE_DELETE
     REMOVE_ROW = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE
-    """-D removes the row; -U is ignored."""
+    """-D removes the row, and -U is ignored."""
 
 
 @dataclass(frozen=True)

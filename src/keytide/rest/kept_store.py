@@ -136,7 +136,7 @@ class KeptStore(Store):
         self.beneath.delete_empty(self._own(directory))
 
     def local_path(self, path: str) -> Path | None:
-        """The file on local disk; else None."""
+        """The file on local disk, otherwise None."""
         return self.beneath.local_path(path)
 
     def polars_options(self) -> Mapping[str, str] | None:

@@ -101,7 +101,7 @@ class MergeQuery:
         passed: PassThrough,
         *rewrites: Callable[[exp.Expr], exp.Expr],
     ) -> str:
-        """The text of the query for an engine; see `BoundQuery.text_for`."""
+        """The text of the query for an engine. See `BoundQuery.text_for`."""
         chosen = [e.copy() for e in self.bound.tree.expressions]
         for name in (ROW, *passed.names):
             column = exp.column(name, table=self.alias, quoted=True)

@@ -79,7 +79,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class CreateTable:
-    """CREATE TABLE; at most one of `like` and `query` is given."""
+    """CREATE TABLE. At most one of `like` and `query` is given."""
 
     name: str
     columns: tuple[Field, ...]

@@ -12,10 +12,10 @@ class StoppedError(Exception):
 
 
 class Stop:
-    """Ends the queries that were given it. Any thread can send it, once and for all.
+    """Ends the queries that received it. Any thread can send it, and it cannot be revoked.
 
-    DuckDB ends within milliseconds. A scan of Keytide ends after the batch of rows that it is
-    reading, which has as many rows as fit into 'read.memory' at most.
+    DuckDB ends within milliseconds. A scan of Keytide ends after the current batch of
+    rows, which is limited by 'read.memory'.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Stop:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the queries are to end."""
+        """Whether the queries must end."""
         return self._sent.is_set()
 
     def send(self) -> None:

@@ -117,7 +117,7 @@ class Store(ABC):
 
     @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
-        """A seekable file for Parquet readers; close it after use."""
+        """A seekable file for Parquet readers. The caller must close it."""
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         """The bytes of a file from the start to the end of each range, fewer at the end of the

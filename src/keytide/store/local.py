@@ -104,7 +104,7 @@ class LocalStore(Store):
         self.put_all({path: data})
 
     def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Write several whole files, durable on return; each directory is synced once."""
+        """Write several whole files, durable on return. Each directory is synced once."""
         by_name = [(self._full(path), data) for path, data in files.items()]
         for start in range(0, len(by_name), _OPEN_FILES_MAX):
             _put_together(by_name[start : start + _OPEN_FILES_MAX])
