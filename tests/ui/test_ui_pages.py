@@ -109,7 +109,7 @@ def test_next_compaction_is_marked(browse: Browse, warehouse: str) -> None:
     for start in range(6):
         table.write([{"k": start * 10 + n} for n in range(10)])
     text = seen(browse(lake), "/table/default.t/layout").text
-    assert "Due: the framed runs go to level 5" in text
+    assert "Due: the framed runs move to level 5" in text
 
 
 def test_dead_rows_are_counted(browse: Browse, warehouse: str) -> None:
@@ -138,7 +138,7 @@ def test_story_tells_of_every_version_and_where_values_are_from(page: TestClient
 def test_story_of_the_past_and_of_a_key_that_was_deleted(page: TestClient) -> None:
     assert "status new version 1" in seen(page, "/table/shop.orders/why?key=2&snapshot=first").text
     assert "There is no row" in seen(page, "/table/shop.orders/why?key=3").text
-    assert "Nothing was ever stored" in seen(page, "/table/shop.orders/why?key=77").text
+    assert "No version of this key is stored" in seen(page, "/table/shop.orders/why?key=77").text
 
 
 def test_streams_tell_of_consumers(page: TestClient) -> None:

@@ -70,7 +70,7 @@ def test_port_that_is_taken_is_a_problem_with_a_way_out(warehouse: str) -> None:
         port = str(taken.getsockname()[1])
         ran = CliRunner().invoke(app, ["ui", "-w", warehouse, "--port", port])
     assert ran.exit_code == 1
-    assert "--port 0 takes a port that is free" in ran.stderr
+    assert "--port 0 uses a free port" in ran.stderr
 
 
 def test_host_that_others_reach_is_warned_of(warehouse: str) -> None:
@@ -83,4 +83,4 @@ def test_host_that_others_reach_is_warned_of(warehouse: str) -> None:
 def test_host_that_is_none_is_a_problem(warehouse: str, host: str) -> None:
     ran = CliRunner().invoke(app, ["ui", "-w", warehouse, "--host", host])
     assert ran.exit_code == 1
-    assert "error: cannot listen at" in ran.stderr
+    assert "error: cannot listen on" in ran.stderr

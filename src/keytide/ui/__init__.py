@@ -1,6 +1,6 @@
-"""A page that shows a lake: `keytide ui`.
+"""Web pages that show a lake: `keytide ui`.
 
-`server` listens and `access` decides who may ask; `guard` stands before everything. `app` has the
-routes: each makes a view model, a frozen value that is pure of requests, and gives it to a
-template. Pictures are functions from view models to SVG.
+`server` listens, `access` decides which requests are allowed, and `guard` checks every request.
+`app` has the routes. Each builds a view model, a frozen value without request data, and renders a
+template with it. Pictures are functions from view models to SVG.
 """

@@ -1,6 +1,6 @@
-"""Who may ask for a page: whoever has the secret that was printed when the server began.
+"""Which requests are allowed: those with the secret that was printed when the server started.
 
-All of it is values: the guard asks, and acts on the answers.
+This module only decides. The guard acts on the decisions.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True)
 class Access:
-    """The secret of one server, and the names by which it may be called.
+    """The secret of one server, and the host names that it answers to.
 
-    With `any_address` every IP address is such a name: those of a server that listens at all of
-    its machine's. A name of an IP address cannot be made to lead elsewhere, as one of a domain can.
+    With `any_address` it answers to every IP address, because it listens on all addresses of its
+    machine. An IP address cannot be redirected to another machine, as a domain name can.
     """
 
     cookie: str
-    """The name of the cookie, which other servers of this machine do not share."""
+    """The name of the cookie. Other servers on this machine have other names."""
     names: Collection[str] = _LOOPBACK
     any_address: bool = False
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
 
     @classmethod
     def at(cls, host: str, port: int, own_name: str) -> Access:
-        """Access to a server that listens at `host`, on a machine that is called `own_name`."""
+        """Access to a server that listens on `host`, on a machine with the name `own_name`."""
         bare = without_brackets(host).lower()
         is_wide = bare in ("0.0.0.0", "::", "")
         names = _LOOPBACK | {bare, own_name.lower()} if is_wide else _LOOPBACK | {bare}
@@ -42,22 +42,22 @@ class Access:
 
     @property
     def form_token(self) -> str:
-        """What a form has to bring along, so that it was this server's own. Tells no secret."""
+        """The token that every form of this server contains. It does not reveal the secret."""
         return hmac.new(self.secret.encode(), b"form", hashlib.sha256).hexdigest()
 
     def knows(self, given: str | None) -> bool:
-        """Whether somebody brings the secret; takes as long for every other text."""
+        """Whether `given` is the secret. Takes the same time for every other string."""
         return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
 
     def knows_form(self, given: str | None) -> bool:
-        """Whether a form is one of this server's."""
+        """Whether `given` is the token of this server's forms."""
         return given is not None and hmac.compare_digest(given.encode(), self.form_token.encode())
 
     def is_called(self, host: str | None) -> bool:
         """Whether a Host header names this server.
 
-        Any port: one may be forwarded. Another name is that of a page elsewhere, whose domain was
-        made to lead here so that its scripts could read what this server answers.
+        Any port is accepted, because it can be forwarded. Another name means that a page of another
+        site redirected its domain to this machine, so that its scripts could read the answers.
         """
         if not host:
             return False
@@ -66,7 +66,7 @@ class Access:
 
 
 def without_brackets(host: str) -> str:
-    """An address of IP 6 as it is without the brackets around it; any other host as it is."""
+    """An IPv6 address without the brackets around it; any other host unchanged."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 

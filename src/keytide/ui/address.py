@@ -1,4 +1,4 @@
-"""Addresses of pages: what links are made of.
+"""Addresses of pages, for links.
 
 >>> table_address("shop.orders$branch_x", "timeline", before=12)
 '/table/shop.orders%24branch_x/timeline?before=12'
@@ -12,7 +12,7 @@ __all__ = ["page_address", "table_address"]
 
 
 def page_address(*parts: str, **asked: object) -> str:
-    """The address of a page; what is asked of it and is None is left out."""
+    """The address of a page with its query parameters, without those that are None."""
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     given = {name: str(value) for name, value in asked.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path

@@ -1,4 +1,4 @@
-"""The application: which address is which page, and what becomes of errors."""
+"""The application: which address leads to which page, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _OTHER_ERROR = 422
 def application(
     lake: Lake, access: Access, *, allows_changes: bool = False, runs: Runs | None = None
 ) -> Guard:
-    """The pages of a lake, for whoever `access` lets in; `runs` bounds and lists its queries."""
+    """The pages of a lake, for requests that `access` allows; `runs` limits its queries."""
     site = Site(lake, access, allows_changes, runs or Runs(QUERY_SECONDS_MAX))
     routes: list[Any] = [Route(path, _looking(site, look)) for path, look in looks().items()]
     routes += [
@@ -80,7 +80,7 @@ Change = Callable[[Site, Asked, Form], Response]
 Querying = Callable[[Site, Form, Run], Response]
 
 _WATCH_SECONDS = 0.5
-"""How often a running query looks whether its browser still waits."""
+"""How often the server checks whether the browser of a running query is still connected."""
 
 
 def _looking(site: Site, look: Look) -> Answering:
@@ -91,7 +91,7 @@ def _looking(site: Site, look: Look) -> Answering:
 
 
 def _posted(site: Site, change: Change) -> Answering:
-    """What a form asks for, which has to be one of this server's own."""
+    """The answer to a form, which must be one of this server's own."""
 
     async def answer(request: Request) -> Response:
         form = await _own_form(site, request)
@@ -103,7 +103,7 @@ def _posted(site: Site, change: Change) -> Answering:
 
 
 def _queried(site: Site, query: Querying) -> Answering:
-    """The same for a query, which is cancelled when the browser does not wait for it any more."""
+    """The same for a query, which is cancelled when the browser closes the connection."""
 
     async def answer(request: Request) -> Response:
         form = await _own_form(site, request)
@@ -140,13 +140,13 @@ async def _own_form(site: Site, request: Request) -> Form | Response:
 
 
 def _caught(site: Site, answer: Callable[[], Response]) -> Response:
-    """The answer, or what went wrong as a page."""
+    """The answer, or a page with the error."""
     try:
         return answer()
     except KeytideError as error:
         return _told(site, error)
     except Exception as error:
-        # As at the command line: a sentence, and nothing of what the code looks like.
+        # As on the command line: a sentence, without a traceback.
         message = f"unexpected {type(error).__name__}: {error}"
         print(f"error: {' '.join(message.split())}", file=sys.stderr)
         return site.page("error.html", 500, title="Something went wrong", message=message)
@@ -162,5 +162,5 @@ def _no_page(site: Site, request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = "There is no such page."
     if status == 405:
-        message = "This page cannot be asked for in that way."
+        message = "This page does not support that request method."
     return site.page("error.html", status, title="Not found", message=message)

@@ -1,4 +1,4 @@
-"""What a request asks for, as values: numbers and texts of its address, and forms."""
+"""The parameters of a request as values: numbers and strings of its address, and forms."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FORM_BYTES_MAX = 1 << 20
 _NUMBER_MAX = (1 << 63) - 1
 
 Form = Mapping[str, str]
-"""The fields of a form; of those that come several times the last counts."""
+"""The fields of a form. If a field occurs several times, the last one counts."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What stands behind the `?` of an address."""
+    """The query parameters of an address."""
 
     request: Request
 
@@ -31,28 +31,28 @@ class Asked:
         return str(self.request.path_params["table"])
 
     def text(self, name: str) -> str | None:
-        """A text; None where it is left out or empty."""
+        """A string; None if it is missing or empty."""
         return self.request.query_params.get(name) or None
 
     def texts(self, name: str) -> list[str]:
-        """All texts of a name, empty ones too."""
+        """All strings of a name, including empty ones."""
         return self.request.query_params.getlist(name)
 
     def number(self, name: str) -> int | None:
-        """A whole number that is not negative; None where it is left out. Raises `InvalidError`."""
+        """An integer, 0 or more; None if it is missing. Raises `InvalidError`."""
         given = self.text(name)
         return None if given is None else whole_number(given, name)
 
 
 def whole_number(given: str, name: str) -> int:
-    """A whole number that is not negative. Raises `InvalidError` for another text."""
+    """An integer, 0 or more. Raises `InvalidError` for any other string."""
     if not (given.isascii() and given.isdecimal()) or len(given) > 19 or int(given) > _NUMBER_MAX:
-        raise InvalidError(f"{name} is {given!r}; expected a whole number")
+        raise InvalidError(f"{name} is {given!r}; expected an integer, 0 or more")
     return int(given)
 
 
 async def form_of(request: Request) -> Form:
-    """The fields of a form that was posted. Raises `InvalidError` for one that is too large."""
+    """The fields of a posted form. Raises `InvalidError` if it is too large."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -61,5 +61,5 @@ async def form_of(request: Request) -> Form:
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1000)
     except ValueError as error:
-        raise InvalidError(f"what was posted is no form: {error}") from error
+        raise InvalidError(f"the request has no valid form: {error}") from error
     return {name: values[-1] for name, values in fields.items()}

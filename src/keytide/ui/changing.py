@@ -1,4 +1,4 @@
-"""Pages that change a table: what would be done is shown first, and done when somebody confirms."""
+"""Pages that change a table: they first show what would be done, and do it after a confirmation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Change = Callable[[Site, Asked, Form], Response]
 
 @dataclass(frozen=True)
 class Proposal:
-    """What would be done: sentences, and the fields by which the same is asked for in earnest.
+    """What would be done, in sentences, and the form fields that confirm it.
 
-    `newest` is the snapshot that was the newest when this was found out, 0 where there is none.
+    `newest` is the latest snapshot at the time of the proposal, 0 if there is none.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Proposal:
 
 
 def change_routes() -> dict[str, tuple[Look, Change]]:
-    """The pages by their addresses: what each shows, and what it does with a form."""
+    """The pages by address: what each shows, and what it does with a form."""
     return {
         "/table/{table}/actions": (_actions, _propose),
         "/table/{table}/actions/confirmed": (_actions, _carry_out),
@@ -49,7 +49,7 @@ def _actions(site: Site, asked: Asked) -> Response:
 
 
 def _propose(site: Site, asked: Asked, form: Form) -> Response:
-    """Show what would be done; nothing is."""
+    """Show what would be done, without doing it."""
     table = table_of(site, asked)
     return _confirm(site, table, _proposal(table, form))
 
@@ -62,11 +62,11 @@ def _confirm(site: Site, table: Table, proposal: Proposal, changed: str = "") ->
 
 
 def _carry_out(site: Site, asked: Asked, form: Form) -> Response:
-    """Do it, if the table is what it was when somebody was shown what would be done."""
+    """Do it, if the table has not changed since the proposal was shown."""
     table = table_of(site, asked)
     proposal = _proposal(table, form)
     if form.get("newest") != str(proposal.newest):
-        told = f"Snapshot {proposal.newest} came meanwhile; this is what would be done now."
+        told = f"Snapshot {proposal.newest} was committed since. This is what would be done now."
         return _confirm(site, table, proposal, told)
     _ACTIONS[_what(form)].carry_out(table, form)
     return redirected(table.name, "timeline")
@@ -86,7 +86,7 @@ def _what(form: Form) -> str:
 
 @dataclass(frozen=True)
 class _Action:
-    """Something that may be done: how it is told of, and how it is done."""
+    """An action: how it is proposed, and how it is done."""
 
     propose: Callable[[Table, Form, int], Proposal]
     carry_out: Callable[[Table, Form], object]
@@ -101,10 +101,10 @@ def _propose_compaction(table: Table, form: Form, newest: int) -> Proposal:
     planned = table.compact(full=full, dry_run=True)
     told = (
         f"{counted(planned.files_before, 'file')} with {size_text(planned.bytes_before)} in "
-        f"{counted(planned.buckets, 'bucket')} would be merged into fewer and larger ones, with "
+        f"{counted(planned.buckets, 'bucket')} would be merged into fewer and larger files with "
         f"the same rows, in one commit."
         if planned.buckets
-        else "There is nothing to compact: no bucket has anything to gain by it."
+        else "There is nothing to compact: no bucket would change."
     )
     return Proposal(
         f"Compact {table.name}{' in full' if full else ''}", "Compact", (told,),
@@ -137,14 +137,14 @@ def _to(form: Form) -> int | str:
 def _propose_rollback(table: Table, form: Form, newest: int) -> Proposal:
     planned = table.rollback_to(_to(form), dry_run=True)
     told = [
-        f"The table would be what it was at snapshot {planned.current_snapshot_id}.",
+        f"The table would be reset to snapshot {planned.current_snapshot_id}.",
         f"{counted(planned.snapshots, 'later snapshot')} would be deleted, up to "
         f"{planned.previous_snapshot_id}. This cannot be undone.",
     ]
     if planned.tags:
-        told.append(f"These tags would go with them: {', '.join(planned.tags)}.")
+        told.append(f"These tags would be deleted with them: {', '.join(planned.tags)}.")
     if planned.consumers:
-        told.append(f"These consumers have read what would go: {', '.join(planned.consumers)}.")
+        told.append(f"These consumers have already read them: {', '.join(planned.consumers)}.")
     return Proposal(
         f"Roll {table.name} back", "Roll back", tuple(told),
         (("what", "rollback"), ("to", form.get("to", ""))), newest, planned.snapshots > 0,

@@ -1,4 +1,4 @@
-"""What stands before all pages: refuses who has no business here, and sets the headers of all."""
+"""Checks every request before any page sees it, and sets the security headers of all answers."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _DOCUMENT = (
 )
 _REFUSED = _DOCUMENT.format(
     head="",
-    text="This page opens with the address that <code>keytide ui</code> printed when it began: it "
-    "has a token in it.",
+    text="Open this page with the address that <code>keytide ui</code> printed when it started: "
+    "that address contains a token.",
 )
-_WRONG_HOST = _DOCUMENT.format(head="", text="This server is not called by that name.")
-# Opened from a page elsewhere, a redirect would not bring the cookie along; a new request does.
+_WRONG_HOST = _DOCUMENT.format(head="", text="This server does not answer to that host name.")
+# After a link from another site, a redirect would not send the cookie; a new request does.
 _ENTERED = _DOCUMENT.format(
-    head='<meta http-equiv="refresh" content="0;url=/">', text='<a href="/">Go on</a>'
+    head='<meta http-equiv="refresh" content="0;url=/">', text='<a href="/">Continue</a>'
 )
 
 
 class Guard:
-    """An application behind a check of every request."""
+    """An application whose requests are all checked first."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the application answer it."""
+        """Refuse a request, or pass it to the application."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
@@ -62,7 +62,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
-        """The answer to who may not go on; None for who may."""
+        """The answer to a request that is not allowed; None for one that is."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._access.is_called(hosts[0]):
@@ -75,7 +75,7 @@ class Guard:
         return None
 
     def _entered(self) -> ASGIApp:
-        """Keep the secret in a cookie, and lead to the address without it."""
+        """Store the secret in a cookie, and redirect to the address without it."""
         response = HTMLResponse(_ENTERED)
         response.set_cookie(
             self._access.cookie, self._access.secret, httponly=True, samesite="strict"

@@ -1,4 +1,4 @@
-"""Pages that only look: each asks for a view model and shows it."""
+"""Read-only pages: each builds a view model and shows it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FOREIGN_TABS = (("overview", "Overview"), ("changes", "Changes"), ("why", "Why"
 
 
 def looks() -> dict[str, Look]:
-    """The pages by their addresses."""
+    """The pages by address."""
     return {
         "/": _tables,
         "/table/{table}": _overview,
@@ -114,7 +114,7 @@ def _source(site: Site, asked: Asked) -> Response:
 
 
 def _figures(site: Site, asked: Asked) -> Response:
-    """The figures of the overview alone, for a page that follows the table."""
+    """Only the numbers of the overview, for a page that updates itself."""
     table = table_of(site, asked)
     seen = table.stored.pinned()
     state = _state(seen)
@@ -142,7 +142,7 @@ def _timeline(site: Site, asked: Asked) -> Response:
 
 
 def _timeline_now(site: Site, asked: Asked) -> Response:
-    """The newest page of the timeline alone."""
+    """Only the latest page of the timeline."""
     table = table_of(site, asked)
     state = _state(table.stored.pinned())
     if (same := _unchanged(asked, state)) is not None:
@@ -222,7 +222,7 @@ def _streams(site: Site, asked: Asked) -> Response:
 
 
 def _state(seen: PinnedTable) -> str:
-    """What tells whether a table is shown as it is: its newest snapshot and schema, its tags."""
+    """A hash that changes with what is shown: the latest snapshot and schema, and the tags."""
     metadata = seen.metadata
     snapshot = metadata.latest_snapshot()
     time = None if snapshot is None else (snapshot.id, snapshot.time_millis)
@@ -237,5 +237,5 @@ def _unchanged(asked: Asked, state: str) -> Response | None:
 
 
 def redirected(table: str, *parts: str) -> Response:
-    """Lead to a page about a table, once something was done."""
+    """Redirect to a page about a table, after an action."""
     return RedirectResponse(table_address(table, *parts), 303)

@@ -1,4 +1,4 @@
-"""What a table is: its columns and how they came about, its options, and how much it stores."""
+"""What a table is: its columns and their history, its options, and how much it stores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ColumnLine:
 
 @dataclass(frozen=True)
 class SchemaStep:
-    """A definition that the table had, and how it differs from the one before."""
+    """A schema that the table had, and how it differs from the previous one."""
 
     id: int
     time: datetime
@@ -51,9 +51,10 @@ class SchemaStep:
 
 @dataclass(frozen=True)
 class Figures:
-    """How much a table stores at its newest snapshot; `stored` rows are versions and deletes too.
+    """How much a table stores at its latest snapshot.
 
-    `snapshot_id` is None for a table that nobody has written to.
+    `stored` counts stored rows, including old versions and deletes. `snapshot_id` is None for a
+    table without any write.
     """
 
     snapshot_id: int | None = None
@@ -69,7 +70,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Overview:
-    """All that a first look at a table shows."""
+    """Everything that the overview of a table shows."""
 
     name: str
     branch: str | None
@@ -85,7 +86,7 @@ class Overview:
 
 
 def overview_of(table: Table) -> Overview:
-    """What a table is, at one look. Raises `DataError` for torn metadata."""
+    """The overview of a table, read at one snapshot. Raises `DataError` for damaged metadata."""
     seen = table.stored.pinned()
     schema = seen.schema
     _, branch = split_branch(table.name)
@@ -108,7 +109,7 @@ def overview_of(table: Table) -> Overview:
 
 
 def figures_of(seen: PinnedTable) -> Figures:
-    """How much a table stores. Raises `DataError` for torn metadata."""
+    """How much a table stores. Raises `DataError` for damaged metadata."""
     snapshot = seen.metadata.latest_snapshot()
     if snapshot is None:
         return Figures()
@@ -147,18 +148,18 @@ def _column(field: Field, schema: TableSchema) -> ColumnLine:
 
 
 def _steps(found: list[TableSchema], first: int, current: int) -> Iterator[SchemaStep]:
-    """Each definition from the first one on, the newest first."""
+    """Each schema from the first one on, the latest first."""
     before = {after.id: earlier for earlier, after in pairwise(found)}
     for schema in reversed(found):
         if schema.id < first:
             return
         earlier = before.get(schema.id)
-        changes = ["made"] if earlier is None else differences(earlier, schema)
+        changes = ["created"] if earlier is None else differences(earlier, schema)
         yield SchemaStep(schema.id, utc(schema.time_millis), tuple(changes), schema.id == current)
 
 
 def differences(before: TableSchema, after: TableSchema) -> list[str]:
-    """What an alteration did, in words. Columns are the same that have the same id."""
+    """What an alteration changed, in words. Columns are identified by their id."""
     old, new = ({field.id: field for field in schema.fields} for schema in (before, after))
     return [
         *(f"column {f.name} {f.type.sql()} added" for id_, f in new.items() if id_ not in old),
@@ -167,7 +168,7 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
         *_options(before, after),
         *([] if before.comment == after.comment else ["comment changed"]),
         *_moved(before, after),
-    ] or ["nothing that is shown here"]
+    ] or ["no change that is shown here"]
 
 
 def _altered(old: Field, new: Field) -> Iterator[str]:

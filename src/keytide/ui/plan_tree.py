@@ -1,4 +1,4 @@
-"""How a statement is carried out, as a tree: what of each table is read, and what was left out."""
+"""The plan of a query as a tree: what is read of each table, and what is pruned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _of_relation(relation: Relation) -> Plan:
 
 
 def plan_of_analysis(found: QueryAnalysis) -> Plan:
-    """What running a query took, and below it the tables that it read."""
+    """What was measured of a query, and below it the tables that it read."""
     notes = (found.summary,) if found.relations else (found.summary, "reads no table")
     return Plan("query", notes, children=tuple(map(_of_measured, found.relations)))
 

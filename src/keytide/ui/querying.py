@@ -1,4 +1,4 @@
-"""SQL as a page runs it: which statements may run, and what of their result is shown."""
+"""SQL of a page: which statements can run, and how much of their result is shown."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ ROWS_MAX = 200
 """How many rows a page shows."""
 
 EXPORT_BYTES = 256 << 20
-"""How large, in memory, the rows may be that are exported at once."""
+"""The maximum size of exported rows in memory."""
 
 _LOOKING = (Query, Show, Describe, DescribeDatabase, DescribeHistory, Use)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the last statement of a text gave: rows, a plan, or the number of rows it changed."""
+    """The result of the last statement of a text: rows, a plan, or the number of changed rows."""
 
     seconds: float
     columns: tuple[Column, ...] = ()
@@ -68,15 +68,15 @@ class Answer:
 
 
 def refuse_changes(statements: Sequence[Statement]) -> None:
-    """Raise `UnsupportedError`, naming it, for the first statement that may change something.
+    """Raise `UnsupportedError`, naming it, for the first statement that can change something.
 
-    It goes by what the parser made of the text. A CALL may do anything, so all are refused.
+    The parsed statement decides. Every CALL is refused, because a procedure can do anything.
     """
     for statement in statements:
         if not _is_plan(statement) and not isinstance(statement, _LOOKING):
             raise UnsupportedError(
-                f"{_named(statement)} may change the lake, and this page only shows it; start it "
-                f"with keytide ui --allow-changes, or run the statement with keytide sql"
+                f"{_named(statement)} can change the lake, and these pages are read-only; restart "
+                f"them with keytide ui --allow-changes, or run the statement with keytide sql"
             )
 
 
@@ -86,14 +86,14 @@ def changes_nothing(text: str) -> bool:
 
 
 def _is_plan(statement: Statement) -> bool:
-    """Whether a statement is an EXPLAIN that carries out a query at most."""
+    """Whether a statement is an EXPLAIN that at most runs a query."""
     if not isinstance(statement, Explain):
         return False
     return not statement.analyze or isinstance(statement.query, Query)
 
 
 def _named(statement: Statement) -> str:
-    """A statement by its name: that of its class, in words as SQL has them."""
+    """The name of a statement: that of its class, as SQL keywords."""
     if isinstance(statement, Explain):
         return f"EXPLAIN ANALYZE {type(statement.query).__name__.upper()}"
     name = type(statement).__name__
@@ -102,10 +102,10 @@ def _named(statement: Statement) -> str:
 
 
 def answer(lake: Lake, text: str, *, allows_changes: bool, stop: Stop | None = None) -> Answer:
-    """Carry out the statements of a text; the answer is that of the last one.
+    """Run the statements of a text, and return the answer of the last one.
 
-    Of a query no more rows are computed than are shown. Raises what `Lake.sql` raises, and
-    `UnsupportedError` for changes unless these are allowed, before anything is done.
+    A query stops after the rows that are shown. `stop` can end it. Raises what `Lake.sql` raises,
+    and `UnsupportedError` for changes, before anything runs, unless they are allowed.
     """
     begun = time.perf_counter()
     statements = _parsed(text, allows_changes=allows_changes)
@@ -139,20 +139,20 @@ def _answer(result: Result, statement: Statement, seconds: float) -> Answer:
 
 
 def exported(lake: Lake, text: str, stop: Stop | None = None) -> pa.Table:
-    """All rows of a text that changes nothing.
+    """All rows of a text that changes nothing, in memory.
 
-    Raises as `answer`, and `InvalidError` for more than `EXPORT_BYTES`, which are in memory at
-    once, and for a statement that gives no rows.
+    Raises as `answer`, and `InvalidError` for more than `EXPORT_BYTES` and for a statement that
+    returns no rows.
     """
     _parsed(text, allows_changes=False)
     engine = _FirstRows(lake.allows_external_files, None, EXPORT_BYTES, stop=stop)
     rows = deque(results(_Session(lake.catalog), engine, text), maxlen=1)[0].to_arrow()
     if not rows.num_columns:
-        raise InvalidError("the statement gives no rows to export; write a query")
+        raise InvalidError("the statement returns no rows to export; write a query")
     if rows.nbytes > EXPORT_BYTES:
         raise InvalidError(
-            f"the result has more than {EXPORT_BYTES >> 20} MiB, which a page does not export; "
-            f"write it with keytide sql --format csv, or select less"
+            f"the result has more than {EXPORT_BYTES >> 20} MiB, the limit of an export; write "
+            f"it with keytide sql --format csv, or select less"
         )
     return rows
 
@@ -167,7 +167,7 @@ def _parsed(text: str, *, allows_changes: bool) -> list[Statement]:
 
 
 class _Session:
-    """One text's own: what it chooses by USE is not for others."""
+    """The session of one text: USE affects only its later statements."""
 
     def __init__(self, catalog: AttachedCatalog) -> None:
         self.catalog = catalog
@@ -178,7 +178,7 @@ class _Session:
 
 @dataclass(frozen=True)
 class _FirstRows(LocalEngine):
-    """Computes no more of a query than so many rows, or the first batch beyond so many bytes."""
+    """Ends a query after `rows_max` rows, or after the batch that exceeds `bytes_max`."""
 
     rows_max: int | None = None
     bytes_max: int = EXPORT_BYTES
@@ -204,4 +204,4 @@ class _FirstRows(LocalEngine):
 
 
 class _EnoughError(Exception):
-    """No more rows are wanted."""
+    """The query has returned enough rows."""

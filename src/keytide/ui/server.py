@@ -1,4 +1,4 @@
-"""Listens for those who ask for pages, until Ctrl-C."""
+"""Serves the pages until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from keytide.ui.running import Runs
 __all__ = ["is_loopback", "serve"]
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# How long who is being answered may hold the end up.
+# How long open requests can delay the end of the server.
 _END_SECONDS = 3
 _OPEN_AFTER_SECONDS = 0.3
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether only this machine can reach a server that listens there."""
     return without_brackets(host) in _LOOPBACK
 
 
@@ -35,11 +35,11 @@ def serve(
     lake: Lake, host: str, port: int, *, allows_changes: bool, opens: bool,
     query_seconds_max: float | None, tell: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Show a lake until Ctrl-C, which is raised as `KeyboardInterrupt` when the server has ended.
+    """Serve a lake until Ctrl-C, which raises `KeyboardInterrupt` after the server has ended.
 
-    `tell` is given the address to open, with the secret in it; with `opens` a browser is given it
-    too. Port 0 means one that is free. Raises `InvalidError` for an address at which this cannot
-    listen.
+    `tell` is called with the address to open, which contains the secret. With `opens`, a browser
+    opens it. Port 0 uses a free port. A query can run for `query_seconds_max`, None for no limit.
+    Raises `InvalidError` for an address on which the server cannot listen.
     """
     listening = _listening(without_brackets(host), port)
     with listening:
@@ -81,13 +81,12 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError, TypeError, ValueError) as error:
         raise InvalidError(
-            f"cannot listen at {shown(host)}, port {port}: {error}; --port 0 takes a port that is "
-            f"free"
+            f"cannot listen on {shown(host)}, port {port}: {error}; --port 0 uses a free port"
         ) from error
 
 
 def _shown(host: str) -> str:
-    """The host as it stands in an address; one that means all of a machine's is this machine."""
+    """The host for the printed address. If the server listens on all addresses, this machine."""
     bare = without_brackets(host)
     if bare in ("0.0.0.0", "::", ""):
         return "127.0.0.1" if bare != "::" else "[::1]"

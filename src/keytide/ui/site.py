@@ -1,4 +1,4 @@
-"""What one server shows, and how its pages are written."""
+"""What one server shows, and how its pages are rendered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Site:
-    """A lake, who may ask for its pages, and whether they may change it."""
+    """A lake, the access to its pages, and whether they can change it."""
 
     lake: Lake
     access: Access
@@ -49,7 +49,7 @@ class Site:
         headers: Mapping[str, str] | None = None,
         **shown: Any,
     ) -> HTMLResponse:
-        """A page. What is shown of a view model is escaped, and steers nothing."""
+        """A page. Values of the view model are escaped, including control characters."""
         text = _TEMPLATES.get_template(template).render(
             lake_uri=self.lake.uri,
             allows_changes=self.allows_changes,
@@ -61,12 +61,12 @@ class Site:
 
 
 def _shown(value: object) -> object:
-    """A value of a template as it is put into the page; a text without what would steer."""
+    """A template value for the page; strings without characters that affect later text."""
     return harmless(value) if type(value) is str else value
 
 
 def _select_text(table: str) -> str:
-    """A query of a table, to begin with."""
+    """A query of a table, as a first text."""
     return f"SELECT * FROM {'.'.join(map(quoted, table.split('.')))} LIMIT 100"
 
 

@@ -1,4 +1,4 @@
-"""The page on which SQL is written and run, and its rows as files."""
+"""The SQL page, and exports of its rows as files."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _BEFORE = {"explain": "EXPLAIN ", "analyze": "EXPLAIN ANALYZE "}
 
 
 def show(site: Site, asked: Asked) -> Response:
-    """The page with a text, which is not run before somebody says so."""
+    """The page with a text. The text is not run."""
     return _page(site, asked.text("text") or "")
 
 
 def run(site: Site, form: Form, here: Run) -> Response:
-    """Run a text, or explain it, and show what it gives below it."""
+    """Run or explain a text, and show its result below it."""
     text = form.get("text", "")
     wanted = _BEFORE.get(form.get("what", ""), "") + text
     ask = partial(answer, site.lake, wanted, allows_changes=site.allows_changes)

@@ -23,14 +23,14 @@ __all__ = ["KeyColumn", "key_columns", "story_of_texts"]
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A column of the key, for a form that asks for it."""
+    """A column of the key, for the form."""
 
     name: str
     type: str
 
 
 def key_columns(table: Table | ForeignTable) -> tuple[KeyColumn, ...]:
-    """What a key of the table is made of; nothing for one without a key."""
+    """The key columns of the table; none for a table without a key."""
     schema = table.table_schema
     fields = schema.select(schema.primary_keys)
     return tuple(KeyColumn(f.name, f.type.with_nullable(True).sql()) for f in fields)
@@ -63,7 +63,7 @@ def story_of_texts(
 
 
 def _value(text: str, field: Field, table: str) -> object:
-    """A value of a column of the key, of which bytes are written in base64."""
+    """A value of a key column. Bytes are written in base64."""
     if not pa.types.is_binary(field.type.to_arrow()):
         return scalar_of_text(text, field, table)
     try:

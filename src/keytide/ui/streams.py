@@ -1,4 +1,4 @@
-"""Who reads and who writes a table as a stream, and how far they are."""
+"""The streaming readers and writers of a table, and their progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMITS = 200
 
 @dataclass(frozen=True)
 class ConsumerLine:
-    """A named reader: the snapshot that it goes on with, and how many it has still to read."""
+    """A named reader: the next snapshot that it reads, and how many are left to read."""
 
     name: str
     next_snapshot: int
@@ -29,7 +29,7 @@ class ConsumerLine:
 
 @dataclass(frozen=True)
 class TopicLine:
-    """A partition of a topic of Kafka, and the offset that the table goes on at."""
+    """A partition of a Kafka topic, and the next offset that the table reads."""
 
     topic: str
     topic_id: str
@@ -39,7 +39,7 @@ class TopicLine:
 
 @dataclass(frozen=True)
 class WriterLine:
-    """Somebody who committed lately: how often, and when for the last time."""
+    """A commit user with recent commits: how many, and the last one."""
 
     user: str
     operations: tuple[str, ...]
@@ -51,10 +51,10 @@ class WriterLine:
 
 @dataclass(frozen=True)
 class Streams:
-    """The consumers, the topics and the writers of a table, as its own metadata tells them.
+    """The consumers, topics and writers of a table, from its own metadata.
 
-    Writers that have committed more than once are told of, the others counted, `once`; `commits`
-    is how many of the newest commits were looked at.
+    `writers` have committed more than once. `once` counts the others. `commits` is the number of
+    latest commits that were read.
     """
 
     newest_id: int | None
@@ -68,7 +68,7 @@ class Streams:
 
 
 def streams_of(table: Table) -> Streams:
-    """Who reads and writes a table. Asks no broker. Raises `DataError` for torn metadata."""
+    """Readers and writers of a table, without a broker. Raises `DataError` for damaged metadata."""
     seen = table.stored.pinned()
     newest = seen.metadata.latest_snapshot()
     newest_id = 0 if newest is None else newest.id
@@ -98,7 +98,7 @@ def streams_of(table: Table) -> Streams:
 
 
 def _writers(entries: Iterable[HistoryEntry]) -> list[WriterLine]:
-    """Those who made some commits, which are the newest first."""
+    """The users of some commits, the latest first."""
     by_user: dict[str, list[HistoryEntry]] = {}
     for entry in entries:
         by_user.setdefault(entry.user, []).append(entry)

@@ -1,4 +1,4 @@
-// What pages do by themselves: follow a table, load what takes longer, run SQL by a key.
+// What pages do in the browser: follow a table, load slow parts, run SQL.
 "use strict";
 
 const EVERY_MS = 2000;
@@ -16,7 +16,7 @@ function tell(text) {
   if (told && told.textContent !== text) told.textContent = text;
 }
 
-// New content in the place of the old, with what somebody has chosen and where they are in it.
+// Replaces content, and keeps the selection, focus and scroll position.
 function replace(part, text) {
   const focused = document.activeElement && part.contains(document.activeElement) ? document.activeElement.id : "";
   const chosen = [...part.querySelectorAll("input:checked")].map((each) => each.id);
@@ -58,11 +58,11 @@ async function follow() {
   isAsking = true;
   try {
     for (const part of followed) await ask(part);
-    tell("Follows the table.");
+    tell("Following the table.");
     document.body.classList.add("is-live");
   } catch (error) {
     document.body.classList.remove("is-live");
-    tell("The server does not answer; this is what it said last.");
+    tell("The server does not answer. This is its last answer.");
   } finally {
     isAsking = false;
   }
@@ -80,12 +80,12 @@ if (followed.length && pauseButton) {
     isPaused = !isPaused;
     pauseButton.setAttribute("aria-pressed", String(isPaused));
     document.body.classList.toggle("is-live", false);
-    tell(isPaused ? "Paused." : "Follows the table.");
+    tell(isPaused ? "Paused." : "Following the table.");
     follow();
   });
 }
 
-// Where there is no room for all commits, the newest are shown.
+// If there is no room for all commits, show the latest.
 for (const drawn of document.querySelectorAll(".timeline-picture")) {
   drawn.parentElement.scrollLeft = drawn.parentElement.scrollWidth;
 }
@@ -96,7 +96,7 @@ for (const part of document.querySelectorAll("[data-load]")) {
   fetch(part.dataset.load, { cache: "no-store" })
     .then((answer) => (answer.ok ? answer.text() : Promise.reject(answer.status)))
     .then((text) => { part.innerHTML = text; })
-    .catch(() => {}); // the link to the same stays
+    .catch(() => {}); // the link to the page stays
 }
 
 // -- SQL -------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ if (query) {
     const button = event.submitter;
     if (button === cancel) {
       event.preventDefault();
-      send(cancel).catch(() => {}); // what was cancelled says so
+      send(cancel).catch(() => {}); // the answer of the query says so
       return;
     }
     begin();
