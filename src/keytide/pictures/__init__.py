@@ -1,1 +1,1 @@
-"""Pictures of facts: pure functions from values to SVG and HTML, for notebooks and pages."""
+"""Pictures of tables and plans: pure functions from values to SVG and HTML."""

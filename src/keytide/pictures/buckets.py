@@ -1,4 +1,4 @@
-"""Buckets as people see them: their files, sorted runs and levels."""
+"""Values for pictures of buckets: their files, sorted runs and levels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BucketLine:
     """A bucket in the list: its bytes by level, and whether a compaction is due."""
 
     number: int
-    """Its place among the buckets of the table, the largest first."""
+    """Its rank among the buckets of the table, the largest first."""
     name: str
     files: int
     rows: int
@@ -23,9 +23,10 @@ class BucketLine:
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a run, or several neighbours together.
+    """A file of a run, or several adjacent files.
 
-    `start` and `end` are where its keys begin and end among those of the bucket, from 0 to 1.
+    `start` and `end` are the positions of its first and last key in the bucket's key range, from 0
+    to 1.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """Files without a key in common, the newest run first in a bucket."""
+    """Files without a key in common. The latest run is the first one of a bucket."""
 
     level: int
     size: int
@@ -49,12 +50,12 @@ class Run:
     files: int
     parts: tuple[Part, ...]
     pick: int | None
-    """The number of the compaction that takes it next, None where it stays."""
+    """The number of the next compaction that includes it, None if none does."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket in detail; `picks` are the levels that what is compacted next goes to."""
+    """One bucket in detail. `picks` are the target levels of the next compactions."""
 
     line: BucketLine
     runs: tuple[Run, ...]
@@ -66,7 +67,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class ReadBucket:
-    """What a scan reads of a bucket, and how many of these files it merges."""
+    """The files of a bucket that a scan reads, and how many of them it merges."""
 
     name: str
     files: int

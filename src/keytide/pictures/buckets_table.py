@@ -17,7 +17,7 @@ _HEAD = ("Bucket", "Levels", "Size", "Files", "Rows")
 
 
 def buckets_table(lines: Sequence[BucketLine], count: int) -> Markup:
-    """The largest of `count` buckets, and whether a compaction of them is due."""
+    """The largest of `count` buckets, and whether a compaction of each is due."""
     largest = max((line.size for line in lines), default=0)
     due = element("span", "compaction", class_="chip warn")
     rows = ((*_cells(line, largest), due if line.is_due else "") for line in lines)
@@ -26,7 +26,7 @@ def buckets_table(lines: Sequence[BucketLine], count: int) -> Markup:
 
 
 def read_buckets_table(lines: Sequence[ReadBucket], count: int) -> Markup:
-    """The buckets of which a scan reads most, and how many of their files are merged."""
+    """The buckets from which a scan reads most, and how many of their files are merged."""
     largest = max((line.size for line in lines), default=0)
     rows = ((*_cells(line, largest), f"{line.files_merged:,}") for line in lines)
     table = rows_table("Buckets that are read", (*_HEAD, "Merged"), rows, (*_HEAD[2:], "Merged"))

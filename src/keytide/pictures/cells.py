@@ -1,4 +1,4 @@
-"""Rows of Arrow as the texts that cells of a page show."""
+"""Arrow rows as the strings that the cells of a page show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keytide.value_text import cell_text
 __all__ = ["Cell", "Column", "columns_of", "rows_of"]
 
 Cell = str | None
-"""A text as it is shown, cut where it is long; None for NULL."""
+"""A string as it is shown, truncated if it is long. None for NULL."""
 
 _TEXT_MAX = 400
 
@@ -33,7 +33,7 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
 
 
 def rows_of(rows: pa.Table) -> list[tuple[Cell, ...]]:
-    """The rows as texts. Raises `UnsupportedError` for a type that has no spelling."""
+    """The rows as strings. Raises `UnsupportedError` for a type without a text format."""
     check_spelled(rows.schema)
     if not rows.num_columns:
         return []

@@ -1,4 +1,4 @@
-"""What happened between two snapshots, row by row."""
+"""The changes between two snapshots, row by row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ChangedRow", "ChangedRows"]
 
 @dataclass(frozen=True)
 class ChangedRow:
-    """A row with its kind; `is_new` tells of each cell whether it differs from the image before."""
+    """A row with its kind. `is_new` says for each cell whether it differs from the before image."""
 
     kind: str
     cells: tuple[Cell, ...]
@@ -20,7 +20,7 @@ class ChangedRow:
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """The first changes after `start` up to `end`, and how they were found."""
+    """The first changes after `start` up to `end`, and the mode that found them."""
 
     start: str
     end: str

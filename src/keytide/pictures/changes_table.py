@@ -1,4 +1,4 @@
-"""Changed rows as a table: a line for each change, with the old value next to the new one."""
+"""Changed rows as a table: one line for each change, with the old value next to the new one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class _Line:
-    """A change: one row or, of an update, those before and after."""
+    """A change: one row or, for an update, the before and after image."""
 
     rows: tuple[ChangedRow, ...]
 
@@ -34,9 +34,10 @@ class _Line:
 
 
 def changes_table(found: ChangedRows) -> Markup:
-    """The first changes with the counts of their kinds.
+    """The first changes, with the number of changes of each kind.
 
-    An update is one line; a value that it changed is shown before and after, with an arrow between.
+    An update is one line. A changed value is shown as the value before, an arrow, and the value
+    after.
     """
     counts = ", ".join(f"{kind} {number:,}" for kind, number in found.counts)
     shown = (
@@ -59,7 +60,7 @@ def changes_table(found: ChangedRows) -> Markup:
 
 
 def _lines(rows: Sequence[ChangedRow]) -> Iterator[_Line]:
-    """The rows, with both of an update together where they follow each other."""
+    """The rows, with the two adjacent images of an update together."""
     before: ChangedRow | None = None
     for row in rows:
         if before is not None and row.kind == "+U":

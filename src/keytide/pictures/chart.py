@@ -1,4 +1,4 @@
-"""A simple chart of rows: the first column along the bottom, numbers as bars or as a line."""
+"""A simple chart of rows: the first column on the x-axis, a number as bars or as a line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _BARS_MAX = 40
 
 @dataclass(frozen=True)
 class Chart:
-    """Points from left to right: their names and values, and, of a line, their places from 0 to 1.
+    """Points from left to right: their names and values and, for a line, their positions from 0 to
+    1.
 
-    `places` is None where points are bars, one beside the other.
+    `places` is None for bars, which are next to each other.
     """
 
     across: str
@@ -33,9 +34,9 @@ class Chart:
 
 
 def chart_of(rows: pa.Table) -> Chart | None:
-    """The chart of some rows; None where they have no shape for one.
+    """The chart of some rows, None if they do not fit into one.
 
-    They need a first column and a number in another one, in two rows at least.
+    It requires a first column, a number in another column, and at least two rows.
     """
     numbers = [i for i, f in enumerate(rows.schema) if i and _is_number(f.type)]
     if not numbers or not 2 <= rows.num_rows <= _POINTS_MAX:
@@ -61,7 +62,7 @@ def chart_of(rows: pa.Table) -> Chart | None:
 
 
 def _places(column: pl.Series) -> list[float] | None:
-    """Where values lie between the least and the greatest; None for values that do not spread."""
+    """The relative positions of values, None if they cannot be spaced."""
     numbers = column.to_physical().cast(pl.Float64, strict=False)
     if numbers.null_count() or not numbers.is_finite().all():
         return None

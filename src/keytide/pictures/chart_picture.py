@@ -18,7 +18,7 @@ _LABEL_LETTERS = 14
 
 
 def chart_picture(chart: Chart) -> Markup:
-    """Bars from zero, or a line over places to scale."""
+    """Bars from zero, or a line over positions to scale."""
     what = "Line" if chart.places is not None else "Bars"
     title = f"{what} of {chart.up} by {chart.across}: {counted(len(chart.values), 'point')}"
     return picture(_WIDTH, _HEIGHT, title, _parts(chart), "picture chart")
@@ -66,7 +66,7 @@ def _told(chart: Chart) -> Iterator[Markup]:
 
 
 def _names(chart: Chart, middles: list[float]) -> Iterator[Markup]:
-    """A few names below, far enough from each other."""
+    """A few names below the chart, with enough space between them."""
     room = (_WIDTH - _LEFT - _RIGHT) / _LABELS_MAX
     last = -room
     for x, name in zip(middles, chart.names, strict=True):

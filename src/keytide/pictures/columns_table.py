@@ -16,7 +16,7 @@ _TYPE_MAX = 200
 
 
 def columns_table(head: Sequence[str], columns: Sequence[Sequence[str]]) -> Markup:
-    """The first columns, each with its name, its type, and what else `head` says."""
+    """The first columns, each with its name, its type, and the other values in `head`."""
     shown = columns[:_COLUMNS_MAX]
     rows = (
         (named(each[0]), element("code", shortened(each[1], _TYPE_MAX)), *each[2:])

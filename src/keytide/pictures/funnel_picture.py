@@ -1,4 +1,4 @@
-"""What pruning left of the files of a table, stage by stage, as a picture."""
+"""A picture of the files that remain after each pruning step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROW, _BAR, _TOP = 24.0, 14.0, 4.0
 
 
 def funnel_picture(stages: Sequence[Stage]) -> Markup:
-    """A bar for each stage that pruned files: filled, those that are left; outlined, the others."""
+    """A bar for each step that pruned files. Remaining files are filled, others outlined."""
     first, last = stages[0], stages[-1]
     shown = [first, *(after for before, after in pairwise(stages) if after.files < before.files)]
     title = f"{last.files:,} of {counted(first.files, 'file')} left by pruning"

@@ -1,4 +1,4 @@
-"""Buckets as pictures: the runs of one over its keys, and the levels of many as bars."""
+"""Pictures of buckets: the runs of one bucket over its keys, and the levels of many as bars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEY_MAX = 32
 
 
 def bucket_picture(bucket: Bucket, width: float = WIDE) -> Markup:
-    """The runs of a bucket, the newest above: each file from its first key to its last."""
+    """The runs of a bucket, the latest at the top: each file from its first key to its last."""
     height = _TOP + _ROW * len(bucket.runs) + _BOTTOM
     return picture(
         width,
@@ -36,7 +36,7 @@ def bucket_picture(bucket: Bucket, width: float = WIDE) -> Markup:
 
 
 def levels_bar(levels: Sequence[tuple[int, int]], largest: int) -> Markup:
-    """The bytes of each level of a bucket; the bar of one of `largest` bytes fills the picture."""
+    """The bytes of each level of a bucket. A bar of `largest` bytes has the full width."""
     width, left = 240.0, 0.0
     parts = []
     for level, size in levels:
@@ -110,7 +110,7 @@ def _level(level: int) -> str:
 
 
 def _fitting(key: str, room: float) -> str:
-    """As much of a key as fits, where characters are 8 wide, and 14 those of full width."""
+    """As much of a key as fits, if characters are 8 wide, and full-width characters 14."""
     widths = (14.0 if east_asian_width(each) in "WF" else 8.0 for each in key)
     fits = sum(1 for end in accumulate(widths) if end <= room)
     return shortened(key, max(1, fits))

@@ -1,4 +1,4 @@
-"""What the colours of pictures mean."""
+"""Legends for the colors of pictures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OF_LEVELS = (
 
 
 def timeline_legend() -> Markup:
-    """What the columns of a timeline mean."""
+    """The legend of the columns of a timeline."""
     return _legend(_OF_TIMELINE)
 
 
 def levels_legend() -> Markup:
-    """What the bars of a bucket mean."""
+    """The legend of the bars of a bucket."""
     return _legend(_OF_LEVELS)
 
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: HTML with its own style, no script and no request."""
+"""The notebook output of an object: HTML with its own style, without scripts and requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["notebook"]
 
 
 def notebook(*parts: str) -> str:
-    """The parts below each other; those that are not `Markup` are escaped.
+    """The parts below each other. Parts that are not `Markup` are escaped.
 
-    The style applies to nothing else in the notebook. It follows the notebook's theme.
+    The style does not affect the rest of the notebook. It follows the notebook's theme.
     """
     style = Markup(f"<style>{notebook_style()}</style>")
     return str(element("div", style, joined(*parts), class_=SCOPE))

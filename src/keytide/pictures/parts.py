@@ -1,4 +1,4 @@
-"""Parts of what notebooks show: names, cells, tables, and text that can be opened."""
+"""Building blocks of notebook output: names, cells, tables, and collapsible text."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _PROBLEM_MAX = 2_000
 
 
 def named(text: str) -> Markup:
-    """A name of the user's, cut where it is long, whose direction of writing stays in it."""
+    """A user's name, truncated if it is long. Its text direction does not affect other text."""
     return element("bdi", shortened(text, _NAME_MAX))
 
 
 def names(texts: Sequence[str]) -> str:
-    """Some names on one line, of many the first few and how many more there are."""
+    """Some names on one line. If there are many, the first few and the number of others."""
     shown = ", ".join(shortened(text, _NAME_AMONG_OTHERS_MAX) for text in texts[:_NAMES_MAX])
     more = len(texts) - _NAMES_MAX
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def cell(value: Cell) -> Markup:
-    """A value of the user's, cut where it is long; NULL does not look like the string 'NULL'."""
+    """A user's value, truncated if it is long. NULL looks different from the string 'NULL'."""
     if value is None:
         return element("span", "NULL", class_="null")
     return element("bdi", shortened(value, _CELL_MAX))
@@ -42,18 +42,18 @@ def paragraph(*parts: str, class_: str | None = None) -> Markup:
 
 
 def problem(error: Exception) -> Markup:
-    """What could not be read, and why."""
+    """What could not be read, and the reason."""
     text = shortened(str(error), _PROBLEM_MAX)
     return paragraph(element("strong", "This could not be read: "), text, class_="note")
 
 
 def details(summary: str, content: Markup) -> Markup:
-    """Something that the reader opens."""
+    """Content that the reader can open."""
     return element("details", element("summary", summary), content)
 
 
 def opened(summary: str, content: Markup) -> Markup:
-    """Something that the reader may close."""
+    """Content that is open and that the reader can close."""
     return element("details", element("summary", summary), content, open="")
 
 
@@ -64,7 +64,7 @@ def rows_table(
     numbers: Collection[str] = (),
     class_: str = "rows",
 ) -> Markup:
-    """A table whose first column names each row; the columns of `numbers` are set to the right.
+    """A table whose first column names each row. The columns in `numbers` are right-aligned.
 
     Cells that are not `Markup` are escaped. A table that is too wide scrolls within its region,
     which `label` describes.

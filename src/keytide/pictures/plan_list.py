@@ -1,4 +1,4 @@
-"""The steps of a plan as nested lists, with a picture of what each pruning left."""
+"""The steps of a plan as nested lists, with pictures of the pruning steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHILDREN_MAX = 50
 
 
 def plan_list(plan: Plan) -> Markup:
-    """The plan with the steps below it."""
+    """The plan with its steps."""
     return element("ul", _step(plan), class_="plan")
 
 

@@ -1,4 +1,4 @@
-"""How something is carried out, as a tree of steps, with what each pruning left of the files."""
+"""A plan as a tree of steps, with the files that remain after each pruning step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Plan", "Stage", "plan_of_lines"]
 
 
 class Stage(Protocol):
-    """What is left after one kind of pruning."""
+    """What remains after one kind of pruning."""
 
     @property
     def stage(self) -> str:
@@ -18,28 +18,28 @@ class Stage(Protocol):
 
     @property
     def partitions(self) -> int:
-        """Partitions that are left."""
+        """The number of remaining partitions."""
 
     @property
     def buckets(self) -> int:
-        """Buckets that are left."""
+        """The number of remaining buckets."""
 
     @property
     def files(self) -> int:
-        """Files that are left."""
+        """The number of remaining files."""
 
     @property
     def rows(self) -> int:
-        """Stored rows of these files."""
+        """The number of stored rows in these files."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of these files."""
+        """The total size of these files, in bytes."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A step with what is said of it, the files that each pruning left, and the steps below it."""
+    """A step with its notes, the files that remain after each pruning step, and its child steps."""
 
     title: str
     notes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Plan:
 
 
 def plan_of_lines(lines: Sequence[str]) -> Plan:
-    """What EXPLAIN says of a change, where a deeper line belongs to the one above it."""
+    """The plan in the EXPLAIN output of a change. Indented lines belong to the line above."""
     title, *rest = lines or ["nothing"]
     return Plan(title, children=tuple(_below(rest)))
 

@@ -1,4 +1,4 @@
-"""How well a table is, as a list of what to do and what is fine."""
+"""The health of a table: what to do, and what is fine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _HEAD = ("Sign", "Severity", "Found", "Expected", "What to do")
 
 
 class Sign(Protocol):
-    """One thing that was measured."""
+    """One measurement."""
 
     @property
     def subject(self) -> str:
-        """What it is about."""
+        """What was checked."""
 
     @property
     def found(self) -> str:
@@ -29,15 +29,15 @@ class Sign(Protocol):
 
     @property
     def expected(self) -> str:
-        """What is fine."""
+        """The healthy value."""
 
     @property
     def action(self) -> str | None:
-        """What to do; None where nothing has to be done."""
+        """What to do, None if nothing needs to be done."""
 
 
 def signs_table(signs: Sequence[Sign]) -> Markup:
-    """What needs an action first, and below it, to be opened, what is fine."""
+    """Signs that need an action first and, below them, a collapsed list of the others."""
     due = [sign for sign in signs if sign.action is not None]
     fine = [sign for sign in signs if sign.action is None]
     verdict = f"{counted(len(due), 'finding')} to act on" if due else "Nothing has to be done."

@@ -1,4 +1,4 @@
-"""Why the row of a key is what it is, as a story of its versions."""
+"""The explanation of a row: the versions of its key."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Story", "Version"]
 
 @dataclass(frozen=True)
 class Version:
-    """A stored version, and what became of it; `gives` are the columns whose value it gave.
+    """A stored version and its effect. `gives` are the columns whose value it provided.
 
-    Versions of other engines have no sequence number and no schema.
+    Versions of external tables have no sequence number and no schema.
     """
 
     number: int
@@ -28,7 +28,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Story:
-    """The versions in merge order, and the row that they became, with where each value is from."""
+    """The versions in merge order, and the resulting row with the origin of each value."""
 
     key: tuple[tuple[str, Cell], ...]
     snapshot_id: int | None

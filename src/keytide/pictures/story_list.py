@@ -1,4 +1,4 @@
-"""The story of a key: the row, and the versions that it was made of in the order of the merge."""
+"""The explanation of a key: its row, and the versions in merge order."""
 
 from __future__ import annotations
 

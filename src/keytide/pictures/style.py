@@ -1,4 +1,4 @@
-"""The style of pictures: for a web page, and for the output of a notebook's cell."""
+"""The style of pictures, for a web page and for the output of a notebook cell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 __all__ = ["SCOPE", "notebook_style", "page_style"]
 
 SCOPE = "keytide"
-"""The class of what a notebook shows. Every rule of its style begins with it."""
+"""The class of notebook output. Every rule of its style begins with it."""
 
-# Names of colours, each for light and for dark ground.
+# Color names, with a value for the light and for the dark theme.
 _COLOURS = {
     "ground": ("#f3f6f8", "#0e161c"),
     "card": ("#ffffff", "#162129"),
@@ -40,7 +40,7 @@ _COLOURS = {
     "level-4": ("#12495f", "#7ccae2"),
     "level-5": ("#0b3446", "#b0e3f2"),
 }
-# What JupyterLab and VS Code call the colours of the theme that somebody chose.
+# The names of the theme colors in JupyterLab and VS Code.
 _OF_THEME = {
     "card": "--jp-layout-color1",
     "ink": "--jp-content-font-color1",
@@ -53,7 +53,7 @@ _DARK_HOSTS = ('[data-jp-theme-light="false"]', "body.vscode-dark", 'html[theme=
 
 @cache
 def page_style() -> str:
-    """The style for a whole page, which follows the reader's preference of light or dark."""
+    """The style of a whole page, which follows the reader's light or dark preference."""
     light, dark = (_variables(_colours(at)) for at in (0, 1))
     dark_rule = f"@media (prefers-color-scheme: dark) {{:root{{{dark}}}}}"
     return f":root{{{light}}}\n{dark_rule}\n{_rules('style.css')}"
@@ -61,10 +61,10 @@ def page_style() -> str:
 
 @cache
 def notebook_style() -> str:
-    """The style for elements of the class `SCOPE`, which changes nothing outside of them.
+    """The style for elements of the class `SCOPE`. It does not affect other elements.
 
-    Light or dark is that of the notebook's theme, where the notebook says which one it is, and else
-    the one that the reader prefers.
+    It uses the light or dark theme of the notebook if the notebook declares it, otherwise the
+    reader's preference.
     """
     light, dark = (_variables(_colours(at) | _themed(at)) for at in (0, 1))
     hosts = (
@@ -94,7 +94,7 @@ def _rules(file: str) -> str:
 
 
 def _scoped(rules: str) -> str:
-    """The rules for what is within the scope alone; `&` is the scope itself."""
+    """The rules restricted to the scope. `&` is the scope itself."""
 
     def scoped(rule: re.Match[str]) -> str:
         selectors = (each.strip() for each in rule[1].split(","))
@@ -105,5 +105,5 @@ def _scoped(rules: str) -> str:
 
 
 def _compact(rules: str) -> str:
-    """The same rules without the blanks that only people need."""
+    """The same rules without optional white space."""
     return re.sub(r"\s*([{};,])\s*", r"\1", re.sub(r"\s+", " ", rules)).replace(": ", ":")

@@ -1,4 +1,4 @@
-"""Elements of pictures, with every text and attribute escaped."""
+"""SVG elements, with all text and attributes escaped."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from keytide.pictures.markup import Markup, element
 __all__ = ["NARROW", "WIDE", "picture", "text", "told"]
 
 WIDE, NARROW = 960.0, 700.0
-"""The widths of a page and of a notebook's cell. Text in a picture of this width is 12 px high."""
+"""The widths of a page and of a notebook cell. Text in a picture of this width is 12 px high."""
 
 
 def text(content: str, **attributes: object) -> Markup:
-    """A text, which shows nothing that would steer how it is shown."""
+    """A text element. Characters that would affect its display are escaped."""
     return element("text", content, **attributes)
 
 
 def told(content: str) -> Markup:
-    """What a pointer that rests on an element is told; steers nothing either."""
+    """A tooltip. Characters that would affect its display are escaped."""
     return element("title", content)
 
 
@@ -30,9 +30,9 @@ def picture(
     class_: str = "picture",
     description: str | None = None,
 ) -> Markup:
-    """A drawing that scales with its room.
+    """A drawing that scales with the available width.
 
-    `title` names what it shows and `description` says more, for those who cannot see it.
+    `title` names its content, and `description` says more, for readers who cannot see it.
     """
     about = element("title", title)
     more = Markup() if description is None else element("desc", description)

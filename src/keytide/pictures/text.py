@@ -1,9 +1,9 @@
-"""Numbers, moments and names as people read them on a page.
+r"""Numbers, times and names in readable form.
 
 >>> size_text(1_234_567)
 '1.2 MB'
 >>> harmless("a" + chr(0x202E) + "b")
-'a\\u202eb'
+'a\u202eb'
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from datetime import datetime
 
 __all__ = ["ago_text", "harmless", "shortened", "size_text"]
 
-# Controls, and marks that have what follows them run the other way: what is shown is to be seen as
-# it is, and must not pass for another name.
+# Control characters, and characters that reverse the text direction, must be visible, so that a
+# string cannot look like another name.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -23,17 +23,17 @@ _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def harmless(text: str) -> str:
-    """The text with an escape for each character that would steer how the rest is shown."""
+    """The text with an escape for each character that affects how the rest is displayed."""
     return _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and an ellipsis where it has more than `most` characters."""
+    """The text or, if it has more than `most` characters, its beginning and an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def size_text(size: float) -> str:
-    """Bytes in the largest unit that leaves a whole number, with three digits at most."""
+    """A size in the largest unit with a value of at least 1, with at most three digits."""
     unit = 0
     while size >= 999.5 and unit < len(_UNITS) - 1:
         size, unit = size / 1000, unit + 1
@@ -41,7 +41,7 @@ def size_text(size: float) -> str:
 
 
 def ago_text(time: datetime, now: datetime) -> str:
-    """How long ago a moment was, in its largest unit."""
+    """The time since a moment, in its largest unit."""
     seconds = int((now - time).total_seconds())
     if seconds < 0:
         return "in the future"

@@ -1,4 +1,4 @@
-"""A timeline as a picture: a column for each commit, with what it wrote above and deleted below."""
+"""A timeline: a column for each commit, with written rows above and deleted rows below."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _KINDS = {"compaction": "compaction", "overwrite": "overwrite", "restore": "over
 
 
 class Commit(Protocol):
-    """What the picture shows of a commit."""
+    """The values that the picture shows for a commit."""
 
     @property
     def snapshot_id(self) -> int:
-        """The snapshot that it made."""
+        """The snapshot that it created."""
 
     @property
     def operation(self) -> str:
-        """What it did, such as 'write' or 'compaction'."""
+        """The operation, such as 'write' or 'compaction'."""
 
     @property
     def rows_written(self) -> int:
-        """Rows in the files that it added."""
+        """The number of rows in the files that it added."""
 
     @property
     def rows_deleted(self) -> int:
-        """Tombstones, and rows of files that it removed."""
+        """The number of tombstones, and of rows in files that it removed."""
 
 
 class Moment(Protocol):
-    """A snapshot: what its commit did, and the tags and branches that belong to it."""
+    """A snapshot: its commit, and its tags and branches."""
 
     @property
     def entry(self) -> Commit:
@@ -55,17 +55,17 @@ class Moment(Protocol):
 
     @property
     def branches(self) -> Sequence[str]:
-        """The names of the branches that begin there."""
+        """The names of the branches that were created from it."""
 
     @property
     def is_newest(self) -> bool:
-        """Whether no snapshot is newer."""
+        """Whether it is the latest snapshot."""
 
 
 def timeline_picture(moments: Sequence[Moment], width: float = WIDE) -> Markup:
-    """The moments from left to right, of which the first one given is the newest.
+    """The moments from left to right. The first one given is the latest.
 
-    Heights follow the square root, to show small ones.
+    Heights are proportional to the square root, so that small ones are visible.
     """
     moments = moments[::-1]
     return picture(
@@ -129,7 +129,7 @@ def _commit(
 
 
 def _flag(tags: Sequence[str], x: float, top: float) -> Markup:
-    """A pennant above the column; its names are in the table, where there is room for them."""
+    """A flag above the column. The names of the tags are in the table, which has more space."""
     hint = told(f"tags: {names(tags)}")
     top = max(_FLAGS - 14, top)
     pole = element("line", x1=x, y1=top, x2=x, y2=top + 14, class_="flag-pole")
