@@ -51,6 +51,12 @@ _LIGHT_HOSTS = ('[data-jp-theme-light="true"]', "body.vscode-light", 'html[theme
 _DARK_HOSTS = ('[data-jp-theme-light="false"]', "body.vscode-dark", 'html[theme="dark"]')
 
 
+# Notebooks style what cells show, such as `.jp-RenderedHTMLCommon dl dt`. The class is repeated so
+# that our rules win over these, and the first rule restores the defaults of browsers.
+_WITHIN = f".{SCOPE}.{SCOPE}"
+_RESET = f"{_WITHIN} :where(:not(svg):not(svg *)){{all:revert}}"
+
+
 @cache
 def page_style() -> str:
     """The style of a whole page, which follows the reader's light or dark preference."""
@@ -73,7 +79,7 @@ def notebook_style() -> str:
     )
     dark_rule = f"@media (prefers-color-scheme:dark){{.{SCOPE}{{{dark}}}}}"
     frame = f".{SCOPE}{{{light}}}{dark_rule}{''.join(hosts)}"
-    return frame + _compact(_scoped(_rules("style.css") + _rules("notebook.css")))
+    return frame + _RESET + _compact(_scoped(_rules("style.css") + _rules("notebook.css")))
 
 
 def _colours(at: int) -> dict[str, str]:
@@ -98,7 +104,7 @@ def _scoped(rules: str) -> str:
 
     def scoped(rule: re.Match[str]) -> str:
         selectors = (each.strip() for each in rule[1].split(","))
-        within = (f".{SCOPE}" if each == "&" else f".{SCOPE} {each}" for each in selectors)
+        within = (_WITHIN if each == "&" else f"{_WITHIN} {each}" for each in selectors)
         return f"{','.join(within)}{{{rule[2]}}}"
 
     return re.sub(r"([^{}]+)\{([^{}]*)\}", scoped, re.sub(r"/\*.*?\*/", "", rules, flags=re.DOTALL))
