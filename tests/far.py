@@ -24,7 +24,7 @@ class FarFolder(LocalStore):
     """A folder that passes for an object store, which several processes see."""
 
     def local_path(self, path: str) -> None:
-        """Nothing of it lies on local disk."""
+        """Nothing of it is on the local disk."""
 
 
 _REQUESTS = (

@@ -36,7 +36,7 @@ def test_estimate_of_pinot_is_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [((0, 1, 1, 8), "keys is 0"), ((1, 0, 1, 8), "buckets is 0"), ((1, 1, 1, 9), "8 at most")],
+    [((0, 1, 1, 8), "keys is 0"), ((1, 0, 1, 8), "buckets is 0"), ((1, 1, 1, 9), "8 or less")],
 )
 def test_number_that_no_table_has_is_refused(given: tuple[int, ...], expected: str) -> None:
     with pytest.raises(kt.InvalidError, match=expected):

@@ -8,8 +8,8 @@ these are exactly the mistakes to find.
 >>> @checked
 ... def scan(columns: Sequence[str]) -> None: ...
 >>> scan(columns="k")  # doctest: +ELLIPSIS
-Traceback (most recent call last): keytide.errors.InvalidError: scan: columns is 'k' of type str;
-expected a list of texts...
+Traceback (most recent call last):
+keytide.errors.InvalidError: scan: columns is 'k' of type str; expected a list of strings...
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _taken_entry(value: Any, wanted: Any, key: Any, name: str) -> Any:
     if wanted is str and not isinstance(value, str):
         raise _MisfitError(
             f"{name.removesuffix('s')} {shown(key)} has the value {shown(value)} of type "
-            f"{type(value).__name__}; expected a text, for example {shown(shown(value))}"
+            f"{type(value).__name__}; expected a string, for example {shown(shown(value))}"
         )
     return _taken(value, wanted, f"{name}[{shown(key)}]")
 
@@ -262,8 +262,8 @@ def _told(wanted: Any, *, many: bool = False) -> str:
 
 
 _WORDS: dict[Any, tuple[str, str]] = {
-    str: ("a text", "texts"),
-    int: ("a whole number", "whole numbers"),
+    str: ("a string", "strings"),
+    int: ("an integer", "integers"),
     bool: ("True or False", "booleans"),
     type(None): ("None", "None"),
     Any: ("anything", "anything"),

@@ -57,8 +57,8 @@ def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
     if isinstance(moment, int):
         if not -_MOMENTS <= moment < _MOMENTS:
             raise InvalidError(
-                f"table {table}: {what} is {shown(moment)}, which is not a moment in time; give "
-                f"epoch milliseconds, a whole number of 64 bits"
+                f"table {table}: {what} is {shown(moment)}, which is not a time; give epoch "
+                "milliseconds, a 64-bit integer"
             )
         return moment
     if isinstance(moment, str):
@@ -67,8 +67,8 @@ def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise InvalidError(
-                f"table {table}: {what} is {moment!r}, which is no ISO time; write it like "
-                f"'2026-01-31T12:00:00'"
+                f"table {table}: {what} is {moment!r}, which is not an ISO time; write it as "
+                "'2026-01-31T12:00:00'"
             ) from None
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day)
@@ -78,5 +78,5 @@ def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError) as error:  # for example pandas' NaT, which is a datetime too
         raise InvalidError(
-            f"table {table}: {what} is {shown(moment)}, which is not a moment in time: {error}"
+            f"table {table}: {what} is {shown(moment)}, which is not a time: {error}"
         ) from error

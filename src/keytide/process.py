@@ -22,7 +22,7 @@ def refuse_forked_child() -> None:
     """Raise `SetupError` in a process that was forked after its parent had called this."""
     if _working_process() != os.getpid():
         raise SetupError(
-            "this process was forked from one that had worked on tables, and the threads that read "
+            "this process was forked from one that had used tables, and the threads that read "
             "and write them do not survive a fork; start processes with "
             "multiprocessing.get_context('spawn') or 'forkserver', or fork before the first use"
         )

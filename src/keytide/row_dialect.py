@@ -85,7 +85,7 @@ def duckdb_expression(text: str, names: Sequence[str]) -> str:
         tokens = dialect().tokenize(text)
         [tree] = dialect().parser().parse_into(exp.Condition, tokens, text)
         if not isinstance(tree, exp.Expr) or tree.find(exp.Star):
-            raise InvalidError(f"{text!r} is no expression of SQL")
+            raise InvalidError(f"{text!r} is not a valid SQL expression")
         for column in tree.find_all(exp.Column):
             _name(column, text, names)
         spelt = tree.transform(duckdb_spelling)
@@ -93,8 +93,8 @@ def duckdb_expression(text: str, names: Sequence[str]) -> str:
     except (SqlglotError, *PARSER_SLIPS) as error:
         if isinstance(error, (InvalidError, NotFoundError)):
             raise
-        why = (str(error).splitlines() or ["it has no meaning that could be found"])[0]
-        raise InvalidError(f"{text!r} is no expression of SQL: {why}") from error
+        why = (str(error).splitlines() or ["it cannot be interpreted"])[0]
+        raise InvalidError(f"{text!r} is not a valid SQL expression: {why}") from error
 
 
 def _name(column: exp.Column, text: str, names: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ def _name(column: exp.Column, text: str, names: Sequence[str]) -> None:
     if first.name not in alike:
         if len(alike) != 1:
             raise NotFoundError(
-                f"{text!r} reads a column {first.name!r}, and there is none; there are "
+                f"{text!r} reads a column {first.name!r}, which does not exist; columns: "
                 f"{', '.join(names)}"
             )
         first.set("this", alike[0])

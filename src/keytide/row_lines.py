@@ -23,7 +23,8 @@ def check_spelled(schema: pa.Schema) -> None:
     for field in schema:
         if pa.types.is_interval(field.type):
             raise UnsupportedError(
-                f"column {field.name!r} holds intervals, which are not written; CAST them AS STRING"
+                f"column {field.name!r} contains intervals, which cannot be written; CAST them "
+                "AS STRING"
             )
 
 

@@ -79,7 +79,7 @@ def refused_delete(step: int, engine: str) -> Callable[[Case], Deviation]:
     message = f"merge engine {engine} can not support Delete of single rows"
     refused = {"delete": {"where": "id = 1"}, "expect_error": message}
     return deviation(
-        "DELETE where the merge engine knows no delete",
+        "DELETE if the merge engine does not support deletes",
         steps={3: refused, step: refused},
         expect_rows=[[1, "a", 16 if engine == "aggregation" else None], [2, "b", None]],
     )

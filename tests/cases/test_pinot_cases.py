@@ -24,7 +24,7 @@ Case = dict[str, Any]
 # and the rows, with those columns that are others, or the error.
 LATE = "late rows of a partial upsert"
 CLOCKS = "several comparison columns"
-FORGOTTEN = "tombstones past their time to live"
+FORGOTTEN = "tombstones older than their time to live"
 DEVIATIONS: dict[str, tuple[str, list[dict[str, Any]] | str]] = {
     "game_scores_partial_union_increment": (
         LATE,
@@ -78,8 +78,8 @@ DEVIATIONS: dict[str, tuple[str, list[dict[str, Any]] | str]] = {
             {"k": "0f14d0ab-9605-4a62-a9e4-5ed26688389b", "ts": 1},
         ],
     ),
-    "null_primary_key_collapses": ("NULL in a key", "'k' is STRING NOT NULL and .* bring NULL"),
-    "delete_flag_string_type": ("text marking a delete", []),
+    "null_primary_key_collapses": ("NULL in a key", "'k' is STRING NOT NULL and .* are NULL"),
+    "delete_flag_string_type": ("string that marks a delete", []),
     "older_event_after_tombstone_expiry_is_accepted": (FORGOTTEN, [{"k": 0}, {"k": 1}]),
     "seal_runs_ttl_cleanup": (FORGOTTEN, [{"k": 2}]),
 }

@@ -122,7 +122,7 @@ def test_nesting_of_any_depth_stops_nothing(part: str, depth: int) -> None:
     message = f'{{"{part}": {deep}, "payload": {{"op": "c", "after": {json.dumps(ROW)}}}}}'
     spec = feed("debezium-json", "id INT; v STRING")
     is_read = part == "source" or depth == 10
-    outcome = "0 +I id=1 v=a" if is_read else "0 ! schema: not as a connector writes it"
+    outcome = "0 +I id=1 v=a" if is_read else "0 ! schema: not in the format of a connector"
     assert lines(spec, message, GOOD["debezium-json"]) == [outcome, "1 +I id=1 v=a"]
 
 

@@ -334,20 +334,20 @@ ROW = {"k": 1, "v": 1, "s": 1}
 @pytest.mark.parametrize(
     ("row", "given", "says"),
     [
-        (ROW, {"keys": ["x"]}, "keys names 'x', and the source has no such column; it has k, v, s"),
+        (ROW, {"keys": ["x"]}, "keys names 'x', which is not a .*; columns: k, v, s"),
         (ROW, {"keys": []}, "keys is"),
-        (ROW, {"keys": "s"}, "among keys and in sequence_by"),
-        (ROW, {"column_list": ["k"], "except_column_list": ["v"]}, "exclude each other"),
-        (ROW, {"track_history_column_list": ["v"]}, "SCD type 1 keeps none"),
+        (ROW, {"keys": "s"}, "in keys and in sequence_by"),
+        (ROW, {"column_list": ["k"], "except_column_list": ["v"]}, "cannot be combined"),
+        (ROW, {"track_history_column_list": ["v"]}, "SCD type 1 keeps no history"),
         (ROW, {"stored_as_scd_type": 3}, "expected 1 or 2"),
-        (ROW | {"s": None}, {"apply_as_truncates": "v = 1"}, "it has no place among the others"),
-        (ROW, {"apply_as_truncates": "v = 1", "stored_as_scd_type": 2}, "SCD type 1 alone"),
-        (ROW, {"sequence_by": ["s", "v"], "ignore_null_updates": True}, "sequence_by has 2"),
-        (ROW, {"merge_schema": True, "ignore_null_updates": True}, "does not grow"),
-        (ROW, {"checkpoint": "/tmp/x"}, "checkpoint is for a streaming DataFrame"),
+        (ROW | {"s": None}, {"apply_as_truncates": "v = 1"}, "its order is unknown"),
+        (ROW, {"apply_as_truncates": "v = 1", "stored_as_scd_type": 2}, "requires SCD type 1"),
+        (ROW, {"sequence_by": ["s", "v"], "ignore_null_updates": True}, "in sequence_by, found 2"),
+        (ROW, {"merge_schema": True, "ignore_null_updates": True}, "does not support merge_schema"),
+        (ROW, {"checkpoint": "/tmp/x"}, "checkpoint is only for streaming DataFrames"),
         (ROW, {"apply_as_deletes": "gone = 1"}, "gone"),
-        (ROW | {"__END_AT": 1}, {}, "which the target has; rename it"),
-        (ROW | {"s": None}, {"stored_as_scd_type": 2}, "nothing but nulls"),
+        (ROW | {"__END_AT": 1}, {}, "which is reserved in the target; rename it"),
+        (ROW | {"s": None}, {"stored_as_scd_type": 2}, "contains only NULLs"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(
@@ -361,7 +361,7 @@ def test_what_does_not_go_together_is_refused(
 
 def test_an_event_without_a_place_in_a_history_is_refused(lake: kt.Lake) -> None:
     events = pa.table({"k": [1, 1], "s": [1, None]})
-    with pytest.raises(kt.InvalidError, match="1 of 2 rows bring NULL"):
+    with pytest.raises(kt.InvalidError, match="1 of 2 rows are NULL"):
         lake.auto_cdc("t", events, "k", "s", stored_as_scd_type=2)
 
 
@@ -380,7 +380,7 @@ def test_a_table_whose_lowest_version_is_the_newest_is_no_target(lake: kt.Lake) 
     options = {"sequence.field": "s", "sequence.field.sort-order": "descending"}
     columns = pa.schema([("k", pa.int64()), ("s", pa.int64())])
     lake.create_table("t", columns, ["k"], options=options)
-    with pytest.raises(kt.InvalidError, match="its newest version is the lowest one"):
+    with pytest.raises(kt.InvalidError, match="the version with the smallest sequence wins"):
         lake.auto_cdc("t", [{"k": 1, "s": 1}], "k", "s")
 
 

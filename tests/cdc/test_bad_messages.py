@@ -155,7 +155,7 @@ def test_spec_travels_by_pickle_and_decodes_alike_in_many_threads() -> None:
         ("id INT", {"key": ""}, "primary_key is empty"),
         ("id INT", {"empty_as_null": frozenset({"x"})}, "empty_as_null: found 'x'"),
         ("id INT", {"sequence": (SequenceSource("ts_ms", "_ts"),)}, "sequence: found '_ts'"),
-        ("id INT; _row_kind STRING", {}, "Column '_row_kind' is one that decoding adds"),
+        ("id INT; _row_kind STRING", {}, "Column '_row_kind' is added by the decoder"),
     ],
 )
 def test_spec_that_does_not_go_together_is_refused(

@@ -136,7 +136,7 @@ def test_dms_flat_rows_lose_their_op_column() -> None:
 
 
 def test_sample_without_rows_is_refused() -> None:
-    with pytest.raises(InvalidError, match="sample of 2 messages holds no row"):
+    with pytest.raises(InvalidError, match="sample of 2 messages contains no row"):
         infer_columns(batch([None, {"op": "m"}]), "debezium-json")
 
 

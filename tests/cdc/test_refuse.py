@@ -81,7 +81,7 @@ def test_feed_goes_into_no_table_that_takes_kinds_from_a_column(
         columns=columns, primary_key=("id",), options={"Rowkind.Field": "op"},
     )  # fmt: skip
     before = lake.tables()
-    with pytest.raises(kt.InvalidError, match="takes the kinds of rows from column 'op'"):
+    with pytest.raises(kt.InvalidError, match="reads row kinds from column 'op'"):
         feed_target(lake.catalog, request, batch(FEED))
     assert lake.tables() == before
 

@@ -62,7 +62,7 @@ def test_definition_versions_and_plan_are_told(run: Run, feed: str) -> None:
         (["compact", "e"], "is an external table"),
         (["scan", "e", "--as-of", "2020-01-01"], "not with a time"),
         (["why", "e", "1", "--snapshot-id", "1", "--tag", "x"], "select a version"),
-        (["scan", "e", "--snapshot-id", "77"], "no version 77"),
+        (["scan", "e", "--snapshot-id", "77"], "no readable version 77"),
     ],
 )
 def test_what_cannot_be_is_refused(run: Run, feed: str, arguments: list[str], message: str) -> None:

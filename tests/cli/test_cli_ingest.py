@@ -145,8 +145,8 @@ def test_every_option_reaches_the_ingestion(run: Run, ingested: list[FeedRequest
         (("--schema", "id BIGGINT"), 2, "BIGGINT"),
         (("--format", "xml"), 2, "xml"),
         (("--consumer-property", "secret"), 2, "expected NAME=VALUE"),
-        (("--if-lost", "earliest"), 1, "are for topics"),
-        (("--from", "kafka://localhost"), 1, "names no topic"),
+        (("--if-lost", "earliest"), 1, "are only for topics"),
+        (("--from", "kafka://localhost"), 1, "contains no topic"),
         (("--from", "kafka://localhost/t", "--spark", "local"), 2, "which this process reads"),
     ],
 )

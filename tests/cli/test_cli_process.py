@@ -41,7 +41,7 @@ def test_data_goes_to_stdout_and_nothing_else_does(orders: kt.Table) -> None:
 def test_problem_is_exit_code_1_without_traceback(warehouse: str) -> None:
     code, out, err = keytide("scan", "nope", "-w", warehouse)
     assert (code, out) == (1, "")
-    assert err.startswith("error: no table default.nope in ")
+    assert err.startswith("error: table default.nope does not exist in ")
     assert err.count("\n") == 1
 
 
@@ -49,7 +49,7 @@ def test_debug_adds_traceback(warehouse: str) -> None:
     code, _, err = keytide("--debug", "scan", "nope", "-w", warehouse)
     assert code == 1
     assert "Traceback" in err
-    assert "NotFoundError: no table default.nope" in err
+    assert "NotFoundError: table default.nope does not exist" in err
 
 
 def test_wrong_usage_is_exit_code_2() -> None:

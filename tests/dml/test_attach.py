@@ -73,7 +73,7 @@ def test_explain_tells_the_connector_and_what_is_read(lake: kt.Lake) -> None:
         "splits: 2",
         "columns: id, qty",
         "read by: `id` > 1",
-        "taken by the connector: no condition",
+        "applied by the connector: no condition",
     ]
 
 
@@ -98,16 +98,20 @@ def test_attached_tables_are_shown(lake: kt.Lake) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("SELECT * FROM mem.nothing", kt.NotFoundError, "no table nothing in memory.*: orders"),
-        ("SELECT * FROM other.orders", kt.NotFoundError, "no table other.orders"),
+        (
+            "SELECT * FROM mem.nothing",
+            kt.NotFoundError,
+            "table nothing does not exist in memory.*: orders",
+        ),
+        ("SELECT * FROM other.orders", kt.NotFoundError, "table other.orders does not exist"),
         ("SELECT * FROM mem.orders VERSION AS OF 1", kt.UnsupportedError, "no versions"),
         (
             "SELECT * FROM mem.orders /*+ OPTIONS('scan.snapshot-id' = '1') */",
             kt.InvalidError,
-            "OPTIONS cannot be said",
+            "does not support OPTIONS",
         ),
-        ("DROP TABLE mem.orders", kt.UnsupportedError, "attached as mem"),
-        ("CREATE TABLE mem.t (a INT)", kt.UnsupportedError, "attached as mem"),
+        ("DROP TABLE mem.orders", kt.UnsupportedError, "attached catalog mem"),
+        ("CREATE TABLE mem.t (a INT)", kt.UnsupportedError, "attached catalog mem"),
         ("SELECT nothing FROM mem.orders", kt.InvalidError, "nothing"),
     ],
 )
@@ -123,7 +127,7 @@ def test_names_are_taken_once(lake: kt.Lake, memory: MemoryConnector) -> None:
     for name in ("mem", "DEFAULT"):
         with pytest.raises(kt.AlreadyExistsError, match="choose"):
             lake.attach(name, memory.connector)
-    with pytest.raises(kt.InvalidError, match="is no name"):
+    with pytest.raises(kt.InvalidError, match="is not a valid name"):
         lake.attach("a.b", memory.connector)
     with pytest.raises(kt.InvalidError, match="Connector"):
         lake.attach("other", memory)  # type: ignore[arg-type]
@@ -133,7 +137,7 @@ def test_what_is_detached_is_found_no_more(lake: kt.Lake) -> None:
     lake.detach("MEM")
     with pytest.raises(kt.NotFoundError):
         lake.sql("SELECT * FROM mem.orders")
-    with pytest.raises(kt.NotFoundError, match="there is: nothing"):
+    with pytest.raises(kt.NotFoundError, match="attached catalogs: nothing"):
         lake.detach("mem")
 
 
@@ -161,7 +165,7 @@ def test_spark_inserts_rows_of_its_own(warehouse: str, memory: MemoryConnector, 
     lake.sql("CREATE TABLE t (k BIGINT, s STRING)")
     lake.sql("INSERT INTO t VALUES (7, 'x'), (8, NULL), (9, 'z')")
     assert lake.sql("INSERT INTO mem.orders (customer, id) SELECT s, k FROM t").row_count == 3
-    with pytest.raises(kt.InvalidError, match="'qty' is INT, the query returns string"):
+    with pytest.raises(kt.InvalidError, match="'qty' is INT, but the query returns string"):
         lake.sql("INSERT INTO mem.orders SELECT k, s, s FROM t")
     with pytest.raises(kt.KeytideError, match="odd row"):
         lake.sql("INSERT INTO mem.orders (id) SELECT if(k = 9, raise_error('odd row'), k) FROM t")

@@ -59,10 +59,10 @@ def everything(lake: kt.Lake) -> list[list[dict[str, Any]]]:
             [
                 "DELETE in table default.t of connector keytide",
                 "row id: struct<id: int32 not null>",
-                "taken by the connector: `id` = 2",
-                "left open by it: none",
-                "further conditions: some, for the engine alone",
-                "done without reading: no",
+                "applied by the connector: `id` = 2",
+                "not applied by it: none",
+                "further conditions: some, in the engine only",
+                "without reading rows: no",
                 "splits: 1",
                 "columns read: id, v",
             ],
@@ -72,10 +72,10 @@ def everything(lake: kt.Lake) -> list[list[dict[str, Any]]]:
             [
                 "DELETE in table mem.orders of connector memory",
                 "row id: int64",
-                "taken by the connector: none",
-                "left open by it: none",
+                "applied by the connector: none",
+                "not applied by it: none",
                 "further conditions: none",
-                "done without reading: yes",
+                "without reading rows: yes",
                 "splits: 2",
                 "columns read: id",
             ],
@@ -86,8 +86,8 @@ def everything(lake: kt.Lake) -> list[list[dict[str, Any]]]:
                 "UPDATE in table mem.orders of connector memory",
                 "row id: int64",
                 "sets: qty",
-                "taken by the connector: none",
-                "left open by it: `id` < 3",
+                "applied by the connector: none",
+                "not applied by it: `id` < 3",
                 "further conditions: none",
                 "splits: 2",
                 "columns read: id, qty",
@@ -107,7 +107,7 @@ def everything(lake: kt.Lake) -> list[list[dict[str, Any]]]:
                 "splits: 2",
                 "columns: id, qty",
                 "read by: no condition",
-                "taken by the connector: no condition",
+                "applied by the connector: no condition",
             ],
         ),
     ],
@@ -175,8 +175,8 @@ def test_analyze_of_a_merge_tells_what_its_sink_took(lake: kt.Lake) -> None:
 def test_delete_that_reads_nothing_is_two_calls(lake: kt.Lake) -> None:
     assert plan(lake, "EXPLAIN ANALYZE DELETE FROM mem.orders") == [
         "get_delete_row_id_column_handle: int64",
-        "apply_filter: 0 terms, 0 left open",
-        "apply_delete: can do without reading",
+        "apply_filter: 0 terms, 0 not applied",
+        "apply_delete: can be done without reading",
         "execute_delete: 3 rows",
         "changed: 3 rows",
     ]
@@ -189,8 +189,8 @@ def test_many_calls_are_told_in_sums(lake: kt.Lake, warehouse: str) -> None:
         memory.insert("m", ORDERS)
     lake.attach("many", memory.connector)
     lines = plan(lake, "EXPLAIN ANALYZE DELETE FROM many.m WHERE id % 2 = 1")
-    assert lines[lines.index("3 splits more") :] == [
-        "3 splits more",
+    assert lines[lines.index("3 more splits") :] == [
+        "3 more splits",
         "create_page_source (3 calls)",
         "get_next_page (6 calls): 9 rows",
         "delete_rows (3 calls): 6 rows",

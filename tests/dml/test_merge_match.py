@@ -234,7 +234,7 @@ def test_star_names_the_column_that_the_source_lacks(warehouse: str, alias: str,
         INSERT INTO w VALUES (1, 1, ROW(7, 8)); INSERT INTO short VALUES (1, NULL), (2, NULL)
         """
     )
-    with pytest.raises(kt.InvalidError, match="no 'v' but 'id', 'S'; name the columns"):
+    with pytest.raises(kt.InvalidError, match="no 'v', only 'id', 'S'; list the columns"):
         lake.sql(f"MERGE INTO w USING short AS {alias} ON w.id = {alias}.id {when}")
     merge = lake.table("w").merge(lake.table("short"), "target.id = source.id")
     with pytest.raises(kt.InvalidError, match="no 'v' but"):

@@ -84,7 +84,7 @@ def test_key_that_comes_twice_is_found_in_any_number_of_parts(
 )
 def test_statement_that_needs_more_memory_says_what_to_do(tmp_path: Path, statement: str) -> None:
     lake = filled(tmp_path, ["k"], LITTLE)
-    with pytest.raises(kt.InvalidError, match=r"'read.memory' of its table allows: raise it"):
+    with pytest.raises(kt.InvalidError, match=r"'read.memory' of the table allows: increase it"):
         lake.sql(statement)
     assert lake.table("t").scan().count() == ROWS
 

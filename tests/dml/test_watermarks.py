@@ -99,7 +99,7 @@ def test_what_a_statement_sets_counts_unless_it_is_older(lake: kt.Lake, policy: 
     early = EARLIER + timedelta(hours=1)
     assert t.update({"w": early}, "k = 0").rows == 1
     assert watermarks(t)[0] == early
-    with pytest.raises(kt.InvalidError, match="older than what is stored"):
+    with pytest.raises(kt.InvalidError, match="older than the stored value"):
         t.update({"w": EARLIER}, "k = 0")
     # It is under this time that the row has left its key.
     t.update({"k": 5, "w": BEGAN}, "k = 0")
@@ -162,11 +162,11 @@ def test_tombstone_column_deletes_with_an_explicit_watermark(lake: kt.Lake) -> N
         ("'upsert.dml-watermark' = 'statement-time'", r"requires a 'watermark\.key'"),
         (
             "'upsert.dml-watermark' = 'statement-time', 'watermark.key' = 'v'",
-            "needs one TIMESTAMP or TIMESTAMP_LTZ column.*v INT",
+            "requires one TIMESTAMP or TIMESTAMP_LTZ column.*v INT",
         ),
         (
             "'upsert.dml-watermark' = 'statement-time', 'watermark.key' = 'w,x'",
-            r"needs one TIMESTAMP.*w TIMESTAMP\(6\), x TIMESTAMP\(6\)",
+            r"requires one TIMESTAMP.*w TIMESTAMP\(6\), x TIMESTAMP\(6\)",
         ),
         (
             "'upsert.dml-watermark' = 'statement-time', 'watermark.key' = 'w', "
@@ -230,7 +230,7 @@ def test_rows_that_change_their_keys_are_all_seen_or_the_statement_is_refused(
     fresh = {k: -1 if w is None else 3 - w if descends else w for k, w in stored.items()}
     taken = {k: m for k, m in target.items() if m != k and m in fresh}
     if any(fresh[k] < fresh[m] for k, m in taken.items()):
-        with pytest.raises(kt.InvalidError, match=r"fresher row goes|was deleted later"):
+        with pytest.raises(kt.InvalidError, match=r"newer row is deleted|was deleted at a later"):
             lake.sql(statement)
         target = {k: k for k in target}
     else:

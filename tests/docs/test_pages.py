@@ -81,7 +81,7 @@ def test_what_a_query_did_is_told_in_the_lines_that_the_page_shows(here: Path) -
     assert [line.partition(":")[0] for line in found] == [
         line.partition(":")[0]
         for line in promised
-        if "rows alone" not in line  # these are a line of their own where there are such
+        if "rows only" not in line  # these are a line of their own where there are such
     ]
     assert found[3] == promised[3]
 

@@ -305,7 +305,7 @@ def test_keys_that_an_index_takes_for_one_are_refused(lake: kt.Lake, tmp_path: P
     spelt = ["0A000000-0000-0000-0000-000000000000", "0a000000-0000-0000-0000-000000000000"]
     pq.write_table(pa.table({"k": spelt}), tmp_path / "theirs/1.parquet")
     options = {"upsert.mode": "full", "upsert.hash-function": "uuid"}
-    with pytest.raises(kt.InvalidError, match=r"1 rows of .* in another spelling"):
+    with pytest.raises(kt.InvalidError, match=r"1 rows of .* in a different spelling"):
         lake.adopt(
             "t", format="parquet", location=tmp_path / "theirs", primary_key=["k"], options=options
         )
@@ -314,7 +314,7 @@ def test_keys_that_an_index_takes_for_one_are_refused(lake: kt.Lake, tmp_path: P
 
 def test_null_in_a_key_is_refused(lake: kt.Lake, tmp_path: Path) -> None:
     location = as_parquet(tmp_path / "theirs", [ROWS, [(None, 1, None, "x")]])
-    refused(lake, location, "'k' is BIGINT NOT NULL and 1 of 1 rows bring NULL")
+    refused(lake, location, "'k' is BIGINT NOT NULL and 1 of 1 rows are NULL")
 
 
 def test_file_that_cannot_be_read_leaves_nothing(lake: kt.Lake, tmp_path: Path) -> None:
@@ -329,19 +329,19 @@ def test_file_that_cannot_be_read_leaves_nothing(lake: kt.Lake, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("more", "match"),
     [
-        ({"primary_key": []}, "needs a primary key"),
+        ({"primary_key": []}, "requires a primary key"),
         ({"primary_key": ["x"]}, r"missing \[x\]"),
         ({"format": "orc"}, "no format"),
-        ({"location": "/nowhere/at/all"}, "nothing lies at"),
+        ({"location": "/nowhere/at/all"}, "there are no files at"),
         ({"options": {"external.option.delimiter": ";"}}, "no option 'delimiter'"),
         ({"options": {"external.option.token": "x"}}, "may be a secret"),
-        ({"options": {"watermark.key": "w"}}, "given as an argument and as an option"),
+        ({"options": {"watermark.key": "w"}}, "given both as an argument and as an option"),
         ({"options": {"bukket": "1"}}, "bukket"),
         (
             {**NO_VERSIONS, "partition_by": ["v"], "options": {"bucket": "-1"}},
             "partition columns v are not in the primary key",
         ),
-        ({"options": {"sequence.auto-padding": "second-to-micro"}}, "numbers rows as they are"),
+        ({"options": {"sequence.auto-padding": "second-to-micro"}}, "numbers rows when they are"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(
@@ -353,7 +353,7 @@ def test_what_cannot_work_is_refused_by_name(
 
 def test_place_that_holds_the_new_table_is_refused(lake: kt.Lake, tmp_path: Path) -> None:
     as_parquet(tmp_path / "lake", [ROWS])
-    with pytest.raises(kt.InvalidError, match="neither may lie within the other"):
+    with pytest.raises(kt.InvalidError, match="neither can contain the other"):
         adopt(lake, tmp_path / "lake")
 
 

@@ -107,11 +107,11 @@ def test_values_are_cast_where_nothing_is_lost(target: Target) -> None:
     ("change", "key", "named"),
     [
         (lambda rows: rows.drop_columns(["s"]), ["k"], "'s' are missing"),
-        (lambda rows: rows.append_column("x", rows["n"]), ["k"], "'x' are not known"),
+        (lambda rows: rows.append_column("x", rows["n"]), ["k"], "'x' do not exist"),
         (lambda rows: rows.append_column("n", rows["n"]), ["k"], "'n' come twice"),
-        (lambda rows: rows, ["key"], "'key' are not known"),
-        (lambda rows: pa.table({**columns(rows), "n": ["one", "two"]}), ["k"], "'n' is of int64"),
-        (lambda rows: pa.table({**columns(rows), "n": [1.5, 2.0]}), ["k"], "'n' is of int64"),
+        (lambda rows: rows, ["key"], "'key' do not exist"),
+        (lambda rows: pa.table({**columns(rows), "n": ["one", "two"]}), ["k"], "'n' is int64"),
+        (lambda rows: pa.table({**columns(rows), "n": [1.5, 2.0]}), ["k"], "'n' is int64"),
         (lambda rows: pa.table({**columns(rows), "k": [1, None]}), ["n"], "'k' is NOT NULL.*row 1"),
         (lambda rows: pa.table({**columns(rows), "s": [None, "a"]}), ["k", "s"], "'s' is in the"),
     ],
@@ -238,7 +238,7 @@ def test_delta_append_that_always_loses_is_a_conflict_and_keeps_no_row(
         return table
 
     monkeypatch.setattr(delta_append, "open_delta", overtaken)
-    with pytest.raises(ConflictError, match="another writer came first"):
+    with pytest.raises(ConflictError, match="another writer committed first"):
         delta_append.open_appender(place(tmp_path / "t")).append(pa.table({"n": [7]}), [])
     assert all_rows(delta.open_source(place(tmp_path / "t")).pin()) == []
 

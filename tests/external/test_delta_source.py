@@ -404,7 +404,7 @@ def test_empty_text_in_a_partition_is_null_as_the_format_says(tmp_path: Path) ->
 def test_partition_of_bytes_is_refused_by_its_column(tmp_path: Path) -> None:
     rows = pa.table({"k": [1], "p": [b"a"]})
     deltalake.write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"])
-    with pytest.raises(UnsupportedError, match="'p', which is binary"):
+    with pytest.raises(UnsupportedError, match="binary column 'p'"):
         pinned(tmp_path / "t")
 
 
@@ -466,13 +466,13 @@ def test_no_table_or_version_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=re.escape(str(tmp_path / "t"))):
         pinned(tmp_path / "t")
     append(tmp_path / "t", n=[0])
-    with pytest.raises(NotFoundError, match=r"no version 7.*newest one is 0"):
+    with pytest.raises(NotFoundError, match=r"no readable version 7.*latest one is 0"):
         pinned(tmp_path / "t", 7)
 
 
 @pytest.mark.parametrize("version", ["tomorrow", -1, "1.5"])
 def test_version_is_a_number(tmp_path: Path, version: Any) -> None:
-    with pytest.raises(InvalidError, match="from 0"):
+    with pytest.raises(InvalidError, match="0 or more"):
         pinned(tmp_path, version)
 
 

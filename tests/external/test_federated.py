@@ -129,7 +129,7 @@ def test_keys_are_read_from_the_tables_own_properties(engine: Any, tmp_path: Pat
         (KEYS, "UPDATE far.t SET w = 1 WHERE k = 1", kt.InvalidError, "older"),
         (KEYS, "UPDATE far.t SET k = 2 WHERE k = 1", kt.InvalidError, "two rows"),
         (KEYS, "UPDATE far.t SET k = 9", kt.InvalidError, "two rows"),
-        (KEYS, "UPDATE far.t SET k = k + 1", kt.InvalidError, "would not be seen"),
+        (KEYS, "UPDATE far.t SET k = k + 1", kt.InvalidError, "would be invisible"),
         (kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="explicit"), "DELETE FROM far.t",
          kt.UnsupportedError, "explicit"),
         (kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="explicit"), "UPDATE far.t SET v = ''",
@@ -139,7 +139,7 @@ def test_keys_are_read_from_the_tables_own_properties(engine: Any, tmp_path: Pat
         (kt.UpsertKeys(["k"], ["nix"]), "SELECT * FROM far.t", kt.InvalidError, "nix"),
         (kt.UpsertKeys(), "SELECT * FROM far.t", kt.InvalidError, "primary key"),
         (KEYS, "SELECT * FROM far.other", kt.NotFoundError, "other"),
-        (KEYS, "SELECT * FROM far.t TIMESTAMP AS OF 1", kt.UnsupportedError, "not by a time"),
+        (KEYS, "SELECT * FROM far.t TIMESTAMP AS OF 1", kt.UnsupportedError, "reads by time"),
     ],
 )  # fmt: skip
 def test_what_would_not_be_seen_is_refused_before_anything_is_appended(
@@ -156,13 +156,13 @@ def test_what_would_not_be_seen_is_refused_before_anything_is_appended(
 
 def test_place_that_cannot_be_appended_to_is_refused_by_name(tmp_path: Path) -> None:
     lake = kt.connect(tmp_path / "lake")
-    with pytest.raises(kt.UnsupportedError, match="cannot be appended to parquet"):
+    with pytest.raises(kt.UnsupportedError, match="appending rows to parquet is not supported"):
         lake.attach("far", tmp_path, format="parquet")
     with pytest.raises(kt.InvalidError, match="no option 'nix'"):
         lake.attach("far", tmp_path, format="delta", options={"nix": "1"})
     with pytest.raises(kt.UnsupportedError, match="isolation 'snapshot'"):
         lake.attach("far", tmp_path, format="delta", isolation="serializable")
-    with pytest.raises(kt.InvalidError, match="name the format"):
+    with pytest.raises(kt.InvalidError, match="require a format"):
         lake.attach("far", tmp_path / "x.db", tables={"t": KEYS})
     assert lake.attached == []
 
@@ -335,7 +335,7 @@ def test_an_older_version_is_read_beside_the_newest(engine: Any, tmp_path: Path)
     [
         (lambda t: t.compact(), kt.UnsupportedError, "far.t is a federated table.*'compact'"),
         (lambda t: t.write([{"k": 1}]), kt.InvalidError, "'w', 'd', 'v' are missing"),
-        (lambda t: t.scan(version=77), kt.NotFoundError, "no version 77"),
+        (lambda t: t.scan(version=77), kt.NotFoundError, "no readable version 77"),
         (lambda t: t.delete("nope = 1"), kt.InvalidError, "nope"),
         (lambda t: t.merge(7, "true"), kt.InvalidError, "cannot read a builtins.int"),
         (lambda t: t.merge("SELECT 1 AS k", "true").execute(), kt.InvalidError, "without a WHEN"),
@@ -357,7 +357,7 @@ def test_tables_of_a_connector_without_a_format_are_for_sql_alone(tmp_path: Path
         connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
     lake = kt.connect(tmp_path / "lake")
     lake.attach("far", tmp_path / "far.db")
-    with pytest.raises(kt.UnsupportedError, match=r"Lake\.sql alone"):
+    with pytest.raises(kt.UnsupportedError, match=r"only in Lake\.sql"):
         lake.table("far.t")
     with pytest.raises(kt.UnsupportedError, match="no versions"):
         lake.sql("SELECT * FROM far.t VERSION AS OF 1")
@@ -368,7 +368,7 @@ def test_a_row_cannot_move_to_a_key_that_was_deleted_later(engine: Any, tmp_path
     far = engine(tmp_path)
     far.sql(FIRST)
     far.sql("INSERT INTO far.t VALUES (7, 9, true, NULL)")
-    with pytest.raises(kt.InvalidError, match=r"'k': 7\}, which was deleted later"):
+    with pytest.raises(kt.InvalidError, match=r"'k': 7\}, which was deleted at a later time"):
         far.sql("UPDATE far.t SET k = 7 WHERE k = 1")
     assert far.sql("UPDATE far.t SET k = 7, w = 9 WHERE k = 1") == 1
     assert far.rows() == [(2, 6, None, "b"), (7, 9, None, "a")]
@@ -451,7 +451,7 @@ def test_empty_text_is_refused_where_a_partition_would_make_it_null(tmp_path: Pa
     deltalake.DeltaTable.create(tmp_path / "far/t", SCHEMA, partition_by="v")
     lake = kt.connect(tmp_path / "lake")
     lake.attach("far", tmp_path / "far", format="delta", tables={"t": KEYS})
-    with pytest.raises(kt.InvalidError, match=r"partitioned by column 'v'.*empty text for NULL"):
+    with pytest.raises(kt.InvalidError, match=r"partitioned by column 'v'.*empty string as NULL"):
         lake.sql("INSERT INTO far.t VALUES (1, 5, NULL, 'a'), (2, 6, NULL, '')")
     assert lake.sql("INSERT INTO far.t VALUES (1, 5, NULL, 'a'), (2, 6, NULL, NULL)").row_count == 2
 

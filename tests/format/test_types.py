@@ -96,7 +96,7 @@ def test_broken_stored_text_names_place_and_cause(text: str, gist: str) -> None:
         ({"element": "INT"}, "'type' is missing"),
         ({"type": "TREE", "element": "INT"}, "TREE is not a nested type"),
         ({"type": "ROW", "fields": ["INT"]}, "must be a JSON object"),
-        (7, "must be text or a JSON object"),
+        (7, "must be a string or a JSON object"),
     ],
 )
 def test_broken_type_object_names_what_is_wrong(value: Any, gist: str) -> None:
@@ -181,7 +181,7 @@ def test_arrow_type_becomes_narrowest_table_type(arrow_type: pa.DataType, expect
 @pytest.mark.parametrize(
     ("arrow_type", "way_out"),
     [
-        (pa.null(), "cast it to the type"),
+        (pa.null(), "cast it to the intended type"),
         (pa.time64("us"), "pa.time32('ms')"),
         (pa.time64("ns"), "pa.time32('ms')"),
         (pa.duration("s"), "int64"),

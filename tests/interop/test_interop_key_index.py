@@ -190,7 +190,7 @@ def test_interop_rows_that_java_puts_in_the_place_of_others_are_found_by_the_nex
     new = rows(table, "+I 1 x 3 java", "+I 2 x 3 java").drop_columns(["_row_kind"])
     java.overwrite(table.name, new)
     assert_alike(java, table)
-    with pytest.warns(kt.KeytideWarning, match="built anew"):
+    with pytest.warns(kt.KeytideWarning, match="rebuilt"):
         table.write(rows(table, "+I 1 x 2 late", "+I 2 x 4 new"))
     assert [line for line in shown(table) if " x " in line] == ["1 x 3 java", "2 x 4 new"]
     assert_index_is_that_of_the_rows(table)

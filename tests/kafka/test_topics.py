@@ -210,7 +210,7 @@ def test_two_feeds_of_one_topic_at_once_apply_each_message_once(
     said = [process.communicate(timeout=120)[1] for process in both]
     codes = sorted(process.returncode for process in both)
     assert codes == [0, 1], said
-    assert "another process has fed the table" in "".join(said)
+    assert "another process has loaded the table" in "".join(said)
     table: Any = lake.table("shop.people")
     appended = [s for s in table.metadata.snapshots() if s.commit_kind.value == "APPEND"]
     assert len(appended) == 100
@@ -279,7 +279,7 @@ def test_topic_that_was_made_anew_is_refused_though_it_has_as_many_messages(
     time.sleep(1)
     broker.create(topic)
     broker.send(topic, [change("c", n, n, "b") for n in (8, 9)])
-    with pytest.raises(kt.DataError, match="was made anew"):
+    with pytest.raises(kt.DataError, match="was recreated"):
         ingest(lake, broker, topic)
     ingest(lake, broker, topic, if_lost="earliest")
     assert rows(lake) == {1: "a", 8: "b", 9: "b"}
@@ -377,7 +377,7 @@ def test_nobody_at_an_address_is_said(lake: kt.Lake, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("no.such.property", "no.such.property"), ("auto.offset.reset", "Keytide's own"),
+    [("no.such.property", "no.such.property"), ("auto.offset.reset", "is set by Keytide"),
      ("queued.min.messages", "queued.min.messages")],
 )  # fmt: skip
 def test_property_that_is_none_is_refused(lake: kt.Lake, name: str, found: str) -> None:

@@ -114,7 +114,7 @@ def test_retract_that_depends_on_steps_is_refused_with_an_example() -> None:
         ("count", ["INT"], "'count' is built in"),
         ("no name", ["INT"], "is not a name"),
         ("mine", [], "list the SQL types"),
-        ("mine", "INT", r"types is 'INT' .*a list of texts, such as \['INT'\]"),
+        ("mine", "INT", r"types is 'INT' .*a list of strings, such as \['INT'\]"),
         ("mine", ["NUMBER"], "NUMBER"),
     ],
 )

@@ -86,7 +86,7 @@ def test_value_beyond_the_type_is_refused() -> None:
 
 
 def test_value_that_no_column_of_the_type_has_is_refused() -> None:
-    with pytest.raises(kt.InvalidError, match="it is double, and column 'n' is INT"):
+    with pytest.raises(kt.InvalidError, match="it is double, but column 'n' is INT"):
         make(computed("n", "divide(score, 2)"))
 
 

@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, Change, Change, str]] = [
     ("transforms of unknown columns", PARTIAL | {TRANSFORMS: computed("s", "upper(x)")}, {},
      "has 's' = 'upper.x.'; expected columns of the schema"),
     ("transforms of themselves", PARTIAL | {TRANSFORMS: computed("n", "plus(n, 1)")}, {},
-     "'n' = 'plus.n, 1.'; a column is not computed of itself"),
+     "'n' = 'plus.n, 1.'; a column cannot be computed from itself"),
     ("Groovy", PARTIAL | {TRANSFORMS: computed("n", "Groovy({score + 1}, score)")}, {},
      "Groovy is off"),
     ("transforms that do not parse", PARTIAL | {TRANSFORMS: computed("n", "plus(score,")}, {},

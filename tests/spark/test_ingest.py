@@ -292,7 +292,7 @@ def test_table_that_cannot_take_dead_letters_is_refused_before_anything_is_read(
     kt.connect(feed.warehouse).create_table("shop.bad", fields, ["digest"])
     feed.add("a.json", change("c", 1, None, row(1, "a")))
 
-    with pytest.raises(kt.InvalidError, match=r"shop\.bad cannot take dead letters"):
+    with pytest.raises(kt.InvalidError, match=r"shop\.bad cannot store dead letters"):
         feed.run(dead_letter="shop.bad")
     assert kt.connect(feed.warehouse).table("shop.people").snapshots() == []
 

@@ -140,13 +140,19 @@ def test_beginnings_of_a_stream(table: kt.Table, options: dict[str, str], expect
 ONE_OF_TWO = [
     ({"snapshot-id": "1", "tag": "two"}, "'snapshot-id' and 'tag' each say which snapshot is read"),
     ({"versionAsOf": "1", "timestampAsOf": "2030-01-01"}, "'versionAsOf' and 'timestampAsOf' each"),
-    ({"versionAsOf": "1", "snapshot-id": "2"}, "are the same one, and have the values 1 and 2"),
+    (
+        {"versionAsOf": "1", "snapshot-id": "2"},
+        "are the same option with different values, 1 and 2",
+    ),
     ({"scan.mode": "latest", "scan.snapshot-id": "1"}, "'latest', and 'scan.snapshot-id' says"),
-    ({"scan.mode": "from-snapshot"}, "needs 'scan.snapshot-id' to say which one"),
-    ({"scan.mode": "compacted-full"}, "'compacted-full' is not acted on; there are 'latest-full'"),
+    ({"scan.mode": "from-snapshot"}, "requires 'scan.snapshot-id'"),
+    (
+        {"scan.mode": "compacted-full"},
+        "'compacted-full' is not supported; expected one of 'latest-full'",
+    ),
     ({"scan.mode": "newest"}, "option 'scan.mode' is 'newest'; expected one of default, latest-f"),
-    ({"consumer": "c"}, "this reads one snapshot, which takes no 'consumer'"),
-    ({"startingVersion": "1"}, "this reads one snapshot, which takes no 'startingVersion'"),
+    ({"consumer": "c"}, "this reads one snapshot, which does not support 'consumer'"),
+    ({"startingVersion": "1"}, "this reads one snapshot, which does not support 'startingVersion'"),
     ({"version": "1"}, "no option 'version'; did you mean 'snapshot-id'?"),
     ({"snapshot_id": "1"}, "no option 'snapshot_id'; did you mean 'snapshot-id'"),
     ({"maxFilesPerTrigger": "1"}, "did you mean 'max-rows-per-trigger'?"),
@@ -170,8 +176,11 @@ def test_what_contradicts_or_means_nothing_is_refused_in_a_line(
         ({**FEED, "start": "full"}, "say where changes start"),
         ({**FEED, "startingVersion": "1", "start": "0"}, "each say where changes start"),
         ({"incremental-between": "1,2", "end": "3"}, "each say where changes end"),
-        ({"incremental-between": "1"}, "'1'; expected two of them with a comma"),
-        ({**FEED, "versionAsOf": "1"}, "reads changes between two snapshots, which takes no"),
+        ({"incremental-between": "1"}, "'1'; expected two values separated by a comma"),
+        (
+            {**FEED, "versionAsOf": "1"},
+            "reads changes between two snapshots, which does not support",
+        ),
     ],
 )
 def test_changes_that_are_not_said_are_refused(
@@ -194,7 +203,7 @@ def test_stream_without_kinds_gives_new_rows_and_stops_at_a_change(table: kt.Tab
 def test_table_of_sparks_catalog_is_refused_with_the_way_that_works(table: kt.Table) -> None:
     with pytest.raises(kt.UnsupportedError, match="CREATE TEMPORARY VIEW name USING keytide"):
         SourceOptions.parse({"owner": "me", "provider": "keytide", "path": table.uri})
-    with pytest.raises(kt.InvalidError, match="made by CREATE TABLE or saveAsTable has none"):
+    with pytest.raises(kt.InvalidError, match="created with CREATE TABLE or saveAsTable have none"):
         SourceOptions.parse({})
 
 

@@ -63,13 +63,13 @@ def test_overwrite_replaces_what_options_say(
     [
         ({"replaceWhere": "day = 'tue'"}, "rows with day = 'mon', and 'replaceWhere' is"),
         ({"replaceWhere": "id = 1"}, "no column 'id'"),
-        ({"replaceWhere": "day ="}, "does not parse"),
+        ({"replaceWhere": "day ="}, "cannot be parsed"),
         ({"replaceWhere": "day = 'mon'", "partitionOverwriteMode": "dynamic"},
          "'replaceWhere' and 'partitionOverwriteMode' each say what is replaced"),
         ({"partitionOverwriteMode": "some"}, "expected one of static, dynamic"),
-        ({"overwriteSchema": "true"}, "alter the table by lake.sql"),
-        ({"snapshot-id": "1"}, "this overwrites, which takes no 'snapshot-id'"),
-        ({"txnAppId": "job"}, "this overwrites, which takes no 'txnAppId'"),
+        ({"overwriteSchema": "true"}, "alter the table with lake.sql"),
+        ({"snapshot-id": "1"}, "this overwrites, which does not support 'snapshot-id'"),
+        ({"txnAppId": "job"}, "this overwrites, which does not support 'txnAppId'"),
     ],
 )  # fmt: skip
 def test_overwrite_that_is_wrong_changes_nothing(
@@ -82,7 +82,9 @@ def test_overwrite_that_is_wrong_changes_nothing(
 
 
 def test_append_takes_no_option_of_an_overwrite(table: kt.Table) -> None:
-    with pytest.raises(kt.InvalidError, match="this appends, which takes no 'replaceWhere'"):
+    with pytest.raises(
+        kt.InvalidError, match="this appends, which does not support 'replaceWhere'"
+    ):
         write(table, [{"id": 7, "day": "mon"}], overwrite=False, replaceWhere="day = 'mon'")
 
 

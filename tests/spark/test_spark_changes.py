@@ -230,7 +230,7 @@ def test_copy_that_a_stream_keeps_has_every_key_that_moved(
     [
         ({"start": "99"}, "no snapshot 99"),
         ({"mode": "dif"}, "option 'mode' is 'dif'; expected one of"),
-        ({"where": "k = 1"}, "this is a stream of changes, which takes no 'where'"),
+        ({"where": "k = 1"}, "this is a stream of changes, which does not support 'where'"),
         ({"max-rows-per-trigger": "0"}, "expected an integer from 1"),
     ],
 )
@@ -255,5 +255,5 @@ def test_options_of_streams_are_refused_where_one_snapshot_is_read(
     warehouse: str, spark: Any
 ) -> None:
     table = make_table(warehouse)
-    with pytest.raises(kt.InvalidError, match="reads one snapshot, which takes no 'start'"):
+    with pytest.raises(kt.InvalidError, match="reads one snapshot, which does not support 'start'"):
         spark.read.format("keytide").option("start", "1").load(table.uri).collect()

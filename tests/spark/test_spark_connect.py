@@ -260,7 +260,7 @@ def test_rows_are_changed_by_the_driver_where_sizes_are_known(found: Any) -> Non
     delete, update, merge = found["plans"]
     assert delete.startswith("runs in the driver, as ")
     assert update.startswith("runs in the driver, as ")
-    assert merge == "runs on executors, as the size of what is read is not known"
+    assert merge == "runs on executors, because the size of the input is unknown"
     assert found["in driver"] == [1, 2]
     left = ["last", "v3", "v4", "v4", "v5!", "v5!", "v7", "v7", "v8"]
     assert found["rows after"] == left

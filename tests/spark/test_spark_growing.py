@@ -65,7 +65,7 @@ def test_the_data_source_grows_a_table_by_an_option(spark: Any, table: kt.Table)
     less = spark.sql("SELECT 3L AS k, 1L << 40 AS v")
     less.write.format("keytide").mode("overwrite").option("merge-schema", "true").save(table.uri)
     assert rows_of(table) == [(3, 1 << 40, None, None)]
-    with pytest.raises(Exception, match="reads one snapshot, which takes no 'mergeSchema'"):
+    with pytest.raises(Exception, match="reads one snapshot, which does not support 'mergeSchema'"):
         spark.read.format("keytide").option("mergeSchema", "true").load(table.uri).collect()
 
 

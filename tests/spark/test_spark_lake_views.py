@@ -44,7 +44,9 @@ def test_names_of_views() -> None:
     tables = ["a.t", "b.t", "b.u"]
     assert _views(tables, "{database}_{table}") == {"a_t": "a.t", "b_t": "b.t", "b_u": "b.u"}
     assert _views(["a.t"], "{table}") == {"t": "a.t"}
-    with pytest.raises(kt.InvalidError, match=r"tables a\.t and b\.t would both be the view 't'"):
+    with pytest.raises(
+        kt.InvalidError, match=r"tables a\.t and b\.t would both become the view 't'"
+    ):
         _views(tables, "{table}")
     with pytest.raises(kt.InvalidError, match=r"a\.T and b\.t"):
         _views(["a.T", "b.t"], "x_{table}")

@@ -239,9 +239,9 @@ def test_size_is_known_of_files_ranges_and_rows_of_the_driver_unless_a_step_make
     ("place", "is_driver", "words"),
     [
         (Place(2000, 2000), True, "in the driver, as 2,000 bytes are at most 2,000"),
-        (Place(2001, 2000), False, "on executors, as 2,001 bytes are more than 2,000"),
-        (Place(None, 2000), False, "on executors, as the size of what is read is not known"),
-        (Place(0, -1), False, "on executors, as the driver is to do no work"),
+        (Place(2001, 2000), False, "on executors, because 2,001 bytes are more than 2,000"),
+        (Place(None, 2000), False, "on executors, because the size of the input is unknown"),
+        (Place(0, -1), False, "on executors, because driver work is disabled"),
     ],
 )
 def test_place_is_told_with_its_reason(place: Place, is_driver: bool, words: str) -> None:
@@ -267,7 +267,7 @@ def test_explain_says_where_a_statement_runs(warehouse: str, spark: Any) -> None
             )
         with limited(spark, str(size - 1)):
             assert where(lake, text).startswith(f"runs on executors, as {size:,} bytes are more")
-    assert where(lake, plain) == "runs on executors, as the driver is to do no work"
+    assert where(lake, plain) == "runs on executors, because driver work is disabled"
     assert where(kt.connect(warehouse), plain) == ""
 
 

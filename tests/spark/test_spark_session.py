@@ -100,7 +100,7 @@ def test_python_in_which_tasks_would_die_is_said_with_the_way_out(
 
 
 def test_python_that_does_not_run_is_said(tmp_path: Path) -> None:
-    with pytest.raises(kt.SetupError, match="does not run"):
+    with pytest.raises(kt.SetupError, match="cannot be run"):
         check_python(LocalSession(str(tmp_path / "nowhere")))
 
 

@@ -259,11 +259,11 @@ def test_insert_into_a_view_is_an_append(table: kt.Table, spark: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"snapshot-id": "one"}, "option 'snapshot-id' is 'one'; expected a whole"),
+        ({"snapshot-id": "one"}, "option 'snapshot-id' is 'one'; expected an integer"),
         ({"snapshot-id": "9"}, "table .* has no snapshot 9"),
         ({"tag": "t"}, "table .* has no tag 't'"),
         ({"columns": "idd"}, "table .* has no column 'idd'"),
-        ({"where": "id ="}, "does not parse"),
+        ({"where": "id ="}, "cannot be parsed"),
         ({"colums": "id"}, "no option 'colums'; did you mean 'columns'"),
         ({"versionAsOf": "9"}, "table .* has no snapshot 9"),
         ({"as_off": "1"}, "no option 'as_off'; did you mean 'as-of'"),
@@ -308,7 +308,7 @@ def test_cache_of_an_object_store_is_no_option_of_the_store(tmp_path: Path) -> N
 
 
 def test_cache_of_a_table_on_local_disk_is_refused(table: kt.Table, spark: Any) -> None:
-    with pytest.raises(kt.InvalidError, match=r"cache: .* lies on local disk"):
+    with pytest.raises(kt.InvalidError, match=r"cache: .* is on the local disk"):
         spark.read.format("keytide").option("cache", "/c").load(table.uri)
 
 
@@ -326,7 +326,7 @@ def test_executors_read_from_the_cache(tmp_path: Path, spark: Any) -> None:
 
 
 def test_missing_path_and_missing_table_are_said(tmp_path: Path, spark: Any) -> None:
-    with pytest.raises(kt.InvalidError, match="format 'keytide' needs the path of a table"):
+    with pytest.raises(kt.InvalidError, match="format 'keytide' requires the path of a table"):
         spark.read.format("keytide").load()
     with pytest.raises(kt.NotFoundError, match="table nothing does not exist"):
         spark.read.format("keytide").load(str(tmp_path / "nothing"))

@@ -123,9 +123,9 @@ def test_condition_decides_as_it_says(warehouse: str, table: kt.Table) -> None:
 
 def test_error_names_what_was_found_and_the_way_out(table: kt.Table) -> None:
     for value, message in {
-        "2026-01-31": "2026 - 01 - 31 stands for a condition and is INT, not BOOLEAN; write a date",
-        "k = 1 AND v": "line 1, column 11: v stands for a condition and is STRING, not BOOLEAN",
-        "k = 1 AND upper(v)": r"UPPER\(v\) stands for a condition and is not BOOLEAN; compare",
+        "2026-01-31": "2026 - 01 - 31 is used as a condition but is INT, not BOOLEAN; write a date",
+        "k = 1 AND v": "line 1, column 11: v is used as a condition but is STRING, not BOOLEAN",
+        "k = 1 AND upper(v)": r"UPPER\(v\) is used as a condition but is not BOOLEAN; compare",
     }.items():
         with pytest.raises(kt.InvalidError, match=message):
             table.delete(value)

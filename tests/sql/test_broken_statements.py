@@ -72,5 +72,5 @@ def test_statement_cut_off_or_changed_at_one_word_ends_in_rows_or_an_error_of_ke
     ids=lambda text: text.split()[0],
 )
 def test_with_in_front_of_a_change_says_where_it_stands(lake: kt.Lake, change: str) -> None:
-    with pytest.raises(kt.InvalidError, match="WITH stands before queries only; an INSERT has it"):
+    with pytest.raises(kt.InvalidError, match="WITH is only allowed before queries; in an INSERT"):
         lake.sql(f"WITH x AS (SELECT 1 AS id) {change}")

@@ -55,7 +55,7 @@ def test_every_clause_of_delete_and_update_but_those_acted_on_is_refused(
     tree = parse_tree(text, tokenize(text), 0)
     tree.find(kind).set(clause, exp.column("probe"))
     read = delete_from if text is DELETE else update_from
-    with pytest.raises(kt.InvalidError, match=r"^line 1, column \d+: .*takes no"):
+    with pytest.raises(kt.InvalidError, match=r"^line 1, column \d+: .*does not support"):
         read(tree, cursor)
 
 
@@ -238,7 +238,7 @@ def test_update_sets_what_a_query_gives(lake: kt.Lake, text: str, n: list[int]) 
 
 @pytest.mark.parametrize("value", [None, 5, b"SELECT 1", ["SELECT 1"]])
 def test_text_of_another_type_is_refused(lake: kt.Lake, value: Any) -> None:
-    with pytest.raises(kt.InvalidError, match="a text"):
+    with pytest.raises(kt.InvalidError, match="a string"):
         lake.sql(value)
 
 

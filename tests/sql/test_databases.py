@@ -27,16 +27,16 @@ def test_database_is_there_from_when_it_is_made_to_when_it_is_dropped(
     assert lake.tables() == []
     told = {r["name"]: r["value"] for r in lake.sql("DESCRIBE DATABASE EXTENDED SHOP").to_pylist()}
     assert (told["database"], told["comment"]) == ("shop", "what is sold")
-    with pytest.raises(kt.AlreadyExistsError, match="database shop exists"):
+    with pytest.raises(kt.AlreadyExistsError, match="database shop already exists"):
         lake.sql("CREATE DATABASE SHOP")
     lake.sql("DROP DATABASE shop RESTRICT; DROP SCHEMA IF EXISTS shop")
     assert lake.databases() == []
-    with pytest.raises(kt.NotFoundError, match="no database shop"):
+    with pytest.raises(kt.NotFoundError, match="database shop does not exist"):
         lake.drop_database("shop")
 
 
 def test_database_with_tables_goes_by_cascade_alone(lake: kt.Lake) -> None:
-    with pytest.raises(kt.InvalidError, match=r"not empty, it has shop\.t; .*CASCADE"):
+    with pytest.raises(kt.InvalidError, match=r"not empty: it contains shop\.t; .*CASCADE"):
         lake.sql("DROP DATABASE shop")
     assert lake.tables("shop") == ["shop.t"]
     lake.sql("DROP DATABASE shop CASCADE")
@@ -47,7 +47,7 @@ def test_database_keeps_files_that_belong_to_no_table(lake: kt.Lake) -> None:
     stray = Path(lake.uri) / "shop.db" / "note.txt"
     stray.write_text("mine")
     lake.drop_table("shop.t")
-    with pytest.raises(kt.ConflictError, match="something is in its folder still"):
+    with pytest.raises(kt.ConflictError, match="its folder is not empty"):
         lake.drop_database("shop")
     assert stray.read_text() == "mine"
 
@@ -68,9 +68,9 @@ def test_used_database_is_meant_by_names_without_one(lake: kt.Lake) -> None:
 
 
 def test_only_what_is_there_can_be_used(lake: kt.Lake) -> None:
-    with pytest.raises(kt.NotFoundError, match=r"no database nobody .*default, shop"):
+    with pytest.raises(kt.NotFoundError, match=r"database nobody does not exist .*default, shop"):
         lake.sql("USE nobody")
-    with pytest.raises(kt.InvalidError, match="no name of a database"):
+    with pytest.raises(kt.InvalidError, match="not a valid database name"):
         lake.use("a.b")
     with pytest.raises(kt.InvalidError, match="sys"):
         lake.create_database("sys")

@@ -101,7 +101,7 @@ def test_wrong_statement_changes_nothing(
             "DELETE FROM u",
             "remove-record-on-sequence-group",
         ),
-        ("'sequence.field' = 'g'", "UPDATE u SET g = 1", "older than what is stored"),
+        ("'sequence.field' = 'g'", "UPDATE u SET g = 1", "older than the stored value"),
     ],
 )
 def test_engine_that_would_not_store_the_change_refuses_it(

@@ -180,5 +180,5 @@ def test_statement_knows_that_it_is_analyzed() -> None:
 
 @pytest.mark.spark
 def test_query_on_spark_is_not_measured(lake: kt.Lake, spark: Any) -> None:
-    with pytest.raises(kt.UnsupportedError, match=r"see the query in Spark's own UI"):
+    with pytest.raises(kt.UnsupportedError, match=r"look at the query in the Spark UI"):
         kt.connect(lake.uri, spark=spark).sql("EXPLAIN ANALYZE SELECT * FROM log")

@@ -78,8 +78,8 @@ def test_row_kinds_come_from_their_column(lake: kt.Lake) -> None:
         ("(NULL, 1)", "id"),
         ("(1, 2, 3)", "3 columns"),
         ("(1)", "1 column,"),
-        ("(1, 2), (2, 'x')", "cannot run"),
-        ("(1, CAST('x' AS INT))", "cannot run"),
+        ("(1, 2), (2, 'x')", "cannot be executed"),
+        ("(1, CAST('x' AS INT))", "cannot be executed"),
     ],
 )
 def test_value_that_does_not_fit_writes_nothing(lake: kt.Lake, values: str, message: str) -> None:

@@ -55,7 +55,7 @@ def test_statement_with_a_word_too_many_or_too_few_is_carried_out_or_refused(
 
 
 def test_form_that_no_pass_can_walk_is_refused_with_a_way_out(lake: kt.Lake) -> None:
-    with pytest.raises(kt.InvalidError, match="plainer form"):
+    with pytest.raises(kt.InvalidError, match="simpler form"):
         lake.sql("SELECT * FROM t LATERAL VIEW . explode(array(k)) x AS y")
 
 

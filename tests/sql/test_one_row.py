@@ -42,7 +42,9 @@ def test_what_is_about_many_rows_is_refused_at_its_place(
     lake: kt.Lake, many: str, place: str
 ) -> None:
     text = place.format(many)
-    with pytest.raises(kt.InvalidError, match=r"line 1, column \d+: .* take each row by itself"):
+    with pytest.raises(
+        kt.InvalidError, match=r"line 1, column \d+: .* evaluate each row separately"
+    ):
         lake.sql(text)
     assert len(lake.table("t").snapshots()) == 1
 
@@ -63,7 +65,7 @@ def test_calls_refuse_it_like_statements(lake: kt.Lake, many: str) -> None:
     t = lake.table("t")
     merge = t.merge([{"id": 1}], "target.id = source.id").when_matched_update({"n": many})
     for change in (lambda: t.update({"n": many}), lambda: t.delete(f"n = {many}"), merge.execute):
-        with pytest.raises(kt.InvalidError, match="take each row by itself"):
+        with pytest.raises(kt.InvalidError, match="evaluate each row separately"):
             change()
 
 
@@ -73,5 +75,5 @@ def test_calls_refuse_it_like_statements(lake: kt.Lake, many: str) -> None:
      ("t AS source", "(SELECT 1 AS id)")],
 )  # fmt: skip
 def test_merge_refuses_two_tables_of_one_name(lake: kt.Lake, target: str, source: str) -> None:
-    with pytest.raises(kt.InvalidError, match=r"calls both its tables '\w+'; call one otherwise"):
+    with pytest.raises(kt.InvalidError, match=r"uses the name '\w+' for both tables; rename one"):
         lake.sql(f"MERGE INTO {target} USING {source} ON TRUE WHEN MATCHED THEN DELETE")

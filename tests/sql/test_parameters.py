@@ -92,15 +92,23 @@ def test_a_name_may_have_several_places(lake: kt.Lake) -> None:
 @pytest.mark.parametrize(
     ("text", "parameters", "message"),
     [
-        ("SELECT ?", [], "has 1 place for a parameter, and 0 values came"),
-        ("SELECT ?", [1, 2], "has 1 place for a parameter, and 2 values came"),
-        ("SELECT ?", {"a": 1}, r"line 1, column 8: the parameters are a dict, whose places are :n"),
-        ("SELECT :a", [1], r"line 1, column 8: the parameters are a list, whose places are \?"),
-        ("SELECT :a", {}, "the parameters have no 'a'; give it a value"),
-        ("SELECT 1", {"a": 1}, "the parameter 'a' has no place; write :a where its value goes"),
+        ("SELECT ?", [], "has 1 placeholder, but 0 values were given"),
+        ("SELECT ?", [1, 2], "has 1 placeholder, but 2 values were given"),
+        (
+            "SELECT ?",
+            {"a": 1},
+            r"line 1, column 8: the parameters are a dict, but the placeholders are :n",
+        ),
+        (
+            "SELECT :a",
+            [1],
+            r"line 1, column 8: the parameters are a list, but the placeholders are \?",
+        ),
+        ("SELECT :a", {}, "there is no parameter 'a'; give it a value"),
+        ("SELECT 1", {"a": 1}, "the parameter 'a' is not used; write :a where its value belongs"),
         ("SELECT ?", [[1]], "parameter 1 is .1. of type list; expected a number"),
         ("SELECT :a", {"a": {}}, "parameter :a is {} of type dict; expected a number"),
-        ("SELECT ?", [Decimal("1e40")], "the decimal 1E.40 is none of SQL"),
+        ("SELECT ?", [Decimal("1e40")], "the decimal 1E.40 has more than 38 digits"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -33,5 +33,5 @@ def test_function_of_any_number_of_arguments_is_parsed_or_refused(argument: str)
 
 
 def test_slip_of_the_parser_is_an_error_about_the_text() -> None:
-    with pytest.raises(kt.InvalidError, match="does not parse"):
+    with pytest.raises(kt.InvalidError, match="cannot be parsed"):
         kt.connect("memory://slips").sql("SELECT map(1)")

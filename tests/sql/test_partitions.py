@@ -63,11 +63,11 @@ def test_sums_of_a_dropped_partition_begin_anew(lake: kt.Lake) -> None:
         ("ALTER TABLE t DROP PARTITION ()", "line 1"),
         ("ALTER TABLE t DROP PARTITION (h = 1) PURGE", "line 1"),
         ("TRUNCATE TABLE t PARTITION (h = 'x')", "h"),
-        ("CALL sys.drop_partition('t')", "no partition is named; TRUNCATE drops all rows"),
-        ("CALL sys.drop_partition('t', 'k=1')", "its partition columns are d, h"),
+        ("CALL sys.drop_partition('t')", "no partition is given; to drop all rows, use TRUNCATE"),
+        ("CALL sys.drop_partition('t', 'k=1')", "the partition columns are d, h"),
         ("CALL sys.rescale('t', 4)", "bucket_num is 4.*ALTER TABLE t SET"),
-        ("CALL sys.compact_database('(')", "is no regular expression"),
-        ("CALL sys.compact('t', 'h=1', where => 'h = 1')", "give one of them"),
+        ("CALL sys.compact_database('(')", "is not a valid regular expression"),
+        ("CALL sys.compact('t', 'h=1', where => 'h = 1')", "give only one of them"),
         ("CALL sys.compact('t', where => 'h >')", "h >"),
     ],
 )
@@ -104,8 +104,8 @@ def test_condition_chooses_partitions(lake: kt.Lake) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("rescale(5)", "table is 5 of type int; expected a text"),
-        ("compact('t', partitions => true)", "partitions is True of type bool; expected a text"),
+        ("rescale(5)", "table is 5 of type int; expected a string"),
+        ("compact('t', partitions => true)", "partitions is True of type bool; expected a string"),
         ("compact_database(1)", "including_databases is 1 of type int"),
         (
             "compact('t', compact_strategy => 'minor', order_by => 'k')",
@@ -120,7 +120,7 @@ def test_arguments_that_say_nothing_are_refused(call: str, message: str, lake: k
 
 @pytest.mark.parametrize(
     ("call", "way_out"),
-    [("repair()", "wherever its folder is"), ("merge_branch('t', 'b')", "fast_forward"),
+    [("repair()", "where its folder is"), ("merge_branch('t', 'b')", "fast_forward"),
      ("compact(table => 't', options => 'a=b')", "ALTER TABLE")],
 )  # fmt: skip
 def test_what_other_engines_know_is_refused_by_name(call: str, way_out: str, lake: kt.Lake) -> None:

@@ -85,7 +85,7 @@ def test_change_is_the_same_by_full_names(lake: kt.Lake, text: str) -> None:
     ],
 )
 def test_name_of_another_table_stays_refused(lake: kt.Lake, text: str) -> None:
-    with pytest.raises(kt.InvalidError, match="cannot run as it is written"):
+    with pytest.raises(kt.InvalidError, match="cannot be executed"):
         lake.sql(text)
 
 

@@ -51,7 +51,7 @@ def test_optimize_zorder_puts_rows_without_a_key_in_order(lake: kt.Lake) -> None
     lake.sql("INSERT INTO events VALUES (2, 1), (1, 2)")
     lake.sql("OPTIMIZE events ZORDER BY (a, b)")
     assert [row["a"] for row in lake.sql("SELECT a FROM events")] == [1, 2]
-    with pytest.raises(kt.KeytideError, match="lie in the order of the primary key"):
+    with pytest.raises(kt.KeytideError, match="only for tables without a primary key"):
         lake.sql(f"OPTIMIZE {T} ZORDER BY (s)")
 
 
@@ -84,7 +84,9 @@ def test_restore_to_a_time_takes_the_newest_snapshot_of_then(lake: kt.Lake) -> N
 
 
 def test_table_changes_tells_how_changes_are_read_here(lake: kt.Lake) -> None:
-    with pytest.raises(kt.UnsupportedError, match=r"table_changes\(\) is not for .*incremental-be"):
+    with pytest.raises(
+        kt.UnsupportedError, match=r"table_changes\(\) is not supported.*incremental-be"
+    ):
         lake.sql(f"SELECT * FROM table_changes('{T}', 0, 2)")
 
 
@@ -141,9 +143,9 @@ def test_branches_are_renamed_and_dropped(lake: kt.Lake) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("CREATE BRANCH b RETAIN 7 DAYS", "a branch stays until it is dropped"),
-        ("CREATE BRANCH b WITH SNAPSHOT RETENTION 2 SNAPSHOTS", "a branch stays until"),
-        ("CREATE OR REPLACE BRANCH b", "a branch is not replaced"),
+        ("CREATE BRANCH b RETAIN 7 DAYS", "a branch is kept until it is dropped"),
+        ("CREATE BRANCH b WITH SNAPSHOT RETENTION 2 SNAPSHOTS", "a branch is kept until"),
+        ("CREATE OR REPLACE BRANCH b", "a branch cannot be replaced"),
         ("CREATE TAG t RETAIN 7", "expected HOURS or DAYS, found the end"),
         ("CREATE TAG t RETAIN soon DAYS", "expected RETAIN n DAYS | HOURS"),
         ("CREATE TAG", "expected the name of a tag"),
@@ -169,7 +171,7 @@ def test_tag_comes_before_a_branch_of_its_name(lake: kt.Lake) -> None:
 def test_tables_about_a_table_are_found_behind_a_dot(lake: kt.Lake) -> None:
     assert len(lake.sql(f"SELECT * FROM {T}.snapshots").to_pylist()) == 4
     assert len(lake.sql(f"SELECT * FROM {T}.Files f").to_pylist()) == 4
-    with pytest.raises(kt.InvalidError, match="not a table name"):
+    with pytest.raises(kt.InvalidError, match="not a valid table name"):
         lake.sql(f"SELECT * FROM {T}.nothing")
 
 
@@ -204,10 +206,10 @@ def test_rewriting_of_iceberg_is_compaction(lake: kt.Lake) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("rewrite_data_files(table => '{T}', strategy => 'sort')", "go together"),
-        ("rewrite_data_files(table => '{T}', sort_order => 'id')", "go together"),
-        ("set_current_snapshot('{T}')", "give the id of a snapshot, or a tag"),
-        ("fast_forward('{T}', 'a', 'b')", "only 'main' can be put forward"),
+        ("rewrite_data_files(table => '{T}', strategy => 'sort')", "require each other"),
+        ("rewrite_data_files(table => '{T}', sort_order => 'id')", "require each other"),
+        ("set_current_snapshot('{T}')", "give a snapshot id, or a tag"),
+        ("fast_forward('{T}', 'a', 'b')", "only 'main' can be fast-forwarded"),
         ("create_changelog_view(table => '{T}')", "audit_log"),
         ("cherrypick_snapshot('{T}', 1)", "write to a branch"),
         ("add_files(table => '{T}', source_table => 'x')", "adopt_parquet"),

@@ -125,7 +125,7 @@ def test_unnest_spreads_alike_on_spark(warehouse: str, spark: SparkSession) -> N
 
 
 def test_names_that_do_not_fit_are_refused(lake: kt.Lake) -> None:
-    with pytest.raises(kt.InvalidError, match=r"UNNEST gives 2 columns \(a, b\), found 1"):
+    with pytest.raises(kt.InvalidError, match=r"UNNEST returns 2 columns \(a, b\), found 1"):
         lake.sql("SELECT x FROM t, UNNEST(subs) AS u (x)")
-    with pytest.raises(kt.InvalidError, match=r"UNNEST gives 1 column, found 2"):
+    with pytest.raises(kt.InvalidError, match=r"UNNEST returns 1 column, found 2"):
         lake.sql("SELECT x FROM t, UNNEST(xs) AS u (x, y)")

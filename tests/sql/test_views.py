@@ -79,18 +79,19 @@ def test_view_is_a_source_of_changes(lake: kt.Lake) -> None:
          "is a view"),
         ("DROP TABLE shop.paid", "is a view"),
         ("ALTER TABLE shop.paid RENAME TO x", "is a view"),
-        ("SELECT * FROM shop.paid VERSION AS OF 1", "shop.paid is a view, and has no versions"),
-        ("SELECT * FROM shop.paid$snapshots", "neither branches nor system tables"),
-        ("SELECT * FROM shop.paid /*+ OPTIONS('scan.snapshot-id' = '1') */", "OPTIONS cannot"),
-        ("CREATE TABLE shop.Paid (k INT PRIMARY KEY)", "view shop.paid exists"),
-        ("CREATE VIEW shop.orders AS SELECT 1 AS a", "table shop.orders exists"),
+        ("SELECT * FROM shop.paid VERSION AS OF 1", "shop.paid is a view, which has no versions"),
+        ("SELECT * FROM shop.paid$snapshots", "no branches and no system tables"),
+        ("SELECT * FROM shop.paid /*+ OPTIONS('scan.snapshot-id' = '1') */",
+         "does not support OPTIONS"),
+        ("CREATE TABLE shop.Paid (k INT PRIMARY KEY)", "view shop.paid already exists"),
+        ("CREATE VIEW shop.orders AS SELECT 1 AS a", "table shop.orders already exists"),
         ("CREATE VIEW shop.Paid AS SELECT 1 AS a", "CREATE OR REPLACE"),
-        ("CREATE VIEW v AS SELECT 1 AS a, 2 AS A", "is there twice"),
-        ("CREATE VIEW v (a) AS SELECT 1, 2", "names 1 column, and its query returns 2"),
+        ("CREATE VIEW v AS SELECT 1 AS a, 2 AS A", "two columns are named"),
+        ("CREATE VIEW v (a) AS SELECT 1, 2", "names 1 column, but its query returns 2"),
         ("CREATE VIEW v AS SELECT nobody FROM shop.orders", "nobody"),
         ("CREATE VIEW v AS DELETE FROM shop.orders", "expected a query"),
-        ("CREATE OR REPLACE VIEW shop.paid AS SELECT * FROM shop.paid", "made of itself"),
-        ("DROP VIEW shop.orders", "there is a table of that name"),
+        ("CREATE OR REPLACE VIEW shop.paid AS SELECT * FROM shop.paid", "refers to itself"),
+        ("DROP VIEW shop.orders", "is a table"),
         ("DROP DATABASE shop", "shop.orders, shop.paid"),
     ],
 )  # fmt: skip
@@ -128,7 +129,7 @@ def test_error_inside_of_a_view_points_at_its_text(lake: kt.Lake) -> None:
 def test_python_is_told_how_to_read_a_view(lake: kt.Lake) -> None:
     with pytest.raises(kt.UnsupportedError, match=r"Lake\.sql\('SELECT \* FROM shop\.paid'\)"):
         lake.table("shop.paid")
-    with pytest.raises(kt.AlreadyExistsError, match=r"view shop\.paid exists"):
+    with pytest.raises(kt.AlreadyExistsError, match=r"view shop\.paid already exists"):
         lake.create_table("shop.paid", pa.schema({"k": pa.int64()}), ["k"])
     lake.drop_database("shop", cascade=True)
     assert (lake.databases(), lake.views()) == ([], [])

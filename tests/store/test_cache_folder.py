@@ -255,7 +255,7 @@ def test_folder_that_others_may_have_filled_is_not_served(folder: CacheFolder, m
         folder.keep(key(name), b"planted")
     os.chmod(f"{folder.root}/keytide-1", mode)
     (message,) = told(folder)
-    assert "others may write to it" in message
+    assert "is writable for other users" in message
 
 
 def test_folder_that_is_a_link_to_another_one_is_not_served(folder: CacheFolder) -> None:

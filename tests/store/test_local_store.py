@@ -203,7 +203,7 @@ def test_create_without_hard_links_says_where_to_go(
         raise PermissionError(1, "Operation not permitted", target)
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(DataError, match=r"no hard links.*another file system"):
+    with pytest.raises(DataError, match=r"not support hard links.*another file system"):
         disk.create("a", b"1")
     assert list(disk.list()) == []
 
@@ -273,7 +273,7 @@ def test_full_disk_is_a_data_error_and_leaves_no_file(root: Path) -> None:
         text=True,
         check=False,
     )
-    way_out = "File too large. Raise the limit on file sizes (ulimit -f), then try again OSError"
+    way_out = "File too large. Increase the limit on file sizes (ulimit -f), then try again OSError"
     assert run.stdout.splitlines() == [
         f"Cannot write {root}/t/put: {way_out}",
         f"Cannot create {root}/t/create: {way_out}",

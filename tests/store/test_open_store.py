@@ -47,11 +47,11 @@ def test_relative_and_home_paths_become_absolute() -> None:
 @pytest.mark.parametrize(
     ("location", "message"),
     [
-        ("", "empty: name a directory"),
-        ("ftp://host/a", "no store has the scheme ftp://.*s3://"),
-        ("file://host/a", "names the host 'host'"),
-        ("s3:///a", "names no bucket"),
-        ("s3://bucket/a/../b", "not a path inside a store"),
+        ("", "empty: give a directory"),
+        ("ftp://host/a", "unknown scheme ftp://.*s3://"),
+        ("file://host/a", "contains the host 'host'"),
+        ("s3:///a", "contains no bucket"),
+        ("s3://bucket/a/../b", "not a valid path inside a store"),
         ("a\0b", "NUL"),
         ("file:///a%00b", "NUL"),
         ("s3://bucket/a\0b", "NUL"),
@@ -66,7 +66,7 @@ def test_location_that_cannot_be_is_invalid(location: str, message: str) -> None
 
 
 def test_local_directory_takes_no_options() -> None:
-    with pytest.raises(InvalidError, match=r"takes no storage options, found \['region'\]"):
+    with pytest.raises(InvalidError, match=r"has no storage options, found \['region'\]"):
         open_store("/data", {"region": "eu-central-1"})
 
 

@@ -255,7 +255,7 @@ def test_paths_that_leave_the_root_are_invalid(any_store: Store, path: str) -> N
         lambda: any_store.delete_tree(path),
         lambda: any_store.sub(path),
     ):
-        with pytest.raises(InvalidError, match="not a path inside a store"):
+        with pytest.raises(InvalidError, match="not a valid path inside a store"):
             call()
 
 

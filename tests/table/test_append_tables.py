@@ -250,17 +250,17 @@ def test_deletes_that_the_table_ignores_are_left_out() -> None:
         ({"watermark.key": "n"}, "requires a primary key"),
         ({"changelog-producer": "lookup"}, "without primary keys"),
         ({"bucket": "2"}, "You should define a 'bucket-key'"),
-        ({"bucket": "-2"}, "is for tables with a primary key"),
+        ({"bucket": "-2"}, "requires a primary key"),
         ({"bucket-key": "n"}, "Cannot define 'bucket-key' with bucket = -1"),
         ({"bucket": "2", "bucket-key": "z"}, "Field z can not be found"),
-        ({"row-tracking.enabled": "true"}, "no ids"),
+        ({"row-tracking.enabled": "true"}, "no row ids"),
         (
             {"deletion-vectors.enabled": "true", "deletion-vectors.merge-on-read": "true"},
             "no primary key",
         ),
         (
             {"deletion-vectors.enabled": "true", "index-file-in-data-file-dir": "true"},
-            "beside the data",
+            "next to the data",
         ),
     ],
 )

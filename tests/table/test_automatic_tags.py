@@ -113,9 +113,12 @@ def test_every_moment_is_in_one_period(moment: datetime, minutes: int) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"creation-delay": "1 d"}, "'tag.creation-delay' is 86,400,000 ms, as long as a period"),
-        ({"creation-period-duration": "90 s"}, "names of tags tell minutes"),
-        ({"creation-period-duration": "10 s"}, "names of tags tell minutes"),
+        (
+            {"creation-delay": "1 d"},
+            "'tag.creation-delay' is 86,400,000 ms, but must be less than a period",
+        ),
+        ({"creation-period-duration": "90 s"}, "names of tags contain minutes"),
+        ({"creation-period-duration": "10 s"}, "names of tags contain minutes"),
         ({"batch.customized-name": "a/b"}, "cannot be a file name"),
     ],
 )
@@ -281,7 +284,9 @@ def test_table_that_is_write_only_leaves_tags_to_whoever_compacts_it() -> None:
 def test_tag_that_cannot_be_made_is_a_warning() -> None:
     table = new_table(tag_automatic_creation="process-time")
     store = FaultyStore(table.metadata.store, [Fault("create", "*tag/*", times=9)])
-    with pytest.warns(kt.KeytideWarning, match="making of tags failed, .*sys.trigger_tag") as told:
+    with pytest.warns(
+        kt.KeytideWarning, match="creating automatic tags failed. .*sys.trigger_tag"
+    ) as told:
         kt.Table(store, "t").write([{"k": 1}])
     assert told[0].filename == __file__
     assert table.scan().count() == 1

@@ -230,14 +230,14 @@ def test_lake_with_a_cache_answers_as_one_without(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cache": ""}, "cache is ''; expected a folder on local disk"),
-        ({"cache": " "}, "cache is ' '; expected a folder"),
-        ({"cache": "a\0b"}, r"cache is 'a\\x00b'; expected a folder"),
-        ({"cache": "s3://bucket/x"}, "cache is 's3://bucket/x'; expected a folder on local disk"),
-        ({"cache": "{file}"}, "cache is '.*', and .*/file is no folder"),
-        ({"cache": "{file}/below/it"}, "cache is '.*', and .*/file is no folder"),
-        ({"cache": 5}, "cache is 5 of type int; expected a text or a path"),
-        ({"cache_bytes": "10 gb"}, "cache_bytes is '10 gb', and there is no cache"),
+        ({"cache": ""}, "cache is ''; expected a local folder"),
+        ({"cache": " "}, "cache is ' '; expected a local folder"),
+        ({"cache": "a\0b"}, r"cache is 'a\\x00b'; expected a local folder"),
+        ({"cache": "s3://bucket/x"}, "cache is 's3://bucket/x'; expected a local folder"),
+        ({"cache": "{file}"}, "cache is '.*', and .*/file is not a folder"),
+        ({"cache": "{file}/below/it"}, "cache is '.*', and .*/file is not a folder"),
+        ({"cache": 5}, "cache is 5 of type int; expected a string or a path"),
+        ({"cache_bytes": "10 gb"}, "cache_bytes is '10 gb', but cache is not set"),
         ({"cache": "c", "cache_bytes": "much"}, "cache_bytes is 'much'; expected a size such as"),
         ({"cache": "c", "cache_bytes": 0}, "cache_bytes is 0; expected a size of at least 1048576"),
         ({"cache": "c", "cache_bytes": "1023 kb"}, "cache_bytes is '1023 kb'; expected a size"),
@@ -260,11 +260,11 @@ def test_wrong_argument_is_told(tmp_path: Path, arguments: dict[str, object], me
 
 def test_cache_of_a_lake_on_local_disk_is_refused(tmp_path: Path) -> None:
     for place in (str(tmp_path), f"file:{tmp_path}"):
-        with pytest.raises(kt.InvalidError, match=f"cache: {tmp_path} lies on local disk"):
+        with pytest.raises(kt.InvalidError, match=f"cache: {tmp_path} is on the local disk"):
             kt.connect(place, cache=tmp_path / "cache")
-        with pytest.raises(kt.InvalidError, match="lies on local disk"):
+        with pytest.raises(kt.InvalidError, match="is on the local disk"):
             kt.open_table(f"{place}/t", cache=tmp_path / "cache")
-    with pytest.raises(kt.InvalidError, match="lies on local disk"):
+    with pytest.raises(kt.InvalidError, match="is on the local disk"):
         kt.connect("", store=LocalStore(str(tmp_path)), cache=tmp_path / "cache")
 
 

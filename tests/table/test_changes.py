@@ -314,7 +314,7 @@ def test_a_changelog_is_read_after_its_snapshot_has_expired(tmp_path: Path) -> N
     (tmp_path / "t/snapshot/snapshot-1").rename(tmp_path / "t/changelog/changelog-1")
     table = kt.open_table(tmp_path / "t")
     assert told(table.changes(0, mode="changelog")) == before
-    with pytest.raises(kt.NotFoundError, match="no snapshot 1; snapshots 2 to 2 are there"):
+    with pytest.raises(kt.NotFoundError, match="no snapshot 1; snapshots 2 to 2 exist"):
         table.changes(1)
 
 
@@ -324,12 +324,12 @@ def test_a_changelog_is_read_after_its_snapshot_has_expired(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((2, 1), kt.InvalidError, "after snapshot 2 up to 1: the start lies behind the end"),
-        ((3,), kt.NotFoundError, "no snapshot 3; snapshots 1 to 2 are there"),
-        ((3, None, "delta"), kt.NotFoundError, "no snapshot 3; snapshots 1 to 2 are there"),
-        ((0, 9), kt.NotFoundError, "no snapshot 9; snapshots 1 to 2 are there"),
-        (("gone",), kt.NotFoundError, "no tag 'gone'; it has none"),
-        ((-1,), kt.InvalidError, "start is -1; give the id of a snapshot, 0 for the beginning"),
+        ((2, 1), kt.InvalidError, "after snapshot 2 up to 1: the start is later than the end"),
+        ((3,), kt.NotFoundError, "no snapshot 3; snapshots 1 to 2 exist"),
+        ((3, None, "delta"), kt.NotFoundError, "no snapshot 3; snapshots 1 to 2 exist"),
+        ((0, 9), kt.NotFoundError, "no snapshot 9; snapshots 1 to 2 exist"),
+        (("gone",), kt.NotFoundError, "no tag 'gone'; existing tags: none"),
+        ((-1,), kt.InvalidError, "start is -1; give a snapshot id, 0 for the beginning"),
         ((True,), kt.InvalidError, "start is True of type bool"),
         ((0, 1, "dif"), kt.InvalidError, "mode is 'dif'; expected one of 'diff', 'delta'"),
         ((0, 1, "changelog"), kt.InvalidError, "'changelog-producer' is 'none'. mode='diff'"),
@@ -349,5 +349,5 @@ def test_a_table_that_nobody_wrote_to_has_no_changes() -> None:
     table = numbered(empty_lake())
     assert table.changes(0).to_pylist() == []
     assert table.changes(0, mode="delta").to_arrow().column_names == ["_row_kind", "k", "v"]
-    with pytest.raises(kt.NotFoundError, match="no snapshot 1; it has none"):
+    with pytest.raises(kt.NotFoundError, match="no snapshot 1; it has no snapshots"):
         table.changes(1)

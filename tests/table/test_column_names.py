@@ -70,7 +70,7 @@ def is_free(name: str) -> bool:
 @cache
 def names() -> list[str]:
     """Names of columns that a user could have thought of, and of bounds and parts of others."""
-    # Names that differ in case only cannot be columns of one table; of ours, some differ so.
+    # Names that differ only in case cannot be columns of one table; of ours, some differ so.
     free = {name.lower(): name for name in filter(is_free, sorted(names_in_source()))}
     more = ["_POSITION", "_index", "_ROW", "_bucket", "_raw", "_KEYTIDE_ORDER", "a", "a.min", "a?"]
     return list(dict.fromkeys([*sorted(free.values()), *more]))
@@ -206,7 +206,7 @@ def deep(levels: int) -> kt.Field:
         ({"schema": [kt.Field(-1, "k", INT), kt.Field(-1, "r", TWICE)]}, "'r' have duplicates"),
         ({"primary_key": ["z"]}, "should include all primary key"),
         ({"primary_key": ["k", "k"]}, "must not contain duplicates"),
-        ({"name": ""}, "not a table name"),
+        ({"name": ""}, "not a valid table name"),
     ],
 )
 def test_definition_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -88,7 +88,7 @@ def test_any_author_is_stored_and_found_again_or_refused_before_anything_is_writ
 
 def test_user_without_a_number_is_refused_as_its_second_write_would_be_lost() -> None:
     table = new_table()
-    with pytest.raises(kt.InvalidError, match="without a commit_identifier"):
+    with pytest.raises(kt.InvalidError, match="but commit_identifier is missing"):
         table.write(as_dicts([(1, "new")]), commit_user="nightly")
     assert state(table) == []
 

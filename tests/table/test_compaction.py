@@ -144,7 +144,7 @@ def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
         write(table, f"+I 0 1 0 v{n}")
     faulty = kt.connect("", store=FaultyStore(store, [Fault("output", nth=2)])).table("t")
     with pytest.warns(
-        kt.KeytideWarning, match="rows are written, and the compaction after"
+        kt.KeytideWarning, match="rows are written, but the compaction after"
     ) as told:
         result = write(faulty, "+I 0 1 0 v4")
     assert [warning.filename for warning in told] == [__file__]

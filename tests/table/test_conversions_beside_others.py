@@ -74,7 +74,9 @@ def test_conversion_that_always_comes_second_gives_up_and_the_table_stays(mode: 
     other = as_others_see(table)
     acts: list[Callable[[], object]] = [lambda: None]
     acts += [partial(write, other, f"+I 0 {k} 5 new") for k in (7, 8)]
-    with pytest.raises(kt.ConflictError, match=r"2 attempts to convert it.*cannot be altered"):
+    with pytest.raises(
+        kt.ConflictError, match=r"conversion failed after 2 attempts.*cannot be altered"
+    ):
         overtaken(table, *acts).convert(OTHER[mode])
     assert mode_of(table) == mode
     assert shown(table) == sorted([*ROWS, "0 7 5 new", "0 8 5 new"])
@@ -95,7 +97,7 @@ def test_alteration_during_a_conversion_is_refused_by_name(mode: str) -> None:
     refused = []
 
     def alter() -> None:
-        with pytest.raises(kt.ConflictError, match=r"a conversion made schema 1 .*sys\.convert"):
+        with pytest.raises(kt.ConflictError, match=r"a conversion created schema 1 .*sys\.convert"):
             as_others_see(table).alter(NEW_COLUMN)
         refused.append(True)
 
@@ -273,7 +275,7 @@ def test_table_whose_conversion_was_cut_short_goes_on_as_it_was(mode: str) -> No
     listed = lake.sql("SELECT schema_id FROM t$schemas ORDER BY 1").to_pylist()
     assert [row["schema_id"] for row in listed] == [0, 1]
     (sign,) = [sign for sign in table.doctor().signs if sign.subject == "conversion"]
-    assert f"with '{mode}' to take it back" in str(sign.action)
+    assert f"with '{mode}' to undo it" in str(sign.action)
     write(table, *LATE, "+I 0 1 6 b")
     table.delete("k = 2")
     table.compact(full=True)
@@ -281,7 +283,7 @@ def test_table_whose_conversion_was_cut_short_goes_on_as_it_was(mode: str) -> No
     table.create_branch("b")
     assert shown(table) == shown(table.branch("b")) == ["0 1 6 b", "1 3 5 a"]
     assert mode_of(table) == mode_of(table.branch("b")) == mode
-    with pytest.raises(kt.ConflictError, match=r"made schema 1 and.*'upsert\.mode' = "):
+    with pytest.raises(kt.ConflictError, match=r"created schema 1 and.*'upsert\.mode' = "):
         table.alter(NEW_COLUMN)
     table.branch("b").alter(NEW_COLUMN)
     assert_sound(table)

@@ -44,7 +44,7 @@ def by_key(table: kt.Table) -> dict[int, tuple[Any, Any]]:
 
 
 def asks_the_index(table: kt.Table, where: str = "k = 1") -> bool:
-    return "index of keys" in [s.stage for s in table.scan(where=where).explain().funnel.stages]
+    return "key index" in [s.stage for s in table.scan(where=where).explain().funnel.stages]
 
 
 STEPS = st.one_of(
@@ -157,7 +157,7 @@ def test_explanation_says_what_the_index_left() -> None:
     for n in range(4):
         write(table, ("+I", n, 1, "a"))
     stages = {s.stage: s.files for s in table.scan(where="k = 1").explain().funnel.stages}
-    assert (stages["bucket"], stages["index of keys"]) == (4, 1)
+    assert (stages["bucket"], stages["key index"]) == (4, 1)
     assert not asks_the_index(table, "ts = 1")
 
 
@@ -258,7 +258,7 @@ def test_earlier_snapshots_are_looked_up_by_their_own_index() -> None:
     table = opened(filled())
     scan = table.scan(where="k = 2", snapshot_id=1)
     assert [(r["ts"], r["v"]) for r in scan.to_pylist()] == [(5, "a")]
-    assert "index of keys" in [s.stage for s in scan.explain().funnel.stages]
+    assert "key index" in [s.stage for s in scan.explain().funnel.stages]
 
 
 def test_every_stored_row_of_a_key_is_told() -> None:

@@ -113,9 +113,9 @@ def test_column_that_is_renamed_goes_on_marking() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"upsert.delete-record-column": "x"}, "'x' is not in k, ts, gone"),
+        ({"upsert.delete-record-column": "x"}, "'x' does not exist; columns: k, ts, gone"),
         ({"upsert.delete-record-column": "k"}, "'k' is in the primary key"),
-        ({"watermark.key": "ts", "tombstone.key": "gone"}, "both mark rows as deletes"),
+        ({"watermark.key": "ts", "tombstone.key": "gone"}, "both mark deletes"),
     ],
 )
 def test_column_that_cannot_mark_is_refused(options: dict[str, str], expected: str) -> None:
@@ -125,7 +125,7 @@ def test_column_that_cannot_mark_is_refused(options: dict[str, str], expected: s
 
 @pytest.mark.parametrize("type_", ["DATE", "BYTES", "ARRAY<INT>"])
 def test_column_of_another_type_is_refused(type_: str) -> None:
-    with pytest.raises(kt.InvalidError, match="expected BOOLEAN, a text or a number"):
+    with pytest.raises(kt.InvalidError, match="expected a BOOLEAN, string or number"):
         table_with(type_)
 
 

@@ -142,7 +142,7 @@ def test_values_that_are_put_together_are_written_above_level_0() -> None:
 
 def test_engines_that_keep_versions_apart_are_refused() -> None:
     options = {"merge-engine": "partial-update", **BY_SEQUENCE}
-    with pytest.raises(kt.UnsupportedError, match=r"hides rows until a compaction.*one place"):
+    with pytest.raises(kt.UnsupportedError, match=r"hides rows until a compaction.*one position"):
         put(new_table(**options), "1 0 a")
 
 

@@ -117,7 +117,7 @@ def test_snapshots_that_should_have_expired_are_told_with_their_bytes_and_then_a
 ) -> None:
     table = table_of(tmp_path, 5, **OVERDUE)
     (sign,) = [sign for sign in table.doctor().signs if sign.subject == "snapshots"]
-    assert re.fullmatch(r"5 snapshots kept, 4 to expire with [\d,]+ bytes", sign.found)
+    assert re.fullmatch(r"5 snapshots kept, 4 with [\d,]+ bytes can expire", sign.found)
     assert "expire_snapshots()" in actions(table)["snapshots"]
     table.expire_snapshots()
     assert actions(table) == {}

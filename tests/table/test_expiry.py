@@ -140,8 +140,8 @@ def test_numbers_that_contradict_each_other_are_refused() -> None:
         ({"retain_max": 2, "retain_min": 3}, r"t: retain_min is 3, .* larger than retain_max"),
         ({"retain_min": 0}, r"retain_min is 0; should be at least 1"),
         ({"retain_max": 0}, r"retain_max is 0; should be at least 1"),
-        ({"max_deletes": -1}, r"max_deletes is -1; give 0 or more"),
-        ({"older_than": "yesterday"}, r"older_than is 'yesterday', which is no ISO time"),
+        ({"max_deletes": -1}, r"max_deletes is -1; expected 0 or more"),
+        ({"older_than": "yesterday"}, r"older_than is 'yesterday', which is not an ISO time"),
     ):
         with pytest.raises(kt.InvalidError, match=message):
             table.expire_snapshots(**numbers)  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ def test_expiry_that_fails_after_a_write_is_a_warning() -> None:
     options = {"snapshot__num_retained__min": "1", "snapshot__num_retained__max": "1"}
     write(new_table(inner, **options), 0)
     store = FaultyStore(inner, [Fault("delete", "*/snapshot-1")])
-    with pytest.warns(kt.KeytideWarning, match="rows are written, and the expiry of snapshots"):
+    with pytest.warns(kt.KeytideWarning, match="rows are written, but expiring snapshots"):
         write(opened(store), 1)
     assert ids(opened(inner)) == [1, 2]
     write(opened(inner), 2)
@@ -326,11 +326,11 @@ def test_scan_of_a_snapshot_that_expired_says_so() -> None:
     way_out = r"'snapshot\.time-retained'"
     with pytest.raises(kt.DataError, match=rf"snapshot 3 expired before it was read.*{way_out}"):
         planned.to_pylist()
-    with pytest.raises(kt.DataError, match=rf"snapshot 3 expired.*{way_out}.*read a tag"):
+    with pytest.raises(kt.DataError, match=rf"snapshot 3 expired.*{way_out}.*read from a tag"):
         list(changes.to_batches())
     with pytest.raises(kt.NotFoundError, match=rf"no snapshot 3; snapshots 9 to 9.*{way_out}"):
         table.scan(snapshot_id=3)
-    with pytest.raises(kt.NotFoundError, match=r"no snapshot 3; snapshots 9 to 9 are there"):
+    with pytest.raises(kt.NotFoundError, match=r"no snapshot 3; snapshots 9 to 9 exist"):
         list(table.follow(3, mode="delta", timeout_seconds=0))
     assert tagged.to_pylist() == kept
     assert table.snapshots()._repr_html_().count("<tr>") == 2
@@ -549,7 +549,7 @@ def test_commit_of_unknown_outcome_that_expired_is_told_so() -> None:
             return False
 
     slow = kt.Table(Lost(table.stored.store), "t")
-    with pytest.raises(kt.DataError, match="outcome of commit 2 is unknown: it expired"):
+    with pytest.raises(kt.DataError, match="unknown whether commit 2 succeeded: it expired"):
         slow.write([{"p": 0, "k": 99, "v": "mine"}])
     assert table.scan(where="k = 99").count() == 1
 

@@ -80,7 +80,7 @@ def test_follower_begins_at_a_time() -> None:
     times = [snapshot.time_millis for snapshot in table.snapshots()]
     assert now(table, as_of=times[-1]) == []
     assert now(table, as_of=times[0] - 1) == FROM_0
-    with pytest.raises(kt.InvalidError, match="as_of is 'noon', which is no ISO time"):
+    with pytest.raises(kt.InvalidError, match="as_of is 'noon', which is not an ISO time"):
         table.follow(as_of="noon")
 
 
@@ -175,9 +175,9 @@ def test_full_start_counts_when_its_rows_were_read() -> None:
     [
         (("newest",), {}, kt.InvalidError, "start is 'newest'; expected 'latest', 'full'"),
         ((-1,), {}, kt.InvalidError, "start is -1"),
-        ((9,), {}, kt.NotFoundError, "no snapshot 9; snapshots 1 to 3 are there"),
+        ((9,), {}, kt.NotFoundError, "no snapshot 9; snapshots 1 to 3 exist"),
         ((0, "dif"), {}, kt.InvalidError, "mode is 'dif'; expected one of"),
-        ((0,), {"as_of": 1}, kt.InvalidError, "start is 0, and as_of names a snapshot too"),
+        ((0,), {"as_of": 1}, kt.InvalidError, "start is 0, but as_of also selects a snapshot"),
         ((0,), {"poll_seconds": 0}, kt.InvalidError, "poll_seconds is 0"),
         ((0,), {"timeout_seconds": -1}, kt.InvalidError, "timeout_seconds is -1"),
         ((0,), {"consumer": "a/b"}, kt.InvalidError, "consumer name 'a/b' cannot be a file name"),
@@ -199,7 +199,7 @@ def test_table_that_was_rolled_back_is_noticed() -> None:
     write(table, "8y")
     assert told([next(batches)]) == ["4 +I 8y"]
     store.delete(["snapshot/snapshot-4", "snapshot/LATEST"])
-    with pytest.raises(kt.ConflictError, match="snapshot 4, up to which changes were told"):
+    with pytest.raises(kt.ConflictError, match="changes up to snapshot 4 were emitted"):
         next(batches)
 
 
@@ -259,7 +259,7 @@ def test_rows_that_were_not_told_yet_are_not_among_those_that_a_changelog_begins
 def test_expired_snapshot_is_named_with_the_earliest_one(mode: str) -> None:
     table = filled(**LOOKUP)
     table.expire_snapshots(retain_max=1, retain_min=1)
-    with pytest.raises(kt.NotFoundError, match=r"no snapshot 1; snapshots 6 to 6 are there"):
+    with pytest.raises(kt.NotFoundError, match=r"no snapshot 1; snapshots 6 to 6 exist"):
         now(table, 1, mode)
-    with pytest.raises(kt.NotFoundError, match=r"no snapshot 1; snapshots 6 to 6 are there"):
+    with pytest.raises(kt.NotFoundError, match=r"no snapshot 1; snapshots 6 to 6 exist"):
         now(table, 0, mode)

@@ -187,7 +187,7 @@ def test_follower_that_fails_is_a_warning_and_the_others_follow(
     failing = Follower("publishing elsewhere", "CALL sys.publish", fail)
     monkeypatch.setattr(afterwards, "FOLLOWERS", [failing, *afterwards.FOLLOWERS])
     t = kt.connect(str(tmp_path)).create_table("t", SCHEMA, ["k", "p"], ["p"])
-    with pytest.warns(kt.KeytideWarning, match="the rows are written, and publishing elsewhere"):
+    with pytest.warns(kt.KeytideWarning, match="the rows are written, but publishing elsewhere"):
         t.write(ROWS)
     assert [number for _, number in publisher.told] == [1]
 

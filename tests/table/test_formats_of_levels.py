@@ -73,7 +73,7 @@ def test_lone_file_is_written_anew_where_its_level_asks_for_it(warehouse: str) -
     [
         ({"file.format.per.level": "0:csv"}, "found 'csv' for level 0, expected one of avro"),
         ({"file.format.per.level": "avro"}, "levels with a value for each"),
-        ({"publish": "delta"}, "other readers know Parquet files only"),
+        ({"publish": "delta"}, "other readers support only Parquet files"),
         ({"file.compression": "lz4"}, "'zstd' or 'snappy'"),
     ],
 )

@@ -46,7 +46,7 @@ def test_history_tells_what_was_done_by_whom(warehouse: str, primary_key: list[s
 
 def test_history_reads_well(warehouse: str) -> None:
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
-    assert repr(table.history()) == "no commit yet"
+    assert repr(table.history()) == "no commits"
     table.write([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}], commit_user="<job>", commit_identifier=1)
     assert "write: 2 rows written, 0 deleted" in repr(table.history())
     assert "<td>&lt;job&gt;</td><td>write</td><td>2</td>" in table.history()._repr_html_()

@@ -149,7 +149,7 @@ def test_commit_without_changelog_is_named_where_one_was_to_be_told() -> None:
     table.alter(SetOption("changelog-producer", "input"))
     table.write([{"p": "a", "k": 1, "s": 0, "v": "y"}])
     assert [row["v"] for row in logged(table, 1)] == ["y"]
-    with pytest.raises(kt.NotFoundError, match=r"no changelog of snapshot 1.*begin at snapshot 1"):
+    with pytest.raises(kt.NotFoundError, match=r"no changelog of snapshot 1.*start at snapshot 1"):
         logged(table, 0)
 
 

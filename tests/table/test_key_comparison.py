@@ -164,8 +164,8 @@ def test_each_row_of_a_key_is_explained() -> None:
     write(table, [{"k": 1, "ts": "b", "v": "x"}, {"k": 1, "ts": "a", "v": "late"}])
     write(table, [{"k": 1, "ts": "c", "v": "y"}])
     assert [(row["v"], row["outcome"]) for row in table.why(1).versions.to_pylist()] == [
-        ("x", "replaced by a later one"),
-        ("late", "left out: it came after a fresher one"),
+        ("x", "replaced by a later row"),
+        ("late", "skipped: it arrived after a newer row"),
         ("y", "the row"),
     ]
 
@@ -273,7 +273,7 @@ def test_order_among_the_rows_of_one_producer_does_not_matter(rows: list[Any], o
     ("row", "expected"),
     [
         ({}, r"all of 'a', 'b' are NULL"),
-        ({"a": 1, "b": "k"}, r"several of 'a', 'b' have a value.*leave the others NULL"),
+        ({"a": 1, "b": "k"}, r"several of 'a', 'b' have a value.*set the others to NULL"),
         ({"_row_kind": "+U", "a": 1, "b": "k"}, "several of 'a', 'b' have a value"),
     ],
 )
@@ -289,7 +289,7 @@ def test_row_of_no_producer_or_of_several_is_refused_with_its_key(
 def test_statement_that_sets_a_producer_back_is_refused() -> None:
     table = new_table(**PRODUCERS)
     write(table, [{"k": 1, "a": 5}, {"k": 1, "b": "m"}])
-    with pytest.raises(kt.InvalidError, match="older than what is stored"):
+    with pytest.raises(kt.InvalidError, match="older than the stored value"):
         table.update({"a": "9", "b": "'k'"}, "k = 1")
     table.update({"a": "9", "b": "'n'"}, "k = 1")
     assert shown_of_producers(table)[1][:2] == (9, 4)

@@ -389,7 +389,7 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
         with pytest.raises(kt.UnsupportedError, match=r"version 9.*use a newer release"):
             write(fresh, *rows_of("+I 1 4 late"))
         return
-    with pytest.warns(kt.KeytideWarning, match="built anew"):
+    with pytest.warns(kt.KeytideWarning, match="rebuilt"):
         write(fresh, *rows_of("+I 1 4 late", "+I 2 4 late"))
     assert shown(fresh) == {1: (5, "a")}
     assert_index_is_that_of_the_rows(fresh)
@@ -494,7 +494,7 @@ def test_failure_anywhere_leaves_rows_and_index_before_or_after(nth: int, action
         ({"merge-engine": "aggregation"}, "'merge-engine' = 'aggregation'"),
         ({"changelog-producer": "input"}, "without a changelog"),
         ({"upsert.mode": "half"}, "expected .*none.*full"),
-        ({"primary-key.nullable": "true"}, "has no NULL"),
+        ({"primary-key.nullable": "true"}, "does not support NULL"),
     ],
 )
 def test_definition_that_cannot_work_is_refused(options: dict[str, str], expected: str) -> None:
@@ -512,8 +512,8 @@ def test_each_row_of_a_key_is_explained() -> None:
     why = table.why(1)
     assert why.row == {"k": 1, "ts": 6, "v": "b"}
     assert [(row["v"], row["outcome"]) for row in why.versions.to_pylist()] == [
-        ("a", "replaced by a later one"),
-        ("late", "left out: it came after a fresher one"),
+        ("a", "replaced by a later row"),
+        ("late", "skipped: it arrived after a newer row"),
         ("b", "the row"),
     ]
     assert why.taken == {"ts": (3,), "v": (3,)}

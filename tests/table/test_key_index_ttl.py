@@ -260,7 +260,7 @@ def test_row_that_is_too_old_is_not_merged() -> None:
         **DELETES_GO, **{"upsert.mode": "partial", "upsert.drop-out-of-order-record": "true"}
     )
     rows = rows_of("+I 1 100 a", "+I 2 90 b", "+I 3 89 too-old")
-    with pytest.raises(kt.InvalidError, match=r"1 of 3 rows lie further behind.*k = 3.*ts is 89"):
+    with pytest.raises(kt.InvalidError, match=r"1 of 3 rows are further behind.*k = 3.*ts is 89"):
         write(refusing, *rows)
     assert write(dropping, *rows).out_of_order == 1
     for table in (refusing, dropping):

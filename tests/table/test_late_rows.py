@@ -110,7 +110,7 @@ def test_write_alone_says_which_row_is_late() -> None:
     table.write([{"k": 1, "ts": 5, "v": "a", "is_gone": None}])
     table.write([{"k": 2, "ts": 5, "v": "a", "is_gone": None, "late": True}])
     assert table.scan(columns=["late"]).to_pylist() == [{"late": False}] * 2
-    with pytest.raises(kt.InvalidError, match="cannot set 'late', in which each write says"):
+    with pytest.raises(kt.InvalidError, match="cannot set 'late', in which each write records"):
         table.update({"late": "true"}, "k = 1")
     table.update({"v": "'b'"}, "k = 1")
     assert shown(table) == [(1, 5, "b"), (2, 5, "a")]
@@ -120,12 +120,12 @@ def test_write_alone_says_which_row_is_late() -> None:
     ("options", "expected"),
     [
         (DROPS | MARKS, "'late' marks rows that .* drops"),
-        ({"upsert.out-of-order-record-column": "v"}, "is STRING; expected BOOLEAN"),
-        ({"upsert.out-of-order-record-column": "x"}, "is not in k, ts, v"),
-        (MARKS | {"upsert.delete-record-column": "late"}, "says something else of a row"),
-        (MARKS | {"sequence.field": ""}, "without 'sequence.field' none does"),
-        (DROPS | {"sequence.field": ""}, "without 'sequence.field' none does"),
-        (DROPS | {"upsert.mode": "none"}, "'true' requires 'upsert.mode'.*leave it out"),
+        ({"upsert.out-of-order-record-column": "v"}, "is STRING; expected a BOOLEAN"),
+        ({"upsert.out-of-order-record-column": "x"}, "columns: k, ts, v"),
+        (MARKS | {"upsert.delete-record-column": "late"}, "is already used to identify"),
+        (MARKS | {"sequence.field": ""}, "without 'sequence.field' no row is late"),
+        (DROPS | {"sequence.field": ""}, "without 'sequence.field' no row is late"),
+        (DROPS | {"upsert.mode": "none"}, "'true' requires 'upsert.mode'.*remove the first"),
         (MARKS | {"upsert.mode": "none"}, "'late' requires 'upsert.mode'"),
     ],
 )

@@ -215,5 +215,5 @@ def test_which_levels_count_cannot_change_under_stored_rows(
     table = made("INT", {"merge-engine": engine, "changelog-producer": before})
     table.alter(SetOption("changelog-producer", before))
     write(table, [("+I", 1, 5, 1)])
-    with pytest.raises(kt.InvalidError, match=r"'changelog-producer'.*write the rows into a new"):
+    with pytest.raises(kt.InvalidError, match=r"'changelog-producer'.*write the rows to a new"):
         table.alter(SetOption("changelog-producer", after))

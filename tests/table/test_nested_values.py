@@ -64,7 +64,9 @@ MAKERS: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 def test_value_that_is_nested_too_deep_is_refused(maker: Callable[[int], Any], depth: int) -> None:
-    with pytest.raises(kt.InvalidError, match=f"'v' has a value of more than {NESTING_MAX} lists"):
+    with pytest.raises(
+        kt.InvalidError, match=f"'v' has a value with more than {NESTING_MAX} nested lists"
+    ):
         refuse_nested_values([None, 1, maker(depth)], "v", "t")
 
 
@@ -81,7 +83,7 @@ def test_type_that_is_nested_too_deep_is_refused(make: Callable[[Any], Any]) -> 
     for _ in range(NESTING_MAX):
         type_ = make(type_)
     refuse_nested_types(pa.schema([("v", type_)]), "t")
-    with pytest.raises(kt.InvalidError, match="'v' has a value of more"):
+    with pytest.raises(kt.InvalidError, match="'v' has a value with more"):
         refuse_nested_types(pa.schema([("v", make(type_))]), "t")
 
 
@@ -127,7 +129,7 @@ def test_no_call_ends_the_process_for_a_nested_value(tmp_path: Any) -> None:
 def test_polars_frame_that_is_nested_too_deep_is_refused(tmp_path: Any) -> None:
     table = kt.connect(tmp_path).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     frame = pl.DataFrame({"k": pl.Series([lists(65)])})
-    with pytest.raises(kt.InvalidError, match="cannot be read: Recursion level"):
+    with pytest.raises(kt.InvalidError, match=r"cannot read the rows .*: Recursion level"):
         table.write(frame)
 
 

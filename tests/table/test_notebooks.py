@@ -140,7 +140,7 @@ def test_plan_shows_files_that_each_stage_pruned(shown: dict[str, str]) -> None:
         page = _Page(shown[name])
         assert "3 of 3 files kept" in page.text
         assert "2 of 3 files kept" in page.text
-        assert "files left out by: `id` > '<'" in page.text
+        assert "files skipped by: `id` > '<'" in page.text
     assert "Buckets that are read" in shown["scan"]
 
 

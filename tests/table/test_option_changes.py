@@ -275,8 +275,8 @@ def test_options_of_columns_added_in_the_same_step_are_taken(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (DropColumn(("a",)), "'a' cannot be dropped: 'sequence.field' name it"),
-        (ChangeColumnType(("s",), kt.parse_sql_type("STRING")), "make it a longer CHAR"),
+        (DropColumn(("a",)), "'a' cannot be dropped, because 'sequence.field' uses it"),
+        (ChangeColumnType(("s",), kt.parse_sql_type("STRING")), "use a longer CHAR"),
     ],
 )
 def test_change_of_a_column_that_orders_versions_is_refused(
@@ -298,7 +298,7 @@ def test_last_member_that_is_the_time_of_entries_stays_the_last() -> None:
     table = lake.create_table("t", fields, ["k"], options=options)
     table.write([{"k": 1, "m": [(1, {"x": 1, "at": 5})]}])
     int_ = kt.parse_sql_type("INT")
-    with pytest.raises(kt.InvalidError, match="put new members before it"):
+    with pytest.raises(kt.InvalidError, match="add new fields before it"):
         table.alter(AddColumn(("m", "value", "y"), int_))
     table.alter(AddColumn(("m", "value", "y"), int_, position=First()))
     table.write([{"k": 1, "m": [(1, {"y": 9, "x": 2, "at": 3})]}])

@@ -91,7 +91,7 @@ def test_table_is_made_altered_and_reset_by_any_spelling() -> None:
         ({"merge-engin": "first-row"}, "unknown option 'merge-engin'; did you mean 'merge-engine'"),
         ({"fields.a.agregate": "sum"}, "unknown option .*start with 'user.'"),
         ({"merge-engine": "aggregation", "merge_engine": "first-row"}, "give it once"),
-        ({"primary-key": "a"}, r"primary_key is \(k\), and the options name \(a\)"),
+        ({"primary-key": "a"}, r"primary_key is \(k\), but the options say \(a\)"),
         ({"fields.a,b.aggregate-function": "sum"}, "names 2 columns; give it once for each"),
         ({"target-file-size": "0 b"}, "at least 1 bytes"),
         ({"bucket": "1" + "0" * 20}, "'bucket' has the value"),

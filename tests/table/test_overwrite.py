@@ -149,7 +149,7 @@ def test_overwrite_lays_partitions_out_with_the_new_number_of_buckets() -> None:
 @pytest.mark.parametrize(
     ("partition", "data", "message"),
     [
-        ({"k": 1}, "a1:1=x", "names 'k'; its partition columns are d, h"),
+        ({"k": 1}, "a1:1=x", "names 'k'; the partition columns are d, h"),
         ({}, "a1:1=x", "names no column"),
         ({"h": "x"}, "a1:1=x", "'h' is INT NOT NULL, found 'x'"),
         ({"d": None}, "a1:1=x", "'d' is STRING NOT NULL, found NULL"),
@@ -167,7 +167,7 @@ def test_rows_outside_the_partition_and_wrong_partitions_are_refused(
 
 
 def test_partition_of_a_table_without_partitions_is_refused() -> None:
-    with pytest.raises(kt.InvalidError, match="leave the partition out"):
+    with pytest.raises(kt.InvalidError, match="do not give a partition"):
         new_table().overwrite(parsed("a1:1=x"), {"d": "a"})
 
 
@@ -261,7 +261,7 @@ def test_write_in_the_old_layout_that_a_rescaling_overwrite_overtakes_is_a_confl
         table.alter(SetOption("bucket", "3"))
         table.overwrite(parsed("a1:1=over"))
 
-    with pytest.raises(kt.ConflictError, match="laid the partition out meanwhile"):
+    with pytest.raises(kt.ConflictError, match="created the partition meanwhile"):
         overtaken(table, rescale).write(parsed("a1:1=written"))
     assert shown(table) == "a1:1=over"
     data = [info.path for info in table.metadata.store.list() if "/data-" in info.path]

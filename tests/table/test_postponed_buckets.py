@@ -114,7 +114,7 @@ def test_compaction_that_another_one_overtakes_places_nothing_twice() -> None:
 
 
 def test_option_that_would_hide_rows_is_refused() -> None:
-    with pytest.raises(kt.UnsupportedError, match="hidden until a compaction"):
+    with pytest.raises(kt.UnsupportedError, match="invisible until a compaction"):
         new_table(postpone__batch_write_fixed_bucket="false")
 
 

@@ -390,10 +390,12 @@ def test_snapshot_with_a_column_that_went_since_waits_for_the_next(
 def test_publish_says_what_it_lacks(tmp_path: Path) -> None:
     lake = kt.connect(str(tmp_path))
     table = lake.create_table("t", SCHEMA, ["k"])
-    with pytest.raises(kt.InvalidError, match=r"table default\.t has no 'publish'; set it to 'del"):
+    with pytest.raises(
+        kt.InvalidError, match=r"table default\.t does not set 'publish'; set it to 'del"
+    ):
         table.publish()
     lake.sql("ALTER TABLE t SET ('publish' = 'delta')")
-    assert table.publish()[0].reason == "nobody has written to the table"
+    assert table.publish()[0].reason == "the table has no snapshots"
     table.write([row(1, "a")])
     table.create_branch("b")
     with pytest.raises(kt.InvalidError, match="is a branch"):
@@ -641,7 +643,7 @@ def test_dead_rows_below_a_folder_that_urls_spell_otherwise_wait(tmp_path: Path)
     before = seen(table, "delta")
     assert before == scanned(table)
     table.delete("k = 1")
-    assert "characters that a URL spells otherwise" in str(published(table)["reason"])
+    assert "characters that must be escaped in a URL" in str(published(table)["reason"])
     assert seen(table, "delta") == before
 
 

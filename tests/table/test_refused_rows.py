@@ -151,7 +151,7 @@ def test_kinds_in_two_columns_are_refused(warehouse: str) -> None:
     table = table_of(warehouse, "STRING", {"rowkind.field": "v"})
     table.write([{"k": 1, "v": "+I"}])
     for write in (table.write, table.overwrite):
-        with pytest.raises(kt.InvalidError, match=r"'rowkind\.field' takes them from column 'v'"):
+        with pytest.raises(kt.InvalidError, match=r"'rowkind\.field' reads them from column 'v'"):
             write([{"k": 1, "v": "+I", "_row_kind": "-D"}])
     assert table.get(1) == {"k": 1, "v": "+I"}
 

@@ -155,7 +155,7 @@ def test_rescaling_that_fails_at_any_step_changes_nothing_or_all(
                 "fields.s.aggregate-function": "sum",
                 "force-lookup": "true",
             },
-            "cannot leave their level",
+            "cannot be moved to another level",
         ),
     ],
     ids=["dynamic", "append", "lookup"],

@@ -236,7 +236,7 @@ def test_tag_guards_what_came_back_until_the_snapshots_in_between_have_expired(
         lambda: table.rename_tag("restored-2-by-5", "x"),
         lambda: table.replace_tag("restored-2-by-5"),
     ):
-        with pytest.raises(kt.InvalidError, match=r"guards files .* expire_snapshots"):
+        with pytest.raises(kt.InvalidError, match=r"protects restored files .* expire_snapshots"):
             act()
     assert table.expire_tags("2100-01-01") == []
     table.write([row("b", 9, "x")])
@@ -275,10 +275,14 @@ def test_restore_of_what_a_tag_alone_keeps_is_guarded_too(table: kt.Table) -> No
 # -- refused ---------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Callable[[kt.Table], object], type[Exception], str]] = {
-    "nothing": (lambda t: t.restore(), kt.InvalidError, "give one of them"),
-    "two places": (lambda t: t.restore(2, as_of="2026-01-01"), kt.InvalidError, "give one of"),
-    "later": (lambda t: t.restore(9), kt.NotFoundError, "no snapshot 9 to go back to; the oldest"),
-    "no tag": (lambda t: t.restore("x"), kt.NotFoundError, "no tag 'x'; it has two"),
+    "nothing": (lambda t: t.restore(), kt.InvalidError, "give exactly one"),
+    "two places": (lambda t: t.restore(2, as_of="2026-01-01"), kt.InvalidError, "give exactly one"),
+    "later": (
+        lambda t: t.restore(9),
+        kt.NotFoundError,
+        "no snapshot 9 to roll back to; the oldest",
+    ),
+    "no tag": (lambda t: t.restore("x"), kt.NotFoundError, "no tag 'x'; existing tags: two"),
     "column": (lambda t: t.restore(2, {"q": 1}), kt.InvalidError, "partition columns are p"),
     "no partition": (lambda t: t.restore(2, {}), kt.InvalidError, "names no column"),
     "value": (lambda t: t.restore(2, {"p": 1}), kt.InvalidError, "'p' is STRING"),
@@ -298,7 +302,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 def test_rows_that_would_be_read_by_other_rules_are_not_brought_back(table: kt.Table) -> None:
     table.truncate()
     table.alter(SetOption("sequence.field", "v"))
-    with pytest.raises(kt.UnsupportedError, match=r"other rules .*sequence.field.* AS OF 2"):
+    with pytest.raises(kt.UnsupportedError, match=r"read differently.*sequence.field.* AS OF 2"):
         table.restore(2)
     assert shown(table) == {}
 
@@ -427,7 +431,7 @@ def test_procedures_restore(call: str, expected: Rows) -> None:
     ("call", "message"),
     [
         ("restore('t', 'p=a')", "nothing given"),
-        ("restore('t', 'p', 2)", "'p' names no partition; write it like p="),
+        ("restore('t', 'p', 2)", "'p' is not a partition; write it as p="),
         ("restore('t', 'q=1', 2)", "partition columns are p"),
         ("rollback_to_as_latest('t')", "nothing given"),
     ],

@@ -103,7 +103,7 @@ def test_why_says_that_a_row_has_expired(at: Clock) -> None:
     at(NOW + HOUR + 1)
     why = table.why(1)
     assert (why.row, why.has_expired, why.versions.num_rows) == (None, True, 1)
-    assert "no row: it has expired by 'record-level.expire-time'" in str(why)
+    assert "no row: it has expired ('record-level.expire-time')" in str(why)
     assert "no row" in str(table.why(2))
     assert not table.why(2).has_expired
 
@@ -219,7 +219,9 @@ def shown(table: kt.Table) -> list[tuple[Any, ...]]:
 def test_option_means_nothing_to_a_table_without_a_key() -> None:
     lake = kt.connect("", store=empty_store())
     options = {"record-level.expire-time": "1 h", "record-level.time-field": "t"}
-    with pytest.warns(kt.KeytideWarning, match="has no effect: rows expire in tables with a prim"):
+    with pytest.warns(
+        kt.KeytideWarning, match="has no effect: rows expire only in tables with a prim"
+    ):
         table = lake.create_table("t", SCHEMA, [], options=options)
     table.write([{"k": 1, "t": 0, "v": 0}])
     assert table.scan().count() == 1

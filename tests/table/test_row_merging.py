@@ -147,7 +147,9 @@ def take(table: kt.Table, model: Model, step: Any) -> None:
         try:
             model.write(step)
         except LateError:
-            with pytest.raises(kt.InvalidError, match="come after fresher ones of their keys"):
+            with pytest.raises(
+                kt.InvalidError, match="are older than the stored rows of their keys"
+            ):
                 table.write(step)
         else:
             table.write(step)
@@ -188,7 +190,7 @@ def test_order_of_arrival_gives_the_same_rows_or_is_refused(rows: list[Row], ord
         for row in distinct:
             other.write([row])
     except kt.InvalidError as error:
-        assert "come after fresher ones" in str(error)  # noqa: PT017  # a row may be refused
+        assert "are older than the stored rows" in str(error)  # noqa: PT017  # a row may be refused
         return
     assert shown(one) == shown(other)
 
@@ -371,7 +373,7 @@ def test_rows_of_each_producer_are_merged_in_the_order_of_its_clock(
     for rows in writes:
         given = [{"k": r["k"], r["producer"]: stamp(r), "sum": r["sum"]} for r in rows]
         if any(row["clock"] < clocks.get((row["k"], row["producer"]), 0) for row in rows):
-            with pytest.raises(kt.InvalidError, match="come after fresher ones"):
+            with pytest.raises(kt.InvalidError, match="are older than the stored rows"):
                 table.write(given)
             continue
         table.write(given)
@@ -486,12 +488,12 @@ def test_sum_that_does_not_fit_is_refused_before_anything_is_written() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"fields.k.aggregate-function": "MAX"}, "'k' is one by which rows are found"),
+        ({"fields.k.aggregate-function": "MAX"}, "'k' identifies, orders or marks rows"),
         ({"fields.ts.aggregate-function": "MAX"}, "aggregation on sequence field: 'ts'"),
         ({"fields.v.aggregate-function": "INCREMENT"}, "'sum' cannot be used for STRING"),
         ({"fields.sum.aggregate-function": "APPEND"}, "'collect' cannot be used for INT"),
-        ({"fields.sum.aggregate-function": "count"}, "versions that are merged.*leave one out"),
-        ({"fields.sum.ignore-retract": "true"}, "versions that are merged.*leave one out"),
+        ({"fields.sum.aggregate-function": "count"}, "about merging versions.*remove one"),
+        ({"fields.sum.ignore-retract": "true"}, "about merging versions.*remove one"),
         ({"merge-engine": "aggregation"}, "'merge-engine' = 'aggregation'"),
         ({"upsert.mode": "full"}, "'fields.forced.aggregate-function'.*'upsert.mode' = 'full'"),
     ],

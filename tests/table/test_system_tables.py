@@ -49,7 +49,9 @@ def open_sample(name: str) -> kt.Table:
 
 
 def test_unknown_system_table_is_refused_naming_those_there_are(table: kt.Table) -> None:
-    with pytest.raises(kt.NotFoundError, match="no system table 'file'; there are audit_log, bra"):
+    with pytest.raises(
+        kt.NotFoundError, match="no system table 'file'; system tables: audit_log, bra"
+    ):
         system_table(table.stored, "file")
     assert list(SYSTEM_TABLES) == sorted(SYSTEM_TABLES)
 

@@ -90,7 +90,7 @@ def test_text_is_written_exactly_or_refused_with_its_row(
         found = pl.DataFrame(table.scan().to_arrow()).sort("k").to_arrow()["v"]
         assert found.to_pylist() == column.to_pylist()
         return
-    message = rf"column 'v' is .*no UTF-8 in row {wrong[0] + 1} of {len(texts)}"
+    message = rf"column 'v' is .*not UTF-8 in row {wrong[0] + 1} of {len(texts)}"
     with pytest.raises(kt.InvalidError, match=message):
         table.write(pa.table(rows))
     assert table.snapshots() == []

@@ -142,7 +142,7 @@ def test_update_undoes_no_row_that_is_not_shown_yet(warehouse: str) -> None:
     put(table, "0 1 1 a")
     table.compact()
     put(table, "0 1 5 b")
-    with pytest.raises(kt.UnsupportedError, match="no compaction has seen"):
+    with pytest.raises(kt.UnsupportedError, match="are not compacted"):
         lake.sql("UPDATE t SET s = s + 1")
     table.alter(RemoveOption("write-only"))
     lake.sql("UPDATE t SET s = s + 1")
@@ -189,10 +189,10 @@ def test_versions_that_are_dead_are_explained() -> None:
     why = table.why(1)
     assert why.row is None
     assert why.versions["outcome"].to_pylist() == [
-        "marked dead by a deletion vector: another version took its place",
-        "marked dead by a deletion vector: another version took its place",
-        "marked dead by a deletion vector: another version took its place",
-        "marked dead: a delete, by which rows that come late are judged",
+        "marked as deleted by a deletion vector: another version replaced it",
+        "marked as deleted by a deletion vector: another version replaced it",
+        "marked as deleted by a deletion vector: another version replaced it",
+        "marked as deleted: a delete, kept to detect late rows",
     ]
 
 

@@ -237,9 +237,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "data file lost": (_drop("**/*.parquet"), r"\.parquet: missing"),
     "data file cut off": (
         lambda folder: _cut_off(_newest(folder, "**/*.parquet")),
-        r"\.parquet: [\d,]+ bytes, where [\d,]+ are recorded",
+        r"\.parquet: [\d,]+ bytes found, but [\d,]+ recorded",
     ),
-    "data file changed": (_flipped("**/*.parquet"), r"\.parquet: torn or not Parquet"),
+    "data file changed": (_flipped("**/*.parquet"), r"\.parquet: damaged or not Parquet"),
     "manifest lost": (_drop("manifest/manifest-[0-9a-f]*-*"), "manifest/manifest-.*: missing"),
     "manifest changed": (_flipped("manifest/manifest-[0-9a-f]*-*"), "manifest/manifest-"),
     "manifest list lost": (_drop("manifest/manifest-list-*"), "manifest-list-.*: missing"),
@@ -257,12 +257,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: _edit(folder / "tag/tag-second", commitUser="x"),
         "tag-second: it differs",
     ),
-    "hint beyond the newest": (_hint, "LATEST: it names snapshot 7, which is not there"),
-    "consumer before the oldest": (_consumer, "consumer-c: it is to go on at snapshot 0"),
+    "hint beyond the newest": (_hint, "LATEST: it names snapshot 7, which does not exist"),
+    "consumer before the oldest": (_consumer, "consumer-c: its next snapshot is 0"),
     "rows of a file": (_lie(lambda f: {"row_count": 99}), r"rows: \d+; expected: 99"),
     "key range": (_lie(lambda f: {"min_key": f.max_key}), "keys from k = .* as the manifest says"),
     "numbers": (_lie(lambda f: {"max_sequence_number": 99}), "highest sequence number: .*99"),
-    "deletes": (_lie(lambda f: {"delete_row_count": 2}), "retracting rows: 0; expected: 2"),
+    "deletes": (_lie(lambda f: {"delete_row_count": 2}), "update-before rows: 0; expected: 2"),
     "NULLs": (
         _lie(lambda f: {"value_stats": replace(f.value_stats, null_counts=(0, 0, 5, 0))}),
         r"NULLs of column 's': \d+; expected: 5",
@@ -272,7 +272,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         "column 's' has .* as statistics say",
     ),
     "bucket": (_lie(lambda f: {}, bucket=1), r"rows? of bucket 0 and others; .* bucket 1 of 2"),
-    "size": (_lie(lambda f: {"file_size": 5}), "where 5 are recorded"),
+    "size": (_lie(lambda f: {"file_size": 5}), "but 5 recorded"),
     "file added again by a name that is deleted": (_back_and_forth, "do not see its rows"),
     "levels": (_overlap, "overlap on level 3 of bucket"),
 }  # fmt: skip
@@ -316,7 +316,7 @@ def _newest_snapshot(folder: Path) -> Snapshot:
     [
         (
             lambda f: _vectors(f, [9_000, 9_500, 9_999]),
-            "row 9999 of .* is marked as dead; expected: rows below",
+            "row 9999 of .* is marked as deleted; expected: rows below",
         ),
         (_drop("index/*"), "index/.*: missing"),
         (_drop("manifest/index-manifest-*"), "manifest/index-manifest-.*: missing"),
@@ -343,7 +343,7 @@ def test_key_that_two_compacted_files_show_is_told(tmp_path: Path) -> None:
 
     (found,) = table.verify().findings
 
-    assert found.what.startswith("2 rows of the key")
+    assert found.what.startswith("2 rows with the key")
 
 
 def test_rows_that_live_again_in_an_old_snapshot_are_told(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_rows_that_live_again_in_an_old_snapshot_are_told(tmp_path: Path) -> Non
 
     (found,) = table.verify(quick=True).findings
 
-    assert re.search(f"1 row of data-.* live again .* in snapshot {marked}", found.what)
+    assert re.search(f"1 row of data-.* exist again .* in snapshot {marked}", found.what)
 
 
 @pytest.mark.parametrize("merges", ["false", "true"])
@@ -376,7 +376,7 @@ def test_delete_that_lost_its_mark_is_told(tmp_path: Path, merges: str) -> None:
 
     (found,) = table.verify().findings
 
-    assert found.what == "1 delete that snapshot/snapshot-2 shows"
+    assert found.what == "1 delete visible in snapshot/snapshot-2"
 
 
 def test_key_that_its_hash_index_lacks_is_told(tmp_path: Path) -> None:
@@ -387,7 +387,9 @@ def test_key_that_its_hash_index_lacks_is_told(tmp_path: Path) -> None:
     )
     hashes.write_bytes(bytes(len(hashes.read_bytes())))
     told = "\n".join(map(str, table.verify().findings))
-    assert re.search(rf"\.(orc|parquet): \d rows? of keys that {hashes.name} lacks", told), told
+    assert re.search(rf"\.(orc|parquet): \d rows? with keys that are not in {hashes.name}", told), (
+        told
+    )
 
 
 # -- any damage ----------------------------------------------------------------------------------

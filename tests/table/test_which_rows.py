@@ -75,7 +75,7 @@ def test_sql_shows_what_hints_ask_for() -> None:
         ("t /*+ OPTIONS('scan.skip-upsert' = 'yes') */", "expected true or false"),
         ("`t$files` /*+ OPTIONS('scan.skip-upsert' = 'true') */", "not for system tables"),
         ("t /*+ OPTIONS('scan.skip-upsert' = 'true', 'scan.skip-upsert-delete' = 'true') */",
-         "give one of them"),
+         "give only one of them"),
     ],
 )  # fmt: skip
 def test_hint_that_says_nothing_is_refused(text: str, expected: str) -> None:
@@ -98,6 +98,6 @@ def test_stale_index_is_no_source_of_last_rows() -> None:
     with pytest.raises(kt.DataError, match="another engine added data files"):
         table.scan(skip_upsert_delete=True).to_arrow()
     assert table.scan(skip_upsert=True).count() == 7
-    with pytest.warns(kt.KeytideWarning, match="built anew"):
+    with pytest.warns(kt.KeytideWarning, match="rebuilt"):
         write(table, *rows_of("+I 6 1 d"))
     assert (5, "other") in pairs(table, skip_upsert_delete=True)

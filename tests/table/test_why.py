@@ -268,7 +268,9 @@ def test_functions_that_gather_name_every_version_that_they_were_given() -> None
 def test_lone_retract_is_kept_and_shows_no_row() -> None:
     options = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
     table = written("k int, n int", options, ["-D 1 3"])
-    assert told(table.why(1)) == ["-D: is kept as a retract: there is no row to take it back from"]
+    assert told(table.why(1)) == [
+        "-D: is kept as a retract: there is no row yet to retract it from"
+    ]
     table.write([{"k": 1, "n": 5}])
     assert told(table.why(1)) == ["-D: takes 3 from n", "+I: adds 5 to n"]
     assert table.why(1).row == {"k": 1, "n": 2}
@@ -299,8 +301,8 @@ def test_every_row_of_sample_is_explained(name: str) -> None:
 
 def test_versions_that_readers_of_deletion_vectors_skip_are_shown_as_such() -> None:
     assert hidden_outcomes(SAMPLES / "wh/spec.db/dv") == {
-        "marked dead by a deletion vector: another version took its place",
-        "not shown yet: readers of this table see compacted files only",
+        "marked as deleted by a deletion vector: another version replaced it",
+        "not visible yet: readers of this table read only compacted files",
     }
 
 
@@ -313,7 +315,7 @@ def hidden_outcomes(path: Path) -> set[str]:
         for snapshot in table.snapshots()
         for key in sorted(keys)[:5]
         for version in table.why(key, snapshot_id=snapshot.id).to_arrow().to_pylist()
-        if version["outcome"].startswith(("not shown", "marked dead"))
+        if version["outcome"].startswith(("not visible", "marked as deleted"))
     }
 
 

@@ -54,7 +54,7 @@ def test_command_tells_its_address_answers_there_and_ends_quietly(shown: kt.Lake
         out, err = server.communicate(timeout=20)
         assert time.monotonic() - begun < 8  # the query runs for much longer
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{43}", address)
-    assert "no table shop.orders%24branch_none" in error.value.read().decode()
+    assert "table shop.orders%24branch_none does not exist" in error.value.read().decode()
     assert "shop.orders" in page
     assert (server.returncode, out, err) == (130, "", "stopped\n")
 

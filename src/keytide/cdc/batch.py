@@ -143,8 +143,9 @@ class ChangeWriter:
 def _refuse_unordered(view: TableView) -> None:
     if view.moves_keys:
         raise UnsupportedError(
-            f"table {view.name}: its primary key lacks the partition columns, and changes of a "
-            f"feed are looked up in the partition that they name; write the rows with table.write"
+            f"table {view.name}: its primary key does not contain the partition columns, and "
+            "changes of a feed are looked up only in their own partition; write the rows with "
+            "table.write"
         )
 
 
@@ -181,9 +182,9 @@ def _row_kind() -> pl.Expr:
 
 def _unknown_changes(changes: pl.DataFrame) -> pa.Table:
     reason = pl.concat_str(
-        pl.lit("the source left out "),
+        pl.lit("the source omitted "),
         pl.col(UNAVAILABLE_COLUMN).list.join(", "),
-        pl.lit(" and no earlier version of the key is known to take it from"),
+        pl.lit(" and there is no earlier version of the key to take it from"),
     )
     frame = changes.select(
         pl.col(MESSAGE_COLUMN).alias("raw"),

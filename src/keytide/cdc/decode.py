@@ -102,7 +102,7 @@ def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
     encodings = stated(lambda found: envelope.read_layout(found, default), changes.schema)
     problems: list[pl.Series] = []
     if encodings is None:
-        unreadable = "schema: not as a connector writes it"
+        unreadable = "schema: not in the format of a connector"
         encodings, problems = {}, [pl.repeat(unreadable, len(steps), eager=True)]
     arrays = [
         convert(images[column.name].values, column.type, encodings.get(column.name, default))

@@ -38,7 +38,7 @@ def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
         return messages.cast(pa.large_binary())
     except pa.ArrowException as error:
         raise InvalidError(
-            f"messages: found {messages.type}, expected JSON documents as text or bytes"
+            f"messages: found {messages.type}, expected JSON documents as strings or bytes"
         ) from error
 
 

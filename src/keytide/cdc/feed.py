@@ -92,7 +92,7 @@ class FeedSpec:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         for name in set(names) & set(DECODER_COLUMNS):
-            raise InvalidError(f"Column {name!r} is one that decoding adds; give it another name")
+            raise InvalidError(f"Column {name!r} is added by the decoder; rename your column")
         _check_known("primary_key", self.primary_key, names)
         _check_known("sequence", [source.column for source in self.sequence], names)
         _check_known("empty_as_null", sorted(self.empty_as_null), names)
@@ -103,8 +103,8 @@ class FeedSpec:
         for column in self.columns:
             if not is_supported(column.type):
                 raise UnsupportedError(
-                    f"Column {column.name!r}: a change feed has no values of type"
-                    f" {column.type.sql()}; declare it STRING or BYTES"
+                    f"Column {column.name!r}: a change feed has no values of type "
+                    f"{column.type.sql()}; use STRING or BYTES"
                 )
 
     @property

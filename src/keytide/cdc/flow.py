@@ -41,8 +41,8 @@ def names_of(given: Any, argument: str) -> tuple[str, ...]:
     if isinstance(given, Sequence) and not isinstance(given, bytes) and len(given):
         return tuple(name for each in given for name in names_of(each, argument))
     raise InvalidError(
-        f"Lake.auto_cdc: {argument} is {shown(given)}; expected names of columns: a text, a column "
-        f"of Spark without a computation, or a list of them"
+        f"Lake.auto_cdc: {argument} is {shown(given)}; expected column names: a string, a Spark "
+        "column without an expression, or a list of them"
     )
 
 
@@ -76,37 +76,41 @@ class FlowRequest:
         if self.scd_type not in (1, 2):
             raise _wrong(f"stored_as_scd_type is {shown(self.scd_type)}; expected 1 or 2")
         if self.columns is not None and self.except_columns is not None:
-            raise _wrong("column_list and except_column_list exclude each other; give one")
+            raise _wrong(
+                "column_list and except_column_list cannot be combined; give only one of them"
+            )
         if self.tracked is not None and self.except_tracked is not None:
             raise _wrong(
-                "track_history_column_list and track_history_except_column_list exclude each "
-                "other; give one"
+                "track_history_column_list and track_history_except_column_list cannot be "
+                "combined; give only one of them"
             )
         tracks = self.tracked is not None or self.except_tracked is not None
         if tracks and self.scd_type == 1:
-            raise _wrong("track_history_* say what history is kept, and SCD type 1 keeps none")
+            raise _wrong("track_history_* require SCD type 2, because SCD type 1 keeps no history")
         if self.truncates is not None and self.scd_type == 2:
-            raise _wrong("apply_as_truncates is for SCD type 1 alone, for a history is not emptied")
+            raise _wrong(
+                "apply_as_truncates requires SCD type 1, because a history cannot be truncated"
+            )
         if self.ignores_nulls and self.scd_type == 1:
             self._check_latest()
         both = set(self.keys) & set(self.sequence_by)
         if both:
             raise _wrong(
-                f"column {min(both)!r} is among keys and in sequence_by; what orders the events of "
-                f"a key cannot be part of it"
+                f"column {min(both)!r} is in keys and in sequence_by; the column that orders the "
+                "events of a key cannot be part of the key"
             )
 
     def _check_latest(self) -> None:
         if len(self.sequence_by) > 1:
             raise UnsupportedError(
-                f"Lake.auto_cdc: with ignore_null_updates a row of SCD type 1 tells the place of "
-                f"each of its values by one column, and sequence_by has {len(self.sequence_by)}; "
-                f"compute one that orders events alike, or take stored_as_scd_type=2"
+                "Lake.auto_cdc: ignore_null_updates with SCD type 1 requires one column in "
+                f"sequence_by, found {len(self.sequence_by)}; compute a single column with the "
+                "same order, or use stored_as_scd_type=2"
             )
         if self.merge_schema:
             raise UnsupportedError(
-                "Lake.auto_cdc: with ignore_null_updates a table of SCD type 1 does not grow with "
-                "merge_schema; make another target, or take stored_as_scd_type=2"
+                "Lake.auto_cdc: ignore_null_updates with SCD type 1 does not support "
+                "merge_schema; create another target, or use stored_as_scd_type=2"
             )
 
     @property
@@ -225,8 +229,8 @@ def refuse_stream_settings(name: Any, checkpoint: Any, trigger: Any) -> None:
     found = [argument for argument, value in given.items() if value is not None]
     if found:
         raise _wrong(
-            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} for a streaming DataFrame, "
-            f"and the source is none; leave {'it' if len(found) == 1 else 'them'} out"
+            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} only for streaming "
+            f"DataFrames, and the source is not one; remove {'it' if len(found) == 1 else 'them'}"
         )
 
 
@@ -234,8 +238,8 @@ def _check_known(argument: str, names: Sequence[str], known: Sequence[str]) -> N
     for name in names:
         if name not in known:
             raise NotFoundError(
-                f"Lake.auto_cdc: {argument} names {name!r}, and the source has no such column; it "
-                f"has {', '.join(known)}"
+                f"Lake.auto_cdc: {argument} names {name!r}, which is not a column of the source; "
+                f"columns: {', '.join(known)}"
             )
 
 
@@ -244,7 +248,9 @@ def _check_unique(known: Sequence[str]) -> None:
         if known.count(name) > 1:
             raise _wrong(f"the source has two columns named {name!r}; rename or drop one")
         if name in (START, END, IGNORED_NULLS, SEQUENCES):
-            raise _wrong(f"the source has a column {name!r}, which the target has; rename it")
+            raise _wrong(
+                f"the source has a column {name!r}, which is reserved in the target; rename it"
+            )
 
 
 def _wrong(what: str) -> InvalidError:

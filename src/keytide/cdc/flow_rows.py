@@ -46,7 +46,7 @@ def without_place(flow: Flow) -> InvalidError:
     """The error for a truncating event without a place, as nobody can say what precedes it."""
     return InvalidError(
         f"Lake.auto_cdc: an event that truncates {flow.request.target} has NULL in "
-        f"{' or '.join(flow.request.sequence_by)}, so it has no place among the others; give it one"
+        f"{' or '.join(flow.request.sequence_by)}, so its order is unknown; set a value"
     )
 
 

@@ -34,8 +34,8 @@ def flow_target(catalog: Catalog, flow: Flow) -> StoredTable:
     problem = next(_problems(table.schema, flow), None)
     if problem is not None:
         raise InvalidError(
-            f"table {table.name} cannot be the target of the flow: {problem}. Choose another "
-            f"target, which is then made, or name a table that is so"
+            f"table {table.name} cannot be the target of the flow: {problem}. Choose a new name, "
+            "and the flow creates the target, or name a suitable table"
         )
     if flow.reads_first and MARKS not in table.schema.options:
         alter_table(table.metadata, [SetOption(MARKS, flow.request.marks)])
@@ -72,34 +72,34 @@ def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
     if options.sequence_field != _sequence(flow):
         yield _difference(f"its '{keys.SEQUENCE_FIELD}'", options.sequence_field, _sequence(flow))
     if options.sequence_sort_order == "descending":
-        yield f"its newest version is the lowest one ('{keys.SEQUENCE_FIELD_SORT_ORDER}')"
+        yield f"the version with the smallest sequence wins ('{keys.SEQUENCE_FIELD_SORT_ORDER}')"
     # The default merge engine keeps the latest row of each key.
     if options.merge_engine != TableOptions.parse({}).merge_engine or options.ignore_delete:
-        yield "it does not keep the newest row of each key, and its deletes"
+        yield "it does not keep the latest row of each key and its deletes"
     if schema.is_indexed:
-        yield f"it has an index of keys ('{keys.UPSERT_MODE}')"
+        yield f"it has a key index ('{keys.UPSERT_MODE}')"
     known = schema.options.get(MARKS, flow.request.marks)
     if known != flow.request.marks:
-        yield f"it is the target of the flow {known}, and this one is {flow.request.marks}"
+        yield f"it is the target of the flow {known}, but this flow is {flow.request.marks}"
     if flow.keeps_history:
         yield from _problems_of_history(schema, options, flow)
     elif flow.reads_first and SEQUENCES not in schema.by_name:
-        yield f"it lacks the column {SEQUENCES}, which tells when each value came"
+        yield f"it has no column {SEQUENCES}, which stores the sequence of each value"
     elif flow.reads_first and not set(schema.partition_keys) <= set(flow.request.keys):
-        yield "a key may be in any of its partitions, whose columns have to be among the keys"
+        yield "a key can be in several partitions; the partition columns must be among the keys"
 
 
 def _problems_of_history(schema: TableSchema, options: TableOptions, flow: Flow) -> Iterator[str]:
     notes = (IGNORED_NULLS,) if flow.request.ignores_nulls else ()
     lacking = {*flow.starts, *flow.ends, *notes} - set(schema.names)
     if lacking:
-        yield f"it lacks the column {min(lacking)}"
+        yield f"it has no column {min(lacking)}"
     apart = {*schema.partition_keys, *(options.bucket_key or schema.trimmed_primary_keys)}
     has_one_place = options.bucket == 1 and not schema.partition_keys
     if not has_one_place and not apart <= set(flow.request.keys):
         yield (
-            f"the intervals of a key lie in several buckets or partitions; its partition columns "
-            f"and '{keys.BUCKET_KEY}' have to be among {', '.join(flow.request.keys)}"
+            "the rows of a key can be in several buckets or partitions; its partition columns "
+            f"and '{keys.BUCKET_KEY}' must be among {', '.join(flow.request.keys)}"
         )
 
 

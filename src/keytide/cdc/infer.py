@@ -64,8 +64,8 @@ class Sample:
         columns = {**dict.fromkeys(seen), **_declared(self._documents, self._envelope)}
         if not columns:
             raise InvalidError(
-                f"The sample of {len(self.messages)} messages holds no row of format "
-                f"{self.format!r}: take a sample that does, or write the columns down"
+                f"The sample of {len(self.messages)} messages contains no row of format "
+                f"{self.format!r}; use another sample, or declare the columns"
             )
         return tuple(
             Field(-1, name, type or _type_that_fits(seen[name])) for name, type in columns.items()

@@ -21,7 +21,7 @@ JSON_ROWS = Envelope(
         WHEN deleted IS NULL THEN 'insert'
         WHEN deleted = 'true' THEN 'delete' END""",
     problem=literal(
-        "a message without a value deletes, and does not say when: the table has a sequence field"
+        "a message without a value is a delete without a time, but the table has a sequence field"
     ),
     changes="""[{
         'before': CASE WHEN action = 'delete' THEN row END,

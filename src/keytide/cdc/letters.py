@@ -61,8 +61,8 @@ def check_columns(table: StoredTable, columns: tuple[Field, ...]) -> None:
     wanted = {f.name: f.type for f in columns}
     if found != wanted:
         raise InvalidError(
-            f"table {table.name} cannot take dead letters: it has the columns "
-            f"{', '.join(f'{n} {t.sql()}' for n, t in found.items())}, expected "
-            f"{', '.join(f'{n} {t.sql()}' for n, t in wanted.items())}; name another table, which "
-            f"will be made"
+            f"table {table.name} cannot store dead letters: it has the columns "
+            f"{', '.join((f'{n} {t.sql()}' for n, t in found.items()))}, expected "
+            f"{', '.join((f'{n} {t.sql()}' for n, t in wanted.items()))}; give a new name, and "
+            "the table is created"
         )

@@ -44,6 +44,6 @@ def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None
     row = parse_sql_type(f"ROW<{schema}>")
     if not isinstance(row, RowType):
         raise InvalidError(
-            f"the columns {schema!r} do not parse; write them as 'id BIGINT, name STRING'"
+            f"the columns {schema!r} cannot be parsed; write them as 'id BIGINT, name STRING'"
         )
     return row.fields

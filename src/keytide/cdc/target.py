@@ -57,8 +57,8 @@ def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
     column = TableOptions.parse(options).rowkind_field
     if column is not None:
         raise InvalidError(
-            f"table {name}: '{keys.ROWKIND_FIELD}' takes the kinds of rows from column {column!r}, "
-            "and a feed says itself what each change does; use a table without the option"
+            f"table {name}: '{keys.ROWKIND_FIELD}' reads row kinds from column {column!r}, but "
+            "each change of a feed has its own kind; use a table without the option"
         )
 
 
@@ -68,8 +68,7 @@ def _made(catalog: Catalog, request: FeedRequest, sample: Sample) -> tuple[Store
     key = request.primary_key or sample.primary_key()
     if not key:
         raise InvalidError(
-            f"table {request.table}: the feed does not say which columns are the primary key; "
-            "name them"
+            f"table {request.table}: the feed does not contain the primary key; give its columns"
         )
     options = stored_names(request.options)
     stored = dict(request.options)
@@ -92,8 +91,8 @@ def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[S
     if len(given) != len(wanted):
         raise InvalidError(
             f"table {table.name} has {counted(len(wanted), 'sequence field')} "
-            f"({', '.join(wanted)}), found {counted(len(given), 'member')} of the feed to fill "
-            f"them: {', '.join(given)}; name as many, in the order of the fields"
+            f"({', '.join(wanted)}), found {counted(len(given), 'field')} of the feed to fill "
+            f"them: {', '.join(given)}; give the same number, in the order of the sequence fields"
         )
     return tuple(
         SequenceSource(path, column, table.schema.field(column).type)

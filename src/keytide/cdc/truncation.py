@@ -65,9 +65,9 @@ class Truncation:
             place = tuple(_scalar(text, field, view.name) for text, field in found)
         except (InvalidError, TypeError, ValueError) as error:
             raise DataError(
-                f"table {view.name}: property {_PROPERTY!r} of the newest snapshot is {told!r}, "
-                f"which is no place in the order of {', '.join(f.name for f in fields)}; roll the "
-                f"table back to a snapshot before it"
+                f"table {view.name}: property {_PROPERTY!r} of the latest snapshot is {told!r}, "
+                f"which is not a valid sequence of {', '.join(f.name for f in fields)}; roll "
+                "the table back to an earlier snapshot"
             ) from error
         return cls(fields, place, told)
 

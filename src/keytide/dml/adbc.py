@@ -233,7 +233,9 @@ class _Metadata(ConnectorMetadata):
             if session.query_id in self.refused:
                 raise
             self.refused.append(session.query_id)
-            raise ConflictError(f"{error}; if the row came meanwhile, run it again") from error
+            raise ConflictError(
+                f"{error}; if the row was inserted meanwhile, run the statement again"
+            ) from error
 
     def _finish(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
@@ -261,7 +263,7 @@ def _row_id(database: Database, table: _Handle) -> ColumnHandle:
     described = table.table
     if not described.key:
         raise UnsupportedError(
-            f"{described} has no primary key, so its rows cannot be told apart; give it one"
+            f"{described} has no primary key, so its rows cannot be identified; add one"
         )
     members = [(name, database.read_type(described.column(name))) for name in described.key]
     type_ = pa.struct([*members, (VERSION, pa.string())])
@@ -464,14 +466,14 @@ class _Staged:
         members = ids.flatten()
         if ids.null_count or any(member.null_count for member in members):
             raise InvalidError(
-                f"{self._table}: a row id is NULL, or a column of the primary key; hand back those "
-                f"that pages gave, and give every row a key"
+                f"{self._table}: a row id is NULL, or a primary key column is; return the row "
+                "ids of the pages, and give every row a key"
             )
         return list(members)
 
     def _refuse_after_end(self) -> None:
         if self._is_over:
-            raise InvalidError(f"{self._table}: split {self._split} was finished or aborted before")
+            raise InvalidError(f"{self._table}: split {self._split} is already finished or aborted")
 
 
 @dataclass(frozen=True)
@@ -498,8 +500,8 @@ class _MergeSink(ConnectorMergeSink):
                 self._update(rows, width)
             else:
                 raise InvalidError(
-                    f"{self._table}: operation {operation} of a MERGE is none of INSERT, DELETE "
-                    f"and UPDATE, which are what this connector takes"
+                    f"{self._table}: operation {operation} of a MERGE is not INSERT, DELETE or "
+                    "UPDATE"
                 )
 
     def finish(self) -> Sequence[Fragment]:
@@ -512,7 +514,7 @@ class _MergeSink(ConnectorMergeSink):
         names = [column.name for column in self._table.table.columns]
         for case in pc.unique(page.column(width + 1)).to_pylist():
             if case not in self._table.changes:
-                raise InvalidError(f"{self._table}: begin_merge was told of no WHEN {case}")
+                raise InvalidError(f"{self._table}: begin_merge was called without a WHEN {case}")
             rows = page.filter(pc.equal(page.column(width + 1), case))
             values = [rows.column(names.index(name)) for name in self._table.changes[case]]
             self._staged.add("changed", case, rows.column(width + 2), values)

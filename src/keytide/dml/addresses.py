@@ -36,9 +36,9 @@ def check_postgres(place: str) -> None:
     """Raise `InvalidError`, without showing the address, if it is not a PostgreSQL address."""
     if _POSTGRES.fullmatch(place) is None:
         raise InvalidError(
-            "the address of PostgreSQL cannot be read, and is not shown, for it may hold a "
-            "password; expected postgresql://user:password@host:port/database?option=value, with "
-            "what is special in percent encoding: %40 for @, %2F for /, %3A for :"
+            "the PostgreSQL URI is invalid (it is not shown, because it can contain a password); "
+            "expected postgresql://user:password@host:port/database?option=value, with special "
+            "characters percent-encoded: %40 for @, %2F for /, %3A for :"
         )
 
 

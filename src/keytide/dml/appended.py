@@ -245,7 +245,7 @@ class _Change:
         positions = {name: np.asarray(some.to_array(), np.int64) for name, some in dead.items()}
         for name, some in positions.items():
             if np.isin(some, before.of(name)).any():
-                raise ConnectorError(f"rows of file {name} are dead that this statement has read")
+                raise ConnectorError(f"rows of file {name} that this statement read were deleted")
         wide = self._state.view.options.deletion_vectors_bitmap64
         after = before.marking(positions, wide=wide)
         full = [n for n in dead if len(after.vectors[n]) == entries[n].file.row_count]
@@ -287,7 +287,7 @@ def _mark_rows(change: _Change, table: AppendedHandle, told: Sequence[Told]) -> 
         e.file.file_name: e for e in table.known.live.entries if e.file.file_name in dead
     }  # fmt: skip
     if len(entries) < len(dead):
-        raise ConnectorError(f"{table}: a row id names a file that is none of the table's")
+        raise ConnectorError(f"{table}: a row id refers to a file that is not part of the table")
     for bucket, touched in _by_bucket(entries.values()).items():
         change.mark(bucket, {e.file.file_name: dead[e.file.file_name] for e in touched}, entries)
 

@@ -87,7 +87,7 @@ def _go(
     count = len(known & some) + twice
     if count:
         raise InvalidError(
-            f"{table}: {count} of the rows are changed twice in one statement; nothing was changed"
+            f"{table}: {count} rows are changed twice in one statement; nothing was changed"
         )
     gone[name] = known | some
 
@@ -307,6 +307,6 @@ class _Places(Changes):
             _go(self._on, self._gone, str(name), positions, some.height - len(positions))
             if not self._on.marks_rows and name not in self._files:
                 raise InvalidError(
-                    f"{self._on}: a row id names file {name}, which is none of split "
-                    f"{self._number}; hand row ids back where they came from"
+                    f"{self._on}: a row id refers to file {name}, which is not in split "
+                    f"{self._number}; return row ids to the split they came from"
                 )

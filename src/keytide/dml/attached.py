@@ -104,7 +104,7 @@ def open_target(
     )
     if handle is None:
         there = ", ".join(connector.metadata.list_tables(session)) or "none"
-        raise NotFoundError(f"no table {name} in {connector.name}; it has: {there}")
+        raise NotFoundError(f"table {name} does not exist in {connector.name}; tables: {there}")
     return handle
 
 

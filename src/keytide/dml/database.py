@@ -244,8 +244,8 @@ class Database(ABC):
             return self.decoded(found, column)
         except pa.ArrowException as error:
             raise DataError(
-                f"{table}: column {column.name!r} is declared {column.declared} and holds a value "
-                f"that is none: {error}; mend the value, or leave the column out"
+                f"{table}: column {column.name!r} is declared {column.declared} but contains "
+                f"another kind of value: {error}; correct the value, or do not read the column"
             ) from error
 
     @abstractmethod
@@ -357,8 +357,8 @@ def _translated(error: Exception, what: str, text: str) -> KeytideError:
     state = str(getattr(error, "sqlstate", None) or "")
     if state in ("40001", "40P01", "55P03") or any(locked in text for locked in _LOCKED):
         return ConflictError(
-            f"{what}: another transaction is in the way; nothing was changed: run the statement "
-            f"again ({text})"
+            f"{what}: another transaction blocks this one; nothing was changed: run the "
+            f"statement again ({text})"
         )
     if state == "23505" or "UNIQUE constraint failed" in text:
         return KeyTakenError(_REFUSED.format(what=what, text=text))
@@ -368,7 +368,7 @@ def _translated(error: Exception, what: str, text: str) -> KeytideError:
             f"{what}: the database refuses the rows, and nothing was changed: {text}"
         )
     if state in ("42P01", "42703", "3F000"):
-        return NotFoundError(f"{what}: it is not as it was found before: {text}")
+        return NotFoundError(f"{what}: it has changed since it was opened: {text}")
     if state == "42501":
-        return InvalidError(f"{what}: grant this user what the statement needs: {text}")
+        return InvalidError(f"{what}: this user lacks a permission; grant it: {text}")
     return DataError(f"{what}: the database reports: {text}")

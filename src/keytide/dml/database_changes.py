@@ -165,8 +165,8 @@ def commit(session: DatabaseSession) -> None:
     except Exception as error:
         if session.database.is_remote and not getattr(error, "sqlstate", None):
             raise DataError(
-                f"{session.database.label}: no answer came to a COMMIT; see whether the change is "
-                f"made before the statement is run again"
+                f"{session.database.label}: the connection was lost during COMMIT; check whether "
+                "the change was made before you run the statement again"
             ) from None
         raise
 
@@ -301,8 +301,8 @@ class _Changes:
         )
         if met and self.database.is_referenced(self.session, self.table):
             raise InvalidError(
-                f"{self.table}: an UPDATE moves rows to primary keys that other rows have, and a "
-                f"foreign key refers to the table; move them to free keys. Nothing was changed"
+                f"{self.table}: an UPDATE changes primary keys to those of other rows, and a "
+                "foreign key refers to the table; use unused keys. Nothing was changed"
             )
         return bool(met)
 
@@ -338,7 +338,7 @@ class _Changes:
         if is_twice:
             return InvalidError(f"{self.table}: a row is changed twice in one statement")
         return ConflictError(
-            f"{self.table}: of {stage.rows} rows to change {changed} are as they were read; "
-            "another transaction changed the others first, and nothing was changed here: run the "
-            "statement again"
+            f"{self.table}: only {changed} of {stage.rows} rows to change are unchanged since "
+            "they were read; another transaction changed the others first. Nothing was changed: "
+            "run the statement again"
         )

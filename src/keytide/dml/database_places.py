@@ -26,12 +26,14 @@ def database_at(place: str) -> Database:
         return PostgresDatabase(place)
     if separator and scheme != "sqlite":
         raise InvalidError(
-            "no database can be reached by an address of this kind; expected "
-            "postgresql://user:password@host:port/database, sqlite:///path, or the path of a file "
-            "of SQLite"
+            "unknown kind of database URI; expected "
+            "postgresql://user:password@host:port/database, sqlite:///path, or the path of a "
+            "SQLite file"
         )
     path = os.path.abspath(rest.removeprefix("/") if separator else os.path.expanduser(place))
     if not os.path.isfile(path):
         shown = path if is_plain_path(place.removeprefix("sqlite://")) else "of that name"
-        raise NotFoundError(f"there is no file {shown}; make the database first, with its tables")
+        raise NotFoundError(
+            f"the file {shown} does not exist; create the database and its tables first"
+        )
     return SqliteDatabase(path)

@@ -74,13 +74,13 @@ def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], outcomes: Outco
     gone = _together(table, _of_kind(told, "gone"))
     moved, left = (_with_order(table, _of_kind(told, kind)) for kind in ("moved", "gone"))
     coming = pl.concat([_with_order(table, _of_kind(told, "came")), moved])
-    _refuse_hidden(table, coming, left, "of which a fresher row goes in the same statement")
+    _refuse_hidden(table, coming, left, "of which a newer row is deleted in the same statement")
     if not came.height:
         return
     for stored in outcomes(tuple(left.columns), among_keys(came, table.view)):
         shown = _among(came, stored.filter(IS_ADD), "semi")
         _refuse(table, _among(shown, gone, "anti"))
-        _refuse_hidden(table, moved, stored.filter(~IS_ADD), "which was deleted later than that")
+        _refuse_hidden(table, moved, stored.filter(~IS_ADD), "which was deleted at a later time")
 
 
 def _refuse_hidden(table: ChangedByKey, moved: pl.DataFrame, left: pl.DataFrame, why: str) -> None:
@@ -102,8 +102,8 @@ def _refuse_hidden(table: ChangedByKey, moved: pl.DataFrame, left: pl.DataFrame,
         if hidden.height:
             taken = hidden.select(key).row(0, named=True)
             raise InvalidError(
-                f"{table}: a row would get the primary key {taken}, {why}, so it would not be "
-                f"seen; nothing was changed. Set {', '.join(map(repr, order))} as well"
+                f"{table}: a row would get the primary key {taken}, {why}, so it would be "
+                f"invisible; nothing was changed. Set {', '.join(map(repr, order))} as well"
             )
 
 
@@ -139,5 +139,5 @@ def _refuse(table: ChangedByKey, keys: pl.DataFrame) -> None:
     if keys.height:
         raise InvalidError(
             f"{table}: two rows would have the primary key {keys.row(0, named=True)}; nothing "
-            f"was changed. Change or delete the other row in the same statement, or use other keys"
+            "was changed. Change or delete the other row in the same statement, or use other keys"
         )

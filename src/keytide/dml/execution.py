@@ -265,8 +265,8 @@ def connector_counted(connector: Connector, what: str, rows: int, counted: int) 
     """Raise `ConnectorError` if a connector counted other rows than it received."""
     if counted != rows:
         raise ConnectorError(
-            f"connector {connector.name}: {rows} rows were handed to it for {what}, and its finish "
-            f"counted {counted!r}; the change is made"
+            f"connector {connector.name}: it was given {rows} rows for {what}, but its finish "
+            f"counted {counted!r}; the change is committed"
         )
 
 

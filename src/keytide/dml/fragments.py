@@ -72,11 +72,11 @@ def _read(fragment: Fragment) -> Told:
         header = json.loads(rows.schema.metadata[_KEY])
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise ConnectorError(
-            f"a fragment of {len(fragment)} bytes is none that `write_fragment` made: {error}"
+            f"a fragment of {len(fragment)} bytes was not created by `write_fragment`: {error}"
         ) from error
     if header["version"] != VERSION:
         raise ConnectorError(
-            f"a fragment has version {header['version']}; this release reads {VERSION}: run the "
-            f"same release of Keytide on the driver and on all workers"
+            f"a fragment has version {header['version']}, but this release reads {VERSION}: use "
+            "the same release of Keytide on the driver and on all workers"
         )
     return Told(header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata())

@@ -162,14 +162,14 @@ def _check_deletable(table: KeyedHandle) -> None:
     view = table.view
     if view.options.ignore_delete:
         raise UnsupportedError(
-            f"{table}: its option '{keys.IGNORE_DELETE}' drops deletes, so no row can be deleted; "
-            f"overwrite what is to stay"
+            f"{table}: its option '{keys.IGNORE_DELETE}' drops deletes, so no row can be "
+            "deleted; overwrite the table with the rows to keep"
         )
     way_out = view.engine.refuses_delete
     if way_out is not None:
         raise UnsupportedError(
             f"{table}: merge engine {view.options.merge_engine} can not support Delete of single "
-            f"rows; {way_out}, or overwrite what is to stay"
+            f"rows; {way_out}, or overwrite the table with the rows to keep"
         )
 
 

@@ -205,9 +205,9 @@ class Versions(Changes):
         others = given.filter(pc.not_equal(given, RowKind.INSERT.short))
         if others.null_count < len(others):
             raise InvalidError(
-                f"{self._on}: a MERGE inserts a row whose {name!r} is {others[0].as_py()!r}, and "
-                f"'{keys.ROWKIND_FIELD}' makes it say what becomes of the row; give "
-                f"{RowKind.INSERT.short!r}, or leave the column out"
+                f"{self._on}: a MERGE inserts a row whose {name!r} is {others[0].as_py()!r}, but "
+                f"'{keys.ROWKIND_FIELD}' makes it the row kind; use {RowKind.INSERT.short!r}, or "
+                "do not set the column"
             )
 
     def _refuse_gaps(self, values: Mapping[str, pa.Array], updated: Sequence[str]) -> None:
@@ -217,9 +217,9 @@ class Versions(Changes):
         for name in updated:
             if values[name].null_count:
                 raise InvalidError(
-                    f"{self._on}: the UPDATE sets {name!r} to NULL, which its merge engine "
-                    f"takes for 'no new value'; give a value, or delete the row and insert it "
-                    f"without one"
+                    f"{self._on}: the UPDATE sets {name!r} to NULL, which the merge engine "
+                    "ignores as 'no new value'; set a value, or delete the row and insert it "
+                    "without one"
                 )
 
     def _refuse_older(
@@ -244,8 +244,8 @@ class Versions(Changes):
                 ("not above", "higher") if self._on.fresher_by else ("older than", "not lower")
             )
             raise InvalidError(
-                f"{self._on}: the UPDATE sets {found}, which is {wrong} what is stored, "
-                f"{stored}, so it would not be seen; set a value that is {right}"
+                f"{self._on}: the UPDATE sets {found}, which is {wrong} the stored value "
+                f"{stored}, so it would have no effect; set a value that is {right}"
             )
 
 

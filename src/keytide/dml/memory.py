@@ -93,7 +93,7 @@ class MemoryConnector:
         columns = tuple(ColumnHandle(f.name, f.type, f.nullable, given.get(f.name)) for f in schema)
         with self._lock:
             if name.lower() in self._tables:
-                raise AlreadyExistsError(f"table {name} exists; choose another name")
+                raise AlreadyExistsError(f"table {name} already exists; choose another name")
             described = ConnectorTableSchema(name, columns, tuple(primary_key))
             self._tables[name.lower()] = _Table(described)
 
@@ -138,7 +138,7 @@ class MemoryConnector:
             if is_moved or not made.keys() <= table.pages.keys():
                 raise ConflictError(
                     f"{handle}: another statement changed rows that this one has read; nothing "
-                    f"was changed here: run it again"
+                    "was changed: run it again"
                 )
             for number, page in made.items():
                 del table.pages[number]
@@ -285,8 +285,7 @@ class _InsertSink(ConnectorInsertSink):
             return given[column.name]
         if column.default is None and not column.nullable:
             raise InvalidError(
-                f"{self._table}: column {column.name!r} is NOT NULL and has no default; give it a "
-                f"value"
+                f"{self._table}: column {column.name!r} is NOT NULL and has no default; set it"
             )
         if column.default is None:
             return pa.nulls(count, column.type)
@@ -353,7 +352,7 @@ class _Source(UpdatablePageSource):
     def _take(self, change: pa.RecordBatch) -> None:
         self._refuse_after_end()
         if change.column("place").null_count:
-            raise InvalidError(f"{self._table}: a row id is NULL; hand back those that pages gave")
+            raise InvalidError(f"{self._table}: a row id is NULL; return the row ids of the pages")
         self._changes.append(change)
 
     def _end(self) -> None:
@@ -362,7 +361,7 @@ class _Source(UpdatablePageSource):
 
     def _refuse_after_end(self) -> None:
         if self._is_over:
-            raise InvalidError(f"{self._table}: split {self._split} was finished or aborted before")
+            raise InvalidError(f"{self._table}: split {self._split} is already finished or aborted")
 
 
 @dataclass(frozen=True)

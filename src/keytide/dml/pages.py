@@ -27,8 +27,8 @@ def pages_as_asked(
     while (page := source.get_next_page()) is not None:
         if page.schema.names != expected.names or page.schema.types != expected.types:
             raise ConnectorError(
-                f"connector {connector}: a page has the columns {page.schema.to_string()}; asked "
-                f"for were {expected.to_string()}"
+                f"connector {connector}: a page has the columns {page.schema.to_string()}; "
+                f"expected {expected.to_string()}"
             )
         yield page
 
@@ -53,7 +53,7 @@ def channel_columns(
     channels = list(channels)
     if len(channels) != len(updated) + 1 or not all(0 <= c < page.num_columns for c in channels):
         raise InvalidError(
-            f"{table}: update_rows was given the channels {channels} of a page of "
+            f"{table}: update_rows was called with the channels {channels} for a page of "
             f"{page.num_columns} columns; expected one for each of "
             f"{', '.join((*updated, 'row id'))}"
         )

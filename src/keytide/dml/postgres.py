@@ -79,7 +79,9 @@ class PostgresDatabase(Database):
         found = exact or found
         if len(found) > 1:
             names = " or ".join(f"{schema}.{table}" for _, schema, table in found)
-            raise InvalidError(f"{name!r} may mean {names} in {self.label}: write it as it is")
+            raise InvalidError(
+                f"{name!r} is ambiguous in {self.label}: {names}; write the name exactly"
+            )
         return self._described(session, *found[0]) if found else None
 
     def _described(
@@ -172,7 +174,8 @@ class PostgresDatabase(Database):
         first = _first(column.type)
         if first is not None and pc.any(pc.less(values, first)).as_py():
             raise pa.ArrowInvalid(
-                "infinity, or a time beyond the year 294246, is no value of an Arrow column"
+                "infinity, or a time after the year 294246, cannot be represented in an Arrow "
+                "column"
             )
         return values.cast(column.type)
 

@@ -126,11 +126,11 @@ class Changes(ABC):
     def _begin(self, row_ids: pa.Array) -> None:
         self._refuse_after_end()
         if row_ids.null_count:
-            raise InvalidError(f"{self._on}: a row id is NULL; hand back those that pages gave")
+            raise InvalidError(f"{self._on}: a row id is NULL; return the row ids of the pages")
 
     def _refuse_after_end(self) -> None:
         if self._is_over:
-            raise InvalidError(f"{self._on}: split {self._number} was finished or aborted before")
+            raise InvalidError(f"{self._on}: split {self._number} is already finished or aborted")
 
 
 class TableSource(UpdatablePageSource):

@@ -213,9 +213,7 @@ class ConnectorMetadata(ABC):
 
         Otherwise like `get_table_handle`. Raises `NotFoundError` if there is no such version.
         """
-        raise UnsupportedError(
-            f"table {name}: its connector has no versions, so leave VERSION AS OF out"
-        )
+        raise UnsupportedError(f"table {name}: its connector has no versions; remove VERSION AS OF")
 
     @abstractmethod
     def get_table_schema(
@@ -450,7 +448,7 @@ class UpdatablePageSource(ConnectorPageSource):
 
     def delete_rows(self, row_ids: pa.Array) -> None:
         """Delete the rows with these ids, which this split returned. Each id occurs once."""
-        raise UnsupportedError(f"{type(self).__name__} deletes no rows")
+        raise UnsupportedError(f"{type(self).__name__} does not support deleting rows")
 
     def update_rows(
         self, page: pa.RecordBatch, column_value_and_row_id_channels: Sequence[int]
@@ -461,7 +459,7 @@ class UpdatablePageSource(ConnectorPageSource):
         `i`. The last entry is the position of the row ids. Two entries can be the same position,
         and the page can have columns that no entry names.
         """
-        raise UnsupportedError(f"{type(self).__name__} updates no rows")
+        raise UnsupportedError(f"{type(self).__name__} does not support updating rows")
 
     @abstractmethod
     def finish(self) -> Sequence[Fragment]:

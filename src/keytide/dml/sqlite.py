@@ -180,7 +180,7 @@ class SqliteDatabase(Database):
             return values.cast(pa.string())
         if pa.types.is_floating(type_) and pc.any(pc.is_nan(values)).as_py():
             raise InvalidError(
-                f"column {column.name!r}: NaN cannot be kept in {self.label}; give NULL or a number"
+                f"column {column.name!r}: {self.label} cannot store NaN; use NULL or a number"
             )
         return values
 
@@ -189,8 +189,8 @@ class SqliteDatabase(Database):
         if years["min"] is not None and not 0 <= years["min"] <= years["max"] <= _YEARS_MAX:
             year = years["max"] if years["min"] >= 0 else years["min"]
             raise InvalidError(
-                f"column {column.name!r}: a time is in the year {year}, and {self.label} keeps "
-                f"times as texts, of the years 0 to {_YEARS_MAX}"
+                f"column {column.name!r}: a time is in the year {year}, but {self.label} stores "
+                f"times as text for the years 0 to {_YEARS_MAX}"
             )
 
     def changed(self, session: DatabaseSession) -> int:

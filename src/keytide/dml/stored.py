@@ -111,20 +111,20 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         name = table.view.options.rowkind_field
         if name in changes.sets:
             raise InvalidError(
-                f"{table}: an UPDATE cannot set {name!r}: '{keys.ROWKIND_FIELD}' makes it say what "
-                f"becomes of a row that is written; DELETE the rows that are to go"
+                f"{table}: an UPDATE cannot set {name!r}: '{keys.ROWKIND_FIELD}' makes it the "
+                "row kind; use DELETE to delete rows"
             )
         made = changes.sets & generation_texts(table.view.options).keys()
         if made and session.operation == "UPDATE":
             raise InvalidError(
-                f"{table}: an UPDATE cannot set {min(made)!r}, which is generated of other "
-                f"columns; set those"
+                f"{table}: an UPDATE cannot set {min(made)!r}, which is generated from other "
+                "columns; set those"
             )
         marker = table.view.options.out_of_order_column
         if marker in changes.sets:
             raise InvalidError(
-                f"{table}: an UPDATE cannot set {marker!r}, in which each write says whether a row "
-                f"came late ('{keys.UPSERT_OUT_OF_ORDER_COLUMN}'); leave it out"
+                f"{table}: an UPDATE cannot set {marker!r}, in which each write records late "
+                f"rows ('{keys.UPSERT_OUT_OF_ORDER_COLUMN}'); remove it from the statement"
             )
 
     def begin_delete(self, session: ConnectorSession, table: H) -> H:
@@ -187,5 +187,7 @@ def _written(told: Sequence[Told]) -> Iterator[Written]:
             for value in each.rows.column("written"):
                 made = pickle.loads(value.as_py())
                 if not isinstance(made, Written):
-                    raise ConnectorError(f"a fragment names no files, but a {type(made).__name__}")
+                    raise ConnectorError(
+                        f"a fragment contains no files, but a {type(made).__name__}"
+                    )
                 yield made

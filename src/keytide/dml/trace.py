@@ -141,7 +141,7 @@ def _worker_lines(by_worker: Mapping[Worker, Sequence[Call]]) -> Iterator[str]:
         yield from (f"  {call}" for call in shown)
     others = [call for worker in workers[_WORKERS_SHOWN:] for call in by_worker[worker]]
     if others:
-        yield f"{counted(len(workers) - _WORKERS_SHOWN, 'split')} more"
+        yield f"{counted(len(workers) - _WORKERS_SHOWN, 'more split')}"
         yield from (f"  {call}" for call in _sums(others))
 
 
@@ -194,13 +194,13 @@ def _told(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str, int] 
     if name.endswith("_row_id_column_handle"):
         return str(given.type)
     if name == "apply_filter":
-        return f"{counted(len(arguments[2]), 'term')}, {len(given[1])} left open"
+        return f"{counted(len(arguments[2]), 'term')}, {len(given[1])} not applied"
     if name == "apply_match":
         return ", ".join(arguments[2])
     if name == "apply_values":
         return ", ".join(f"{n}: {counted(len(v), 'value')}" for n, v in arguments[2].items())
     if name == "apply_delete":
-        return "cannot" if given is None else "can do without reading"
+        return "cannot" if given is None else "can be done without reading"
     if name.startswith("execute_"):
         return {"row": given}
     if name.startswith("finish_"):

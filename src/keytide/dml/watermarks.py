@@ -24,7 +24,7 @@ def refuse_delete(table: ChangedByKey) -> None:
     """Raise `UnsupportedError` if a delete would have to set the watermark."""
     if _policy(table) == "explicit":
         raise UnsupportedError(
-            f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', and a DELETE cannot set "
+            f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', but a DELETE cannot set "
             f"{_named(table)}; write rows of kind -D, or UPDATE a tombstone column"
         )
 
@@ -33,7 +33,7 @@ def refuse_unset(table: ChangedByKey, updated: Sequence[str]) -> None:
     """Raise `InvalidError` if an UPDATE does not set a watermark column that it must set."""
     if _policy(table) == "explicit" and not set(table.view.options.watermark_key) <= set(updated):
         raise InvalidError(
-            f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', so an UPDATE has to set "
+            f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', so an UPDATE must set "
             f"{_named(table)}"
         )
 

@@ -46,7 +46,7 @@ class Asked:
             else:
                 pushed.append(predicate)
         if left:
-            _LOG.debug("%s: asked of rows alone for DuckDB: %s", table, left)
+            _LOG.debug("%s: only used on rows, for DuckDB: %s", table, left)
         return cls(conjunction(pushed), reduce(and_, left) if left else None)
 
 

@@ -81,7 +81,7 @@ class TableRows(ds.Dataset):
             known = self.schema.field(column.name).type
             if column.type != known:
                 raise InvalidError(
-                    f"table {self._table}: column {column.name} is {column.type} by now and was "
+                    f"table {self._table}: column {column.name} is now {column.type}, but was "
                     f"{known} when it was registered; register the lake again"
                 )
 

@@ -80,7 +80,7 @@ def _check_names(table: str, scan: _AnyScan) -> None:
     try:
         refuse_same_names(scan.fields)
     except InvalidError as error:
-        raise InvalidError(f"table {table}: {error}; leave it out by tables=[...]") from error
+        raise InvalidError(f"table {table}: {error}; exclude it with tables=[...]") from error
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class _Views:
         database, _, view = table.partition(".")
         taken = self.con.execute(_TAKEN, [database, database]).fetchall()
         if taken:
-            raise _refused(table, f"{database} is {taken[0][0]} of it already")
+            raise _refused(table, f"{database} is already {taken[0][0]} of this connection")
         self.con.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {name(database)} (READ_WRITE)")
         return f"{name(database)}.main.{name(view)}"
 
@@ -177,8 +177,8 @@ def _split(scan: _AnyScan) -> PlainSplit | None:
 
 def _refused(table: str, reason: str) -> InvalidError:
     return InvalidError(
-        f"table {table} cannot become a view of this connection: {reason}. Leave it out by "
-        f"tables=[...], or take a connection that has nothing else under that name"
+        f"table {table} cannot become a view of this connection: {reason}. Exclude it with "
+        "tables=[...], or use a connection that does not use this name"
     )
 
 

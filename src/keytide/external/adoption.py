@@ -67,8 +67,8 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
         refuse_secret_options(opening)
         if not wanted.primary_key and keys.PRIMARY_KEY not in stored_names(own):
             raise InvalidError(
-                "an adopted table needs a primary key, of which each row has one of its own; name "
-                "it, or CREATE TABLE ... AS SELECT the rows of an external table"
+                "an adopted table requires a primary key with one row per key; give one, or use "
+                "CREATE TABLE ... AS SELECT from an external table"
             )
         elsewhere = Elsewhere.at(wanted.format, wanted.location, opening, near)
         pinned = elsewhere.source.pin()

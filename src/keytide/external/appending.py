@@ -112,13 +112,13 @@ def _check_names(
     missing = [name for name in wanted if name not in given]
     for names, what in (
         (twice, "come twice"),
-        (unknown, "are not known"),
+        (unknown, "do not exist in the table"),
         (missing, "are missing"),
     ):
         if names:
             raise InvalidError(
-                f"{owner}: of the columns of the rows {', '.join(map(repr, names))} {what}; "
-                f"expected are exactly {', '.join(wanted)}, for every row is appended whole"
+                f"{owner}: columns {', '.join(map(repr, names))} {what}; expected exactly "
+                f"{', '.join(wanted)}, because each row is appended completely"
             )
 
 
@@ -129,8 +129,8 @@ def _column(values: pa.ChunkedArray, field: pa.Field, owner: str) -> pa.ChunkedA
         return values.cast(field.type)
     except pa.ArrowException as error:
         raise InvalidError(
-            f"{owner}: column {field.name!r} is of {field.type}, and the rows have values of "
-            f"{values.type} that do not fit: {error}; cast them first"
+            f"{owner}: column {field.name!r} is {field.type}, but the rows have {values.type} "
+            f"values that do not fit: {error}; cast them first"
         ) from error
 
 
@@ -138,6 +138,6 @@ def _refuse_null(values: pa.ChunkedArray, name: str, owner: str, why: str) -> No
     if values.null_count:
         place = pc.index(pc.is_null(values), True).as_py()
         raise InvalidError(
-            f"{owner}: column {name!r} {why}, and has {values.null_count} NULL, the first in row "
-            f"{place}; give every row a value"
+            f"{owner}: column {name!r} {why}, but {values.null_count} rows are NULL, the first "
+            f"is row {place}; set a value in every row"
         )

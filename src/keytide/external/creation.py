@@ -76,7 +76,8 @@ def with_upsert_keys(
     given = {key: value for key, value in keyed.items() if value is not None}
     if twice := sorted(given.keys() & (options or {}).keys()):
         raise InvalidError(
-            f"table {table}: {twice[0]!r} is given as an argument and as an option; give it once"
+            f"table {table}: {twice[0]!r} is given both as an argument and as an option; give it "
+            "once"
         )
     return {**(options or {}), **given}
 
@@ -120,7 +121,8 @@ def refresh_external(entry: PinnedTable) -> bool:
         return False
     if not created(entry.store, paths.schema_path(made.id), made.to_json()):
         raise ConflictError(
-            f"table {entry.name}: somebody else refreshed its definition meanwhile; look again"
+            f"table {entry.name}: its definition was refreshed by another process meanwhile; try "
+            "again"
         )
     for doubt in doubts:
         warn_caller(f"table {entry.name}: {doubt}")
@@ -184,8 +186,8 @@ def _check_apart(location: str, near: Store) -> None:
     own, theirs = f"{near.uri}/", f"{location.rstrip('/')}/"
     if theirs.startswith(own) or own.startswith(theirs):
         raise InvalidError(
-            f"the table would lie in {near.uri}, and the rows in {location}: neither may lie "
-            f"within the other; move the rows elsewhere, or choose another name"
+            f"the table would be stored in {near.uri}, and its rows are in {location}: neither "
+            "can contain the other; move the rows, or choose another name"
         )
 
 
@@ -195,14 +197,15 @@ def check_ties(format_: str, options: TableOptions) -> None:
         return
     if options.on_tie == "last-write":
         raise InvalidError(
-            f"'{keys.UPSERT_ON_TIE}' = 'last-write' needs a format that tells in which order rows "
-            f"were committed, and {format_} does not; take 'tombstone-wins' or 'error'"
+            f"'{keys.UPSERT_ON_TIE}' = 'last-write' requires a format that records the order of "
+            f"commits, and {format_} does not; use 'tombstone-wins' or 'error'"
         )
     if not options.watermark_key and options.on_tie is None:
         raise InvalidError(
-            f"{format_} does not tell which of the rows of a key is the latest: name the "
-            f"columns that do as '{keys.WATERMARK_KEY}'; or set '{keys.UPSERT_ON_TIE}' to 'error' "
-            f"where every key has one row, or to 'tombstone-wins' where the larger row may stand"
+            f"{format_} does not record which row of a key is the latest: name the columns that "
+            f"do in '{keys.WATERMARK_KEY}'. If every key has only one row, set "
+            f"'{keys.UPSERT_ON_TIE}' to 'error'; if the larger row should win, set it to "
+            "'tombstone-wins'"
         )
 
 
@@ -211,7 +214,7 @@ def _check_types(schema: TableSchema, there: pa.Schema) -> None:
     lacking = [name for name in schema.names if name not in there.names]
     if lacking:
         raise InvalidError(
-            f"there is no column {lacking[0]!r} at {location_of(schema)}; it has: "
+            f"there is no column {lacking[0]!r} at {location_of(schema)}; columns: "
             f"{', '.join(there.names) or 'none'}"
         )
     for column in schema.fields:
@@ -219,7 +222,7 @@ def _check_types(schema: TableSchema, there: pa.Schema) -> None:
         try:
             convert_column(empty, column, location_of(schema))
         except InvalidError as error:
-            raise InvalidError(f"{error} or list the columns in types that they fit") from error
+            raise InvalidError(f"{error} or list the columns with suitable types") from error
 
 
 def _absolute(location: str) -> str:

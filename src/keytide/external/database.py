@@ -38,11 +38,11 @@ def open_source(place: Place) -> DatabaseSource:
     """
     table = place.options.get("table")
     if not table:
-        raise InvalidError("a table of a database needs the option 'table', which names it")
+        raise InvalidError("a database table requires the option 'table' with its name")
     if re.search(r"//[^/]*:[^/]*@|[?&](ssl)?passw", place.location):
         raise InvalidError(
-            "the address of a database has a password in it, which would be stored with the "
-            "definition: give it as PGPASSWORD, or in a password file"
+            "the database URI contains a password, which would be stored with the definition: "
+            "set PGPASSWORD instead, or use a password file"
         )
     return DatabaseSource(database_at(place.location), table)
 
@@ -63,12 +63,12 @@ class DatabaseSource:
         """See `Source`. A database has no versions."""
         if version is not None:
             raise UnsupportedError(
-                f"{self.location} has no versions, found {version!r}: read what is there now"
+                f"{self.location} has no versions, found {version!r}: read it without a version"
             )
         with self.database.session(self.location) as session:
             found = self.database.find(session, self.table)
         if found is None:
-            raise NotFoundError(f"there is no {self.location}")
+            raise NotFoundError(f"{self.location} does not exist")
         for column in found.columns:
             column_type(column.name, column.type, str(found))
         return PinnedDatabase(self.database, found)

@@ -41,7 +41,7 @@ class DatabaseAppender:
         with database.session(self.location) as session:
             table = database.find(session, self.source.table)
         if table is None:
-            raise NotFoundError(f"there is no {self.location}")
+            raise NotFoundError(f"{self.location} does not exist")
         schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
         fit = fitting(rows, schema, key, str(table))
         insertion = Insertion(database, table, schema.names, None)

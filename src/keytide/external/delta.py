@@ -102,8 +102,8 @@ class DeltaSource:
                 self.store
             ).version()  # raises again if the error does not concern the version
             raise NotFoundError(
-                f"Delta table {self.location} has no version {version} that could be read; its "
-                f"newest one is {newest} ({_first_line(error)})"
+                f"Delta table {self.location} has no readable version {version}; the latest one "
+                f"is {newest} ({_first_line(error)})"
             ) from error
 
 
@@ -208,8 +208,8 @@ class PinnedDelta:
                     path = known.get(_spelt(unquote(uri.as_py())))
                     if path is None:
                         raise DataError(
-                            f"Delta table {self.store.uri}: a deletion vector is of {uri.as_py()}, "
-                            f"which is no file of this version"
+                            f"Delta table {self.store.uri}: a deletion vector belongs to "
+                            f"{uri.as_py()}, which is not a file of this version"
                         )
                     mask = np.asarray(kept.values.to_numpy(zero_copy_only=False), dtype=bool)
                     found[path] = bytes(BitMap64(np.flatnonzero(~mask)).serialize())
@@ -331,13 +331,15 @@ def delta_errors(store: Store) -> Iterator[None]:
         for value in (store.polars_options() or {}).values():
             text = text.replace(value, "***") if len(value) > 3 else text
         if "TableNotFoundError" in names:
-            raise NotFoundError(f"{shown}: there is no such table ({text})") from None
+            raise NotFoundError(f"{shown}: the table does not exist ({text})") from None
         if not names & {"DeltaError", "DeltaProtocolError", "OSError", "ArrowException"}:
             raise
         if "DeltaProtocolError" in names or _UNSUPPORTED.search(text):
-            raise UnsupportedError(f"{shown} needs what this release cannot read: {text}") from None
+            raise UnsupportedError(
+                f"{shown} requires a feature that this release does not support: {text}"
+            ) from None
         if _REFUSED.search(text):
-            text += ". Check what may be read there, and the credentials"
+            text += ". Check the permissions and the credentials"
         raise DataError(f"{shown} cannot be read: {text}") from None
 
 
@@ -364,7 +366,7 @@ def _number(version: str | int | None, location: str) -> int | None:
     if isinstance(version, str) and version.isdecimal():
         return int(version)
     raise InvalidError(
-        f"Delta table {location}: a version is a number of its log, from 0; found {version!r}"
+        f"Delta table {location}: a version is a number, 0 or more; found {version!r}"
     )
 
 
@@ -373,9 +375,9 @@ def _refuse_features(table: Any, location: str) -> None:
     unknown = sorted(set(protocol.reader_features or ()) - _FEATURES)
     if protocol.min_reader_version > _READER_VERSION_MAX or unknown:
         raise UnsupportedError(
-            f"Delta table {location} asks its readers for version {protocol.min_reader_version} "
-            f"and for {', '.join(unknown) or 'no features'}, which this release does not know; "
-            f"known are version {_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
+            f"Delta table {location} requires reader version {protocol.min_reader_version} and "
+            f"{', '.join(unknown) or 'no features'}, which this release does not support; "
+            f"supported are version {_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
         )
 
 
@@ -385,8 +387,8 @@ def _refuse_partitions(table: Any, columns: Sequence[StoredColumn], location: st
     found = [c.name for c in columns if c.name in names and pa.types.is_binary(c.type)]
     if found:
         raise UnsupportedError(
-            f"Delta table {location} is partitioned by column {found[0]!r}, which is binary: its "
-            f"values cannot be read; partition by another column"
+            f"Delta table {location} is partitioned by the binary column {found[0]!r}, whose "
+            "values cannot be read; partition by another column"
         )
 
 
@@ -394,8 +396,8 @@ def _finder(table: Any, location: str) -> Finder:
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode not in ("none", "name", "id"):
         raise UnsupportedError(
-            f"Delta table {location}: delta.columnMapping.mode is {mode!r}; known are none, name "
-            f"and id"
+            f"Delta table {location}: delta.columnMapping.mode is {mode!r}; supported are none, "
+            "name and id"
         )
     return by_id if mode == "id" else by_name
 

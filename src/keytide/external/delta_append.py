@@ -67,8 +67,8 @@ def _refuse_empty_texts(rows: FittingRows, partitions: Sequence[str], owner: str
         for part in rows.parts():
             if pc.any(pc.equal(part.column(name), "")).as_py():
                 raise InvalidError(
-                    f"{owner} is partitioned by column {name!r}, where Delta takes the empty text "
-                    f"for NULL; give NULL, or another text"
+                    f"{owner} is partitioned by column {name!r}, in which Delta treats the empty "
+                    "string as NULL; use NULL, or another string"
                 )
 
 
@@ -83,20 +83,20 @@ def _append_errors(owner: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         if re.search("failed validation|invariant|constraint", text, re.IGNORECASE):
             raise InvalidError(
-                f"{owner}: rows do not meet a constraint of the table, and nothing was written: "
-                f"{text}"
+                f"{owner}: rows violate a constraint of the table, and nothing was written: {text}"
             ) from None
         if "Unsupported table features" in text:
             raise UnsupportedError(
                 f"{owner}: deltalake cannot write a table with these features, and nothing was "
-                f"written: {text}; append with the table's own engine"
+                f"written: {text}; append with the engine that created the table"
             ) from None
         if type(error).__name__ != "CommitFailedError":
             raise
         if _LOST.search(text):
-            raise ConflictError(f"{owner}: another writer came first: {text}") from None
+            raise ConflictError(f"{owner}: another writer committed first: {text}") from None
         raise DataError(
-            f"{owner} may have the rows, or not: read it before you repeat ({text})"
+            f"{owner}: it is unknown whether the rows were written: read the table before you "
+            f"repeat the write ({text})"
         ) from None
 
 

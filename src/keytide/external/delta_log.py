@@ -58,8 +58,8 @@ def _commit(number: int, uri: str, text: bytes) -> FileCommit:
         removed = frozenset(a["remove"]["path"] for a in actions if a.get("remove"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{uri}: a line is no action of a Delta log ({type(error).__name__}: {error}); restore "
-            f"the file from a copy, or read a version before it"
+            f"{uri}: a line is not a valid action of a Delta log ({type(error).__name__}: "
+            f"{error}); restore the file from a backup, or read an earlier version"
         ) from error
     return FileCommit(number, _rows_of(info, added, removed), removed - added.keys())
 

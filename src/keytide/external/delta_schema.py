@@ -65,8 +65,8 @@ def _type(told: Any, name: str, owner: str, field_of: Any) -> pa.DataType:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
     if kind not in _TYPES:
         raise UnsupportedError(
-            f"{owner}: column {name!r} has the type {kind}, of which there are no columns here; "
-            f"leave the column out there, or give it another type"
+            f"{owner}: column {name!r} has the type {kind}, which Keytide does not support; "
+            "remove the column from that table, or change its type"
         )
     return _TYPES[kind]
 

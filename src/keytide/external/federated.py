@@ -188,9 +188,9 @@ class FederatedTables:
         key = _primary_key(given, properties)
         if not key:
             raise InvalidError(
-                f"table {self.name}.{name}: nobody tells its primary key; name it by "
-                f"Lake.attach(..., tables={{{name!r}: UpsertKeys(primary_key=[...], ...)}}), or as "
-                f"the table's own property {_PRIMARY_KEY!r}"
+                f"table {self.name}.{name}: its primary key is not known; give it with "
+                f"Lake.attach(..., tables={{{name!r}: UpsertKeys(primary_key=[...], ...)}}), or "
+                f"as the table property {_PRIMARY_KEY!r}"
             )
         options = _options(given, properties)
         try:
@@ -230,20 +230,20 @@ def federated_tables(
     found = format_named(format_.lower())
     if found.append is None:
         raise UnsupportedError(
-            f"Lake.attach: rows cannot be appended to {format_}; define an external table, which "
-            f"is read-only, by Lake.create_external_table"
+            f"Lake.attach: appending rows to {format_} is not supported; for reading, define an "
+            "external table with Lake.create_external_table"
         )
     taken = [option for option in found.options if option != "table"]
     unknown = sorted(set(options) - set(taken))
     if unknown:
         raise InvalidError(
-            f"Lake.attach: format {format_} has no option {unknown[0]!r} here; it has: "
+            f"Lake.attach: format {format_} has no option {unknown[0]!r}; options: "
             f"{', '.join(taken) or 'none'}"
         )
     folded = [table.lower() for table in tables]
     if len(set(folded)) < len(folded):
         raise InvalidError(
-            f"Lake.attach: names of tables ignore letter case, and two of {', '.join(tables)} are "
-            f"one; name each once"
+            f"Lake.attach: table names are case-insensitive, and two of {', '.join(tables)} are "
+            "the same; name each once"
         )
     return FederatedTables(name, format_.lower(), location, dict(options), dict(tables), near)

@@ -117,8 +117,8 @@ class _Metadata(ExternalMetadata):
     ) -> None:
         if session.isolation == "serializable":
             raise UnsupportedError(
-                f"{table}: others append to it meanwhile and nobody tells which keys they changed, "
-                f"so there is no isolation 'serializable'; take 'snapshot'"
+                f"{table}: other engines can append to it, and their changed keys are not known, "
+                "so isolation 'serializable' is not supported; use 'snapshot'"
             )
         self.tables.appender(table.name)  # refuses a location that cannot be appended to
         if changes.deletes or changes.updated:
@@ -211,22 +211,22 @@ def _check_fresher(table: FederatedHandle) -> None:
         return
     if not options.watermark_key:
         raise UnsupportedError(
-            f"{table}: nobody tells in which order its rows came, and it has no watermark key, so "
-            f"a change would not be seen; name one in UpsertKeys"
+            f"{table}: the order of its rows is not known, and it has no watermark key, so a "
+            "change would have no effect; set one in UpsertKeys"
         )
     if options.dml_watermark == "copy":
         raise UnsupportedError(
-            f"{table}: nobody tells in which order its rows came, so a new version needs a higher "
-            f"watermark (rule R21): set dml_watermark of its UpsertKeys to 'statement-time', where "
-            f"the watermark key is a time, or to 'explicit'"
+            f"{table}: the order of its rows is not known, so a new version needs a higher "
+            "watermark (rule R21): in UpsertKeys, set dml_watermark to 'statement-time' if the "
+            "watermark key is a time, or to 'explicit'"
         )
 
 
 def _check_deletable(table: FederatedHandle) -> None:
     if not table.view.options.tombstone_key:
         raise UnsupportedError(
-            f"{table}: it has no tombstone key, so no row can be deleted, and none get another "
-            f"key; name a column that marks deletes as tombstone_key of its UpsertKeys"
+            f"{table}: it has no tombstone key, so rows cannot be deleted and keys cannot be "
+            "changed; set tombstone_key of its UpsertKeys to a column that marks deletes"
         )
 
 

@@ -133,7 +133,7 @@ class CsvFiles(FileFormat):
         for key in ("delimiter", "quote"):
             if len(options.get(key, ",").encode()) != 1:
                 raise InvalidError(
-                    f"option {key!r} of csv is {options[key]!r}; expected one character of ASCII"
+                    f"option {key!r} of csv is {options[key]!r}; expected one ASCII character"
                 )
         given = {key.replace("-", "_"): value for key, value in options.items()}
         return cls(**given)
@@ -178,7 +178,7 @@ class CsvFiles(FileFormat):
         line = first[: first.find(b"\n") + 1] or first
         names = self._reader(pa.BufferReader(line), {}, None).schema.names
         if len({*names}) < len(names):
-            raise InvalidError(f"two columns have one name among {', '.join(names)}")
+            raise InvalidError(f"two columns have the same name: {', '.join(names)}")
         return list(names)
 
     def _reader(
@@ -314,6 +314,6 @@ def _reading(format_: FileFormat, store: Store, path: str) -> Iterator[None]:
     except (KeytideError, pa.ArrowException, pl.exceptions.PolarsError, OSError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{store.uri_of(path)} cannot be read as {format_.name}: {reason}; mend or remove the "
-            f"file, or name what lies there in another way"
+            f"{store.uri_of(path)} cannot be read as {format_.name}: {reason}; correct or remove "
+            "the file, or use another format"
         ) from error

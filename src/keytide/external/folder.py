@@ -74,13 +74,13 @@ class FolderSource:
         """See `Source`. A folder has no versions, so the existing files are pinned."""
         if version is not None:
             raise UnsupportedError(
-                f"{self.location}: a folder of files has no versions, found {version!r}; read "
-                f"it as it is now"
+                f"{self.location}: a folder of files has no versions, found {version!r}; read it "
+                "without a version"
             )
         files = sorted(filter(_is_data, self.store.list()), key=lambda file: file.path)
         if not files and not self._is_there():
             raise NotFoundError(
-                f"nothing lies at {self.location}; check the path, which names a folder"
+                f"there are no files at {self.location}; check the path of the folder"
             )
         return PinnedFolder(self.store, self.format, tuple(files), self.declared)
 
@@ -151,8 +151,8 @@ class PinnedFolder:
         if other is not None:
             raise DataError(
                 f"{self.store.uri} has the partition columns ({', '.join(found[0])}) in the path "
-                f"of {self.files[0].path} and ({', '.join(found[other])}) in that of "
-                f"{self.files[other].path}; expected the same in all of them"
+                f"of {self.files[0].path}, but ({', '.join(found[other])}) in that of "
+                f"{self.files[other].path}; all paths must have the same ones"
             )
         return found
 
@@ -169,8 +169,8 @@ class PinnedFolder:
         for file, facts in zip(self.files, self._facts, strict=True):
             if len({*facts.schema.names}) < len(facts.schema.names):
                 raise DataError(
-                    f"{self.store.uri_of(file.path)} has two columns of one name among "
-                    f"{', '.join(facts.schema.names)}; rename one of them there"
+                    f"{self.store.uri_of(file.path)} has two columns with the same name among "
+                    f"{', '.join(facts.schema.names)}; rename one of them"
                 )
             for field in facts.schema:
                 known = types.get(field.name, field.type)
@@ -179,7 +179,8 @@ class PinnedFolder:
                 except (pa.ArrowException, KeytideError) as error:
                     raise DataError(
                         f"{self.store.uri_of(file.path)}: column {field.name!r} is {field.type} "
-                        f"there and {known} in other files ({error}); a table has one type for it"
+                        f"in this file, but {known} in others ({error}); all files must have the "
+                        "same type"
                     ) from error
         return types
 
@@ -238,7 +239,7 @@ def _constants(partition: Mapping[str, str | None], field: pa.Field, rows: int) 
         value = pa.array([partition[field.name]], pa.string()).cast(field.type)[0]
     except pa.ArrowException as error:
         raise DataError(
-            f"the path of a file says {field.name}={partition[field.name]}, which is no "
+            f"the path of a file says {field.name}={partition[field.name]}, which is not a valid "
             f"{field.type}: {error}"
         ) from error
     return pa.repeat(value, rows)

@@ -68,7 +68,7 @@ def format_named(name: str) -> ExternalFormat:
     if name in FORMATS:
         return FORMATS[name]
     raise InvalidError(
-        f"{shown(name)} is no format of external tables; there is {', '.join(FORMATS)}"
+        f"{shown(name)} is not a format of external tables; formats: {', '.join(FORMATS)}"
     )
 
 
@@ -78,5 +78,5 @@ def open_source(name: str, place: Place) -> Source:
     unknown = [option for option in place.options if option not in found.options]
     if unknown:
         there = ", ".join(found.options) or "none"
-        raise InvalidError(f"format {name} has no option {unknown[0]!r}; it has: {there}")
+        raise InvalidError(f"format {name} has no option {unknown[0]!r}; options: {there}")
     return found.open(place)

@@ -290,14 +290,15 @@ def _snapshot(table: Any, version: str | int | None, shown: str) -> Any:
         return table.current_snapshot()
     if isinstance(version, bool) or version == "":
         raise InvalidError(
-            f"{shown}: a version is the id of a snapshot, or the name of a tag or a branch; found "
-            f"{version!r}"
+            f"{shown}: a version is a snapshot id, a tag or a branch; found {version!r}"
         )
     is_id = str(version).isdecimal()
     metadata = table.metadata
     found = metadata.snapshot_by_id(int(version)) if is_id else metadata.snapshot_by_name(version)
     if found is None:
-        raise NotFoundError(f"{shown} has no snapshot, tag or branch {version}, or it has expired")
+        raise NotFoundError(
+            f"{shown} has no snapshot, tag or branch {version}; it can have expired"
+        )
     return found
 
 
@@ -305,7 +306,8 @@ def _refuse_features(table: Any, snapshot: Any, shown: str) -> None:
     version = table.metadata.format_version
     if version > _FORMAT_VERSION_MAX:
         raise UnsupportedError(
-            f"{shown} has format version {version}; known are up to {_FORMAT_VERSION_MAX}"
+            f"{shown} has format version {version}; supported are versions up to "
+            f"{_FORMAT_VERSION_MAX}"
         )
     summary = snapshot.summary if snapshot is not None else None
     deletes = summary.additional_properties.get("total-equality-deletes", "0") if summary else "0"
@@ -322,8 +324,8 @@ def _content(file: Any) -> int:
 
 
 _EQUALITY_DELETES = (
-    "{shown} has equality deletes, which this release does not read; let the table's own engine "
-    "rewrite its data files (rewrite_data_files), or write position deletes"
+    "{shown} has equality deletes, which this release does not support; rewrite its data files "
+    "with its own engine (rewrite_data_files), or write position deletes"
 )
 
 
@@ -333,8 +335,9 @@ def _refuse_file(file: Any, shown: str) -> None:
     if content == _EQUALITY:
         raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
     if kind not in ("parquet", "puffin") or (kind == "puffin" and content == _DATA):
-        raise UnsupportedError(f"{shown}: {file.file_path} is a file of {kind}; read are Parquet "
-                               f"files alone")  # fmt: skip
+        raise UnsupportedError(
+            f"{shown}: {file.file_path} has the format {kind}; only Parquet files are supported"
+        )
     if file.key_metadata is not None:
         raise UnsupportedError(f"{shown}: {file.file_path} is encrypted, which cannot be read")
 
@@ -347,8 +350,8 @@ def _columns(schema: Any, shown: str) -> tuple[StoredColumn, ...]:
             (stored,) = arrow.schema_to_pyarrow(type(schema)(member))
         except Exception as error:
             raise UnsupportedError(
-                f"{shown}: column {member.name!r} has the type {member.field_type}, of which there "
-                f"are no columns here; leave the column out there, or give it another type"
+                f"{shown}: column {member.name!r} has the type {member.field_type}, which "
+                "Keytide does not support; remove the column from that table, or change its type"
             ) from error
         columns.append(
             StoredColumn(member.name, column_type(member.name, stored.type, shown), stored)

@@ -26,8 +26,8 @@ def open_appender(place: Place) -> IcebergAppender:
     found = iceberg_place(place)
     if not found.catalog:
         raise UnsupportedError(
-            f"{found.shown}: rows are appended through the catalog of a table alone, which keeps "
-            f"writers apart; give the name there, and catalog.uri"
+            f"{found.shown}: rows can be appended only through a catalog, which coordinates "
+            "writers; give the table's name in the catalog, and catalog.uri"
         )
     return IcebergAppender(found)
 
@@ -54,8 +54,8 @@ class IcebergAppender:
             version = table.metadata.format_version
             if version > _VERSION_MAX:
                 raise UnsupportedError(
-                    f"{shown} has format version {version}, and pyiceberg writes up to "
-                    f"{_VERSION_MAX}; append with the table's own engine"
+                    f"{shown} has format version {version}, but pyiceberg supports writing up to "
+                    f"{_VERSION_MAX}; append with the engine that created the table"
                 )
             _check_transforms(table, shown)
             arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
@@ -79,5 +79,5 @@ def _check_transforms(table: Any, shown: str) -> None:
     except SetupError as error:
         raise SetupError(
             f"{shown} is partitioned by {', '.join(sorted(names - set(_WITHOUT_CORE)))}, which "
-            f"pyiceberg computes by pyiceberg-core: pip install pyiceberg-core"
+            "requires pyiceberg-core: pip install pyiceberg-core"
         ) from error

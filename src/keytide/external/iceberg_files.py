@@ -45,7 +45,7 @@ class ByIds:
         if any(found is not None for found in ids):
             return next((i for i, found in enumerate(ids) if found and int(found) == id_), None)
         if not self.names:
-            raise MisfitError("its fields have no ids, and the table has no mapping of names")
+            raise MisfitError("its fields have no ids, and the table has no name mapping")
         names = self.names.get(id_, ())
         return next((i for i, field in enumerate(fields) if field.name in names), None)
 
@@ -127,7 +127,7 @@ def _from_puffin(data: bytes, path: str, uri: str) -> np.ndarray[Any, np.dtype[n
         if blob.properties.get("referenced-data-file") == path:
             payload = data[blob.offset : blob.offset + blob.length]
             if zlib.crc32(payload[4:-4]) != int.from_bytes(payload[-4:], "big"):
-                raise DataError(f"{uri}: the deletion vector of {path} does not meet its checksum")
+                raise DataError(f"{uri}: the checksum of the deletion vector of {path} is wrong")
             bitmap = BitMap64.deserialize(payload[8:-4])
             found.append(np.fromiter(bitmap, np.int64, len(bitmap)))
     return np.concatenate(found)

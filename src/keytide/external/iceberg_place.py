@@ -102,8 +102,8 @@ class IcebergPlace:
         numbers = {name: int(m[1]) for name in names if (m := _METADATA.fullmatch(name))}
         if not numbers:
             raise NotFoundError(
-                f"{self.shown}: the folder has no metadata/*.metadata.json; name the folder of a "
-                f"table, its metadata file, or a catalog"
+                f"{self.shown}: the folder has no metadata/*.metadata.json; give the folder of a "
+                "table, its metadata file, or a catalog"
             )
         highest = max(numbers.values())
         newest = sorted(name for name, number in numbers.items() if number == highest)
@@ -113,8 +113,8 @@ class IcebergPlace:
             newest = [name for name in newest if told in (name, name.split(".")[0])]
         if len(newest) != 1:
             raise DataError(
-                f"{self.shown}: several metadata files have the number {highest}, and no "
-                f"{_HINT} tells which is the table's; name the file, or the table's catalog"
+                f"{self.shown}: several metadata files have the number {highest}, and there is "
+                f"no {_HINT}; give the metadata file, or the table's catalog"
             )
         return store.uri_of(f"metadata/{newest[0]}")
 
@@ -146,8 +146,8 @@ def iceberg_place(place: Place) -> IcebergPlace:
     unknown = sorted(set(options) - set(CATALOG_OPTIONS))
     if unknown:
         raise InvalidError(
-            f"Iceberg table {location} has no option {unknown[0]!r}; known are "
-            f"{', '.join(CATALOG_OPTIONS)}; credentials belong into the environment"
+            f"Iceberg table {location} has no option {unknown[0]!r}; options: "
+            f"{', '.join(CATALOG_OPTIONS)}; set credentials in the environment"
         )
     catalog = {name.removeprefix("catalog."): value for name, value in options.items()}
     if not catalog:
@@ -155,9 +155,9 @@ def iceberg_place(place: Place) -> IcebergPlace:
     uri = catalog.get("uri", "")
     if not uri or re.search(r"//[^/]*@|[?&;]", uri):
         raise InvalidError(
-            f"Iceberg table {location}: catalog.uri is missing, or has a user, a password or a "
-            f"query in it; expected sqlite:///path or https://host, with credentials in the "
-            f"environment"
+            f"Iceberg table {location}: catalog.uri is missing, or contains a user, a password "
+            "or a query; expected sqlite:///path or https://host, with credentials in the "
+            "environment"
         )
     kind = catalog.setdefault("type", "rest" if uri.startswith(("http:", "https:")) else "sql")
     if kind not in _CATALOG_TYPES:
@@ -190,21 +190,26 @@ _CONFLICTS = ("CommitFailedException", "ValidationException")
 def _translated(error: Exception, shown: str, text: str) -> KeytideError:
     name = type(error).__name__
     if name in _NOT_FOUND:
-        return NotFoundError(f"{shown}: there is no such table ({text})")
+        return NotFoundError(f"{shown}: the table does not exist ({text})")
     if name in _CONFLICTS:
-        return ConflictError(f"{shown}: another writer came first ({text})")
+        return ConflictError(f"{shown}: another writer committed first ({text})")
     if name == "CommitStateUnknownException":
-        return DataError(f"{shown} may have the rows, or not: read it before you repeat ({text})")
+        return DataError(
+            f"{shown}: it is unknown whether the rows were written: read the table before you "
+            f"repeat the write ({text})"
+        )
     if isinstance(error, FileNotFoundError):
-        return NotFoundError(f"{shown}: a file of it is not there ({text})")
+        return NotFoundError(f"{shown}: one of its files does not exist ({text})")
     unknown = re.search(r"Unsupported field type: '?(\w+)", text)
     if unknown is not None:
         return UnsupportedError(
-            f"{shown} has a column of the type {unknown[1]}, of which there are no columns here; "
-            f"leave the column out there, or give it another type"
+            f"{shown} has a column of type {unknown[1]}, which Keytide does not support; remove "
+            "the column from that table, or change its type"
         )
     if isinstance(error, NotImplementedError) or re.search(
         "not (yet )?support|unsupported|not supported|format.version", text, re.IGNORECASE
     ):
-        return UnsupportedError(f"{shown} needs what this release cannot do: {text}")
+        return UnsupportedError(
+            f"{shown} requires a feature that this release does not support: {text}"
+        )
     return DataError(f"{shown} cannot be read: {text}")

@@ -65,8 +65,8 @@ def column_type(name: str, type_: pa.DataType, owner: str) -> pa.DataType:
         return type_from_arrow(type_).to_arrow()
     except InvalidError as error:
         raise UnsupportedError(
-            f"{owner}: column {name!r} has the type {type_}, of which there are no columns here "
-            f"({error}); leave the column out there, or give it another type"
+            f"{owner}: column {name!r} has the type {type_}, which Keytide does not support "
+            f"({error}); remove the column from that table, or change its type"
         ) from error
 
 
@@ -80,7 +80,7 @@ def by_id(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
     id_ = (wanted.metadata or {}).get(FIELD_ID)
     ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
     if id_ is None or None in ids:
-        raise MisfitError("a field has no id, by which the table finds its columns")
+        raise MisfitError("a field has no id, which the table needs to find its columns")
     return ids.index(id_) if id_ in ids else None
 
 
@@ -134,8 +134,8 @@ class ForeignFile:
             return _fitted(found, column.stored.type, column.type, self.find)
         except (pa.ArrowException, MisfitError) as error:
             raise DataError(
-                f"{self.uri}: column {name!r} is stored as {found.type}, and cannot be read as "
-                f"{column.type}, which the table says it is: {error}"
+                f"{self.uri}: column {name!r} is stored as {found.type}, which cannot be read as "
+                f"{column.type}, its type in the table: {error}"
             ) from error
 
 
@@ -148,8 +148,8 @@ def reading(uri: str) -> Iterator[None]:
         raise
     except (OSError, ValueError, pa.ArrowException, MisfitError) as error:
         raise DataError(
-            f"Cannot read {uri}: {str(error).strip() or type(error).__name__}. If the table's own "
-            f"engine has removed the file since, read a newer version; else mend the file"
+            f"Cannot read {uri}: {str(error).strip() or type(error).__name__}. If the table's "
+            "own engine has deleted the file, read a newer version; otherwise restore the file"
         ) from error
 
 

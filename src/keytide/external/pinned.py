@@ -70,13 +70,13 @@ class PinnedExternal:
             return
         role = _role(self.view.schema, lacking)
         way_out = (
-            "CALL sys.refresh, or ExternalTable.refresh, takes the columns anew"
+            "CALL sys.refresh, or ExternalTable.refresh, updates the columns"
             if is_read_on_demand(self.view.schema) and not role
-            else "have whoever keeps the rows bring it back, or DROP the definition and make anew"
+            else "restore it in the source, or DROP the definition and create it again"
         )
         raise InvalidError(
-            f"table {self.name}: {self} has no column {lacking[0]!r}, which the definition has"
-            f"{role}; it has {', '.join(there) or 'none'}. {way_out}"
+            f"table {self.name}: {self} has no column {lacking[0]!r}, which the definition "
+            f"has{role}; columns: {', '.join(there) or 'none'}. {way_out}"
         )
 
 

@@ -44,7 +44,7 @@ class ShownRows:
         for field in self.view.schema.select(self.columns):
             if not field.type.nullable and rows[field.name].null_count():
                 raise DataError(
-                    f"table {self.view.name}: column {field.name!r} is {field.type.sql()} by its "
-                    f"definition, and a row has NULL there; define it without NOT NULL, or have "
-                    f"whoever keeps the rows mend it"
+                    f"table {self.view.name}: column {field.name!r} is {field.type.sql()} in its "
+                    "definition, but a row has NULL; define the column without NOT NULL, or "
+                    "correct the row in the source"
                 )

@@ -56,8 +56,8 @@ class StoredSource:
         table = StoredTable(self.store, self.location)
         if isinstance(version, bool) or version == "":
             raise InvalidError(
-                f"table {self.location}: a version is the id of a snapshot or the name of a tag; "
-                f"found {version!r}"
+                f"table {self.location}: a version is a snapshot id or a tag name; found "
+                f"{version!r}"
             )
         if version is None:
             scan = scan_table(table)

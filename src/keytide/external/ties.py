@@ -36,7 +36,7 @@ class TieOrder(MergeOrder):
     @property
     def settles_ties(self) -> str:
         """See `MergeOrder`."""
-        return "they came in no order: a delete wins, else the one with the larger values"
+        return "they have no order: a delete wins, otherwise the one with the larger values"
 
     def sort(self, versions: pl.DataFrame, *, arrival_decides: bool = False) -> pl.DataFrame:
         """See `MergeOrder`."""
@@ -80,9 +80,9 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
     if many.height:
         key = ", ".join(f"{n} = {shown(v)}" for n, v in zip(order.key, many.row(0), strict=True))
         raise InvalidError(
-            f"table {table}: key {key} has versions that are as fresh as each other and differ, "
-            f"and '{keys.UPSERT_ON_TIE}' is 'error'; make '{keys.WATERMARK_KEY}' tell them apart, "
-            f"or define the table with another '{keys.UPSERT_ON_TIE}'"
+            f"table {table}: key {key} has different versions with the same watermark, and "
+            f"'{keys.UPSERT_ON_TIE}' is 'error'; use a '{keys.WATERMARK_KEY}' that distinguishes "
+            f"them, or define the table with another '{keys.UPSERT_ON_TIE}'"
         )
 
 

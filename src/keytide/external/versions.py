@@ -142,8 +142,8 @@ class SourceVersions:
             }
         except InvalidError as error:
             raise DataError(
-                f"{error}; found in {part}. Others keep these rows: refresh the definition, or "
-                f"define the table with types that they fit"
+                f"{error}; found in {part}. This is an external table: refresh the definition, "
+                "or define the table with suitable types"
             ) from error
         inserts = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
         kinds = with_tombstones(pa.chunked_array([inserts]), typed, schema, self.view.options)

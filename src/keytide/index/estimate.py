@@ -39,19 +39,21 @@ def sizes_of(
     for name, number, least in (("keys", keys, 1), ("buckets", buckets, 1), ("files", files, 1),
                                 ("comparison_bytes", comparison_bytes, 0)):  # fmt: skip
         if number < least:
-            raise InvalidError(f"{name} is {number}; expected a number from {least}")
+            raise InvalidError(f"{name} is {number}; expected {least} or more")
     if comparison_bytes > _WIDTHS[-1]:
-        raise InvalidError(f"comparison_bytes is {comparison_bytes}; expected 8 at most")
+        raise InvalidError(f"comparison_bytes is {comparison_bytes}; expected 8 or less")
     of_bucket = -(-keys // buckets)
     entry = _HASH_BYTES + _width(files - 1) + _width(of_bucket - 1) + _stored(comparison_bytes)
     sizes = [
         Size("index", entry * keys, entry),
-        Size("index, with the runs that wait to be merged", *_all_runs(entry, keys)),
-        Size("index of a bucket, with these", *_all_runs(entry, of_bucket)),
+        Size("index, including runs that are not merged yet", *_all_runs(entry, keys)),
+        Size("index of a bucket, including these runs", *_all_runs(entry, of_bucket)),
     ]
     if key_bytes is not None:
         of_pinot = key_bytes + _PINOT_KEY_BYTES + _PINOT_ENTRY_BYTES
-        sizes.append(Size("heap of Pinot, by its own estimator", of_pinot * keys, of_pinot))
+        sizes.append(
+            Size("heap of Pinot, according to its own estimator", of_pinot * keys, of_pinot)
+        )
     return tuple(sizes)
 
 

@@ -84,7 +84,7 @@ class FarRun:
         ranges = [windows[n].block.places(column, windows[n].some) for n, column in wanted]
         fetched = self.fetch(ranges)
         if [len(data) for data in fetched] != [end - begin for begin, end in ranges]:
-            raise DataError(f"{self.path}: the index of keys is torn")
+            raise DataError(f"{self.path}: the key index is damaged")
         pieces = dict(zip(wanted, fetched, strict=True))
         return [
             [

@@ -220,7 +220,7 @@ def _numbers(values: pa.Array, field: Field) -> npt.NDArray[Any]:
         values = values.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
     elif not pa.types.is_integer(type_):
         raise InvalidError(
-            f"key column {field.name!r} is {field.type.sql()}, of which no index of keys is made"
+            f"key column {field.name!r} is {field.type.sql()}, which a key index does not support"
         )
     return np.asarray(values).astype(">i4" if values.type.bit_width <= 32 else ">i8")
 

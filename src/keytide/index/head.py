@@ -104,12 +104,12 @@ class Head:
             version = int(said.pop("version"))
             if version > _VERSION:
                 raise UnsupportedError(
-                    f"{path}: an index of keys of version {version}, and this release knows "
+                    f"{path}: a key index of version {version}, but this release supports "
                     f"version {_VERSION}; use a newer release"
                 )
             return _head(said)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(f"{path}: the index of keys is torn or damaged ({error})") from error
+            raise DataError(f"{path}: the key index is damaged ({error})") from error
 
 
 def _counts(numbers: Numbers) -> dict[int, int]:

@@ -275,7 +275,7 @@ class Run:
 
     def _check(self, block: Block) -> None:
         if zlib.crc32(self.data[block.start : block.end].data) != block.crc:
-            raise DamagedRunError(f"{self.path}: the index of keys is damaged")
+            raise DamagedRunError(f"{self.path}: the key index is damaged")
 
 
 def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, int, int]]:
@@ -300,7 +300,7 @@ def blocks_of(tail: Bytes, path: str) -> tuple[Block, ...] | int:
     version, length, crc = np.frombuffer(tail[-_END_BYTES : -len(_MAGIC)].tobytes(), "<u4").tolist()
     if version > _VERSION:
         raise UnsupportedError(
-            f"{path}: an index of keys of version {version}, and this release knows version "
+            f"{path}: a key index of version {version}, but this release supports version "
             f"{_VERSION}; use a newer release"
         )
     begin = len(tail) - _END_BYTES - length
@@ -308,12 +308,12 @@ def blocks_of(tail: Bytes, path: str) -> tuple[Block, ...] | int:
         return int(length) + _END_BYTES
     said = tail[begin : len(tail) - _END_BYTES].tobytes()
     if zlib.crc32(said) != crc:
-        raise DataError(f"{path}: the index of keys is torn or damaged")
+        raise DataError(f"{path}: the key index is damaged")
     return tuple(Block(**{**b, "widths": tuple(b["widths"])}) for b in json.loads(said))
 
 
 def _torn(path: str) -> DataError:
-    return DataError(f"{path}: this is no index of keys, or a torn one")
+    return DataError(f"{path}: this is not a key index, or it is damaged")
 
 
 def decoded(block: Block, hashes: KeyHashes, others: Sequence[Column]) -> Entries:

@@ -44,13 +44,13 @@ class KafkaAddress:
         """
         brokers, slash, topics = text[len(_SCHEME) :].partition("/")
         if not is_kafka(text) or not slash or not topics.strip("/"):
-            raise InvalidError(f"{text!r} names no topic; {_EXPECTED}")
+            raise InvalidError(f"{text!r} contains no topic; {_EXPECTED}")
         names = tuple(dict.fromkeys(topics.rstrip("/").split(",")))
         for name in names:
             if not _TOPIC.fullmatch(name) or name in (".", ".."):
                 raise InvalidError(
-                    f"{text!r}: {name!r} is no topic: a name has letters, digits, '.', '_' and "
-                    f"'-'; {_EXPECTED}"
+                    f"{text!r}: {name!r} is not a valid topic name, which has only letters, "
+                    f"digits, '.', '_' and '-'; {_EXPECTED}"
                 )
         return cls(",".join(_broker(each, text) for each in brokers.split(",")), names)
 
@@ -58,11 +58,11 @@ class KafkaAddress:
         return f"{_SCHEME}{self.brokers}/{','.join(self.topics)}"
 
 
-_EXPECTED = "expected kafka://host:port/topic, with commas between several of either"
+_EXPECTED = "expected kafka://host:port/topic; hosts and topics can be comma-separated"
 
 
 def _broker(text: str, address: str) -> str:
     found = _BROKER.fullmatch(text)
     if found is None or not 0 < int(found["port"] or _PORT) < 1 << 16:
-        raise InvalidError(f"{address!r}: {text!r} is no host and port; {_EXPECTED}")
+        raise InvalidError(f"{address!r}: {text!r} is not a host and port; {_EXPECTED}")
     return f"{found['host']}:{found['port'] or _PORT}"

@@ -43,8 +43,8 @@ class Start:
             }
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidError(
-                f"starting offsets are {text!r}; expected earliest, latest, or JSON with an offset "
-                f'for each partition of a topic: {{"orders": {{"0": 23}}}}'
+                f"starting offsets are {text!r}; expected earliest, latest, or JSON with an "
+                'offset for each partition of a topic: {"orders": {"0": 23}}'
             ) from error
         return cls(given=given)
 
@@ -59,7 +59,8 @@ class Start:
         for name in self.given or {}:
             if name not in topics:
                 raise InvalidError(
-                    f"starting offsets are given for topic {name}, and {', '.join(topics)} are read"
+                    f"starting offsets are given for topic {name}, but the topics to read are "
+                    f"{', '.join(topics)}"
                 )
 
 
@@ -77,8 +78,8 @@ def check_topics(names: tuple[str, ...], found: Mapping[str, Topic], brokers: st
     missing = [name for name in names if name not in found]
     if missing:
         raise NotFoundError(
-            f"there is no topic {', '.join(missing)} at {brokers}; make it, or name one that is "
-            f"there"
+            f"topic {', '.join(missing)} does not exist at {brokers}; create it, or correct the "
+            "name"
         )
 
 
@@ -110,8 +111,8 @@ def _of_new_topic(name: str, topic: Topic, start: Start) -> TopicOffsets:
         found[partition] = {-2: first, -1: end}.get(offset, offset)
         if not first <= found[partition] <= end:
             raise InvalidError(
-                f"starting offset {offset} of partition {partition} of topic {name} is not there: "
-                f"it has {first} to {end}"
+                f"starting offset {offset} of partition {partition} of topic {name} does not "
+                f"exist: the partition has {first} to {end}"
             )
     return TopicOffsets(topic.id, found)
 
@@ -121,18 +122,18 @@ def _of_known_topic(name: str, topic: Topic, told: TopicOffsets, if_lost: IfLost
     if topic.id != told.id:
         if if_lost == "fail":
             raise DataError(
-                f"topic {name} was made anew, or is that of another cluster: its id is {topic.id}, "
-                f"and the table was fed from {told.id}. What the old one still had is lost. To "
-                f"feed the table from the new one, run once with --if-lost earliest (if_lost="
-                f"'earliest' in Python)"
+                f"topic {name} was recreated, or is from another cluster: its id is {topic.id}, "
+                f"but the table was loaded from {told.id}. Unread messages of the old topic are "
+                "lost. To load the table from the new topic, run once with --if-lost earliest "
+                "(if_lost='earliest' in Python)"
             )
         return TopicOffsets(topic.id, dict(places))
     lost = {p: o for p, o in told.next.items() if p in topic.first and not _is_there(topic, p, o)}
     if lost and if_lost == "fail":
         raise DataError(
-            f"topic {name}: {'; '.join(_loss(topic, p, o) for p, o in sorted(lost.items()))}. "
-            f"To go on with what is there, run once with --if-lost earliest (if_lost='earliest' "
-            f"in Python), and keep messages for longer (retention.ms of the topic)"
+            f"topic {name}: {'; '.join((_loss(topic, p, o) for p, o in sorted(lost.items())))}. "
+            "To continue with the existing messages, run once with --if-lost earliest "
+            "(if_lost='earliest' in Python), and keep messages longer (retention.ms of the topic)"
         )
     goes_on = {p: told.next.get(p, topic.first[p]) for p in topic.first}
     return TopicOffsets(topic.id, {p: places[p] if p in lost else o for p, o in goes_on.items()})
@@ -145,10 +146,10 @@ def _is_there(topic: Topic, partition: int, offset: int) -> bool:
 def _loss(topic: Topic, partition: int, offset: int) -> str:
     first, end = topic.first[partition], topic.end[partition]
     if offset > end:
-        return f"partition {partition} ends at {end}, before {offset}, where the table goes on"
+        return f"partition {partition} ends at {end}, before {offset}, the next offset to read"
     return (
         f"offsets {offset} to {first - 1} of partition {partition} expired before they were read "
-        f"({first - offset:,} messages at most)"
+        f"(at most {first - offset:,} messages)"
     )
 
 
@@ -158,8 +159,8 @@ def _check_known(start: Start, topics: Mapping[str, Topic]) -> None:
         for partition in given:
             if partition not in topics[name].first:
                 raise InvalidError(
-                    f"starting offsets are given for partition {partition} of topic {name}, which "
-                    f"has {len(topics[name].first)}"
+                    f"starting offsets are given for partition {partition} of topic {name}, "
+                    f"which has {len(topics[name].first)}"
                 )
 
 

@@ -37,12 +37,12 @@ _PIECE_WAIT_SECONDS = 0.2
 T = TypeVar("T")
 
 _OWN = {
-    "bootstrap.servers": "name the brokers in the address",
+    "bootstrap.servers": "put the brokers into the URI",
     "auto.offset.reset": "use --if-lost",
-    "enable.auto.commit": "the table keeps the offsets",
-    "enable.auto.offset.store": "the table keeps the offsets",
-    "enable.partition.eof": "the end of a partition is watched anyway",
-    "group.protocol": "partitions are not dealt out by a group",
+    "enable.auto.commit": "the table stores the offsets",
+    "enable.auto.offset.store": "the table stores the offsets",
+    "enable.partition.eof": "the end of each partition is always detected",
+    "group.protocol": "no consumer group assigns partitions",
 }
 
 
@@ -60,7 +60,7 @@ class Client:
         This does not connect yet.
         """
         for name in properties.keys() & _OWN:
-            raise InvalidError(f"consumer property {name!r} is Keytide's own: {_OWN[name]}")
+            raise InvalidError(f"consumer property {name!r} is set by Keytide: {_OWN[name]}")
         self._kafka: Any = library("confluent_kafka", "kafka", "Kafka without Spark")
         self._admin_library: Any = library("confluent_kafka.admin", "kafka", "Kafka without Spark")
         self._brokers, self._bytes_max = brokers, bytes_max
@@ -154,8 +154,8 @@ class Client:
             raise self._error(error.args[0], topic) from error
         except TookTooLong as error:
             raise DataError(
-                f"topic {topic}: no broker of {self._brokers} answers; check the address, and "
-                f"whether it has to be spoken to otherwise (security.protocol)"
+                f"topic {topic}: no broker of {self._brokers} responds; check the address, and "
+                "whether the connection needs other settings (security.protocol)"
             ) from error
 
     # -- messages -------------------------------------------------------------------------------
@@ -225,15 +225,16 @@ class Client:
         kinds = self._kafka.KafkaError
         if error.code() in (kinds._AUTO_OFFSET_RESET, kinds.OFFSET_OUT_OF_RANGE):
             return DataError(
-                f"topic {where}: the next messages expired before they were read, or the topic was "
-                f"made anew ({error.str()}). Start again to see which, and where to go on"
+                f"topic {where}: the next messages expired before they were read, or the topic "
+                f"was recreated ({error.str()}). Start again to see which one, and how to "
+                "continue"
             )
         if error.code() in (kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_PARTITION):
-            return DataError(f"topic {where} is gone; it was deleted while it was read")
+            return DataError(f"topic {where} was deleted while it was read")
         if error.code() in (kinds._TRANSPORT, kinds._TIMED_OUT, kinds._ALL_BROKERS_DOWN):
             return DataError(
-                f"topic {where}: no broker of {self._brokers} answers ({error.str()}); check the "
-                f"address, and whether it has to be spoken to otherwise (security.protocol)"
+                f"topic {where}: no broker of {self._brokers} responds ({error.str()}); check "
+                "the address, and whether the connection needs other settings (security.protocol)"
             )
         return DataError(f"topic {where} at {self._brokers}: {error.str()}")
 

@@ -36,7 +36,7 @@ def resolved(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
         found = [name for name in known if fnmatchcase(name, topic)] if "*" in topic else [topic]
         if not found:
             raise NotFoundError(
-                f"no topic at {address.brokers} fits {topic!r}; there are "
+                f"no topic at {address.brokers} matches {topic!r}; topics: "
                 f"{', '.join(known) or 'none'}"
             )
         topics += found
@@ -58,8 +58,8 @@ def dealt(template: str, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
         lacking = [name for name in fields if not parts[name]]
         if lacking:
             raise InvalidError(
-                f"tables {template!r}: topic {topic} has no part for {{{lacking[0]}}}; its name "
-                f"would need one between dots"
+                f"tables {template!r}: the name of topic {topic} has too few parts for "
+                f"{{{lacking[0]}}}; parts are separated by dots"
             )
         name = template.format(**parts)
         tables[name] = (*tables.get(name, ()), topic)

@@ -75,8 +75,8 @@ def feed_tables(
     """The same with the given consumers. Raises as `run_feeds`."""
     if request.feed.columns is not None:
         raise InvalidError(
-            f"tables {request.feed.table!r}: a schema is for one table; leave it out, or make the "
-            f"tables before"
+            f"tables {request.feed.table!r}: a schema applies to one table only; remove it, or "
+            "create the tables first"
         )
     with connect(_BATCH_BYTES_MIN) as broker:
         tables = _tables(request, broker)

@@ -128,9 +128,9 @@ class _Run:
                 heard = now
             elif not self._request.feed.continuous and now - heard > _SILENCE_SECONDS_MAX:
                 raise DataError(
-                    f"{self._request.address} gave no message for {_SILENCE_SECONDS_MAX} seconds, "
-                    f"and there are some to come; {self._batch_id} batches are committed. Start "
-                    f"again when the brokers answer"
+                    f"{self._request.address} returned no message for {_SILENCE_SECONDS_MAX} "
+                    f"seconds, although there are more; {self._batch_id} batches are committed. "
+                    "Start again when the brokers respond"
                 )
             self._take(messages)
             if self._request.feed.continuous and now - looked > SECONDS_BETWEEN_LOOKS:

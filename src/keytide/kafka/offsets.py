@@ -52,8 +52,8 @@ class TopicOffsets:
             return cls(str(found["id"]), numbered)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise DataError(
-                f"property {name!r} of the newest snapshot is {text!r}, which are no offsets of a "
-                f"topic; roll the table back to a snapshot before it"
+                f"property {name!r} of the latest snapshot is {text!r}, which are not offsets of "
+                "a topic; roll the table back to an earlier snapshot"
             ) from error
 
     def beyond(self, partitions: Mapping[int, int]) -> TopicOffsets:

@@ -36,8 +36,8 @@ class TopicOptions:
         for what, value in given.items():
             if value is not None:
                 raise InvalidError(
-                    f"{what} ({value!r}) are for topics, and {source!r} is no address of one; "
-                    f"leave it out, or name kafka://host:port/topic"
+                    f"{what} ({value!r}) are only for topics, and {source!r} is not a topic; "
+                    "remove them, or use kafka://host:port/topic"
                 )
 
 
@@ -60,17 +60,17 @@ class KafkaRequest:
         """Parse the request. Raises `InvalidError` for an invalid one, or one for files."""
         if feed.checkpoint is not None:
             raise InvalidError(
-                f"a checkpoint ({feed.checkpoint}) is for files: how far topics are read stands in "
-                f"the table itself; leave it out"
+                f"a checkpoint ({feed.checkpoint}) is only for files, because Kafka offsets are "
+                "stored in the table; remove it"
             )
         if feed.max_files_per_batch is not None:
             raise InvalidError(
-                f"a number of files per batch ({feed.max_files_per_batch}) is for files; give one "
-                f"of messages per batch"
+                f"a number of files per batch ({feed.max_files_per_batch}) is only for files; "
+                "set the number of messages per batch instead"
             )
         limit = BATCH_MESSAGES_MAX if options.messages_max is None else options.messages_max
         if limit < 1:
-            raise InvalidError(f"{limit} messages per batch; give 1 at least")
+            raise InvalidError(f"{limit} messages per batch; expected 1 or more")
         return cls(
             feed,
             KafkaAddress.parse(feed.source),

@@ -95,8 +95,8 @@ class ExternalTable(ForeignTable):
         entry = self._definition.pinned()
         if not is_external(entry.schema):
             raise NotFoundError(
-                f"the external table {self.name} was dropped, and there is a table of the lake's "
-                f"own by that name now; open it with Lake.table"
+                f"the external table {self.name} was dropped, and this is now the name of a "
+                "table of the lake; open it with Lake.table"
             )
         return entry
 

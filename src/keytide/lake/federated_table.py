@@ -155,9 +155,8 @@ class FederatedTable(ForeignTable):
         """Refuse the methods of `Table` that a federated table does not support."""
         if not name.startswith("_") and hasattr(Table, name):
             raise UnsupportedError(
-                f"table {self.name} is a federated table, whose versions others keep too: it has "
-                f"no {name!r}; it has scan, get, get_many, why, changes, write, delete, update and "
-                f"merge"
+                f"table {self.name} is a federated table and has no {name!r}; supported are "
+                "scan, get, get_many, why, changes, write, delete, update and merge"
             )
         raise AttributeError(f"FederatedTable has no {name!r}")
 

@@ -36,14 +36,14 @@ def feed(
     """Run `Lake.ingest`. Raises what it raises."""
     if is_template(request.table):
         raise InvalidError(
-            f"table {request.table!r} stands for several: Lake.ingest_tables feeds each of them"
+            f"table {request.table!r} is a template for several tables; use Lake.ingest_tables"
         )
     if not is_kafka(request.source):
         options.check_unused(request.source)
         if spark is None:
             raise SetupError(
-                f"files such as {request.source} are read by Spark; open the lake with one: "
-                f"kt.connect(path, spark=kt.spark.session())"
+                f"files such as {request.source} are read by Spark; open the lake with a Spark "
+                "session: kt.connect(path, spark=kt.spark.session())"
             )
         from keytide.spark.ingest import run_feed
 

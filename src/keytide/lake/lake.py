@@ -165,9 +165,7 @@ class Lake:
         if format is not None:
             connector = self._federated(name, source, isolation, format, options, tables)
         elif options or tables:
-            raise InvalidError(
-                "Lake.attach: options and tables say something of a format alone; name the format"
-            )
+            raise InvalidError("Lake.attach: options and tables require a format; set it")
         else:
             connector = source if isinstance(source, Connector) else adbc_connector(name, source)
         if isolation is not None:
@@ -181,18 +179,16 @@ class Lake:
 
         if not name.isidentifier():
             raise InvalidError(
-                f"Lake.attach: {shown(name)} is no name; take letters, digits and underscores"
+                f"Lake.attach: {shown(name)} is not a valid name; use letters, digits and "
+                "underscores"
             )
         if name.lower() == SYSTEM_DATABASE or not is_plain_name(name):
-            raise InvalidError(
-                f"Lake.attach: {name} is a word of SQL's own, so nothing could be found by it; "
-                f"choose another name"
-            )
+            raise InvalidError(f"Lake.attach: {name} is a reserved SQL name; choose another name")
         taken = {database.lower() for database in self._catalog.databases()}
         if name.lower() in taken | {DEFAULT_DATABASE, *self._catalog.attached}:
             raise AlreadyExistsError(
-                f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
-                f"another one"
+                f"{name} is already the name of a database of {self.uri}, or of an attached "
+                "catalog; choose another name"
             )
 
     def _federated(
@@ -207,8 +203,8 @@ class Lake:
         """The connector for tables of a format that is appended to. Raises as `attach`."""
         if isinstance(source, Connector) or isolation == "serializable":
             raise UnsupportedError(
-                f"Lake.attach: a format goes with a location and with isolation 'snapshot', as "
-                f"tables of {format} are only appended to; leave one of them out"
+                "Lake.attach: a format requires a location and isolation 'snapshot', because "
+                f"tables of {format} can only be appended to; change one of them"
             )
         near = self._catalog.store_for(f"{DEFAULT_DATABASE}.{name}")
         return federated_connector(
@@ -221,7 +217,9 @@ class Lake:
         left = {n: c for n, c in self._catalog.attached.items() if n != name.lower()}
         if len(left) == len(self._catalog.attached):
             there = ", ".join(self.attached) or "nothing"
-            raise NotFoundError(f"nothing is attached as {shown(name)}; there is: {there}")
+            raise NotFoundError(
+                f"no catalog is attached as {shown(name)}; attached catalogs: {there}"
+            )
         self._catalog = replace(self._catalog, attached=left)
 
     @property
@@ -274,7 +272,9 @@ class Lake:
         `DataError` when the store fails.
         """
         if name.lower() in self._catalog.attached:
-            raise AlreadyExistsError(f"{name} is the name of what is attached; choose another one")
+            raise AlreadyExistsError(
+                f"{name} is the name of an attached catalog; choose another name"
+            )
         self._catalog.create_database(name, comment, exists_ok=exists_ok)
 
     @checked
@@ -348,8 +348,8 @@ class Lake:
         tables = tables_of(self._catalog.attached[attached])
         if tables is None:
             raise UnsupportedError(
-                f"{name}: the tables of {attached} are changed and read by Lake.sql alone; attach "
-                f"it with a format to have its rows merged by keys"
+                f"{name}: tables of {attached} are available only in Lake.sql; to have their "
+                "rows merged by key, attach it with a format"
             )
         tables.pinned(table)  # raises if the table does not exist or has no keys
         return FederatedTable(self._catalog, self._spark, name, tables)
@@ -442,7 +442,9 @@ class Lake:
         from keytide.sql.statements import CreateView
 
         if replace and exists_ok:
-            raise InvalidError("Lake.create_view: give one of replace and exists_ok")
+            raise InvalidError(
+                "Lake.create_view: replace and exists_ok cannot be combined; give only one of them"
+            )
         wanted = CreateView(
             name, query, parse_query(query), tuple(columns), comment, replace, exists_ok
         )

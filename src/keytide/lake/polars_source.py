@@ -88,7 +88,7 @@ class _Source:
         read = [_read(term, self.scan.fields, table) for term in terms]
         left = [term for term, known in zip(terms, read, strict=True) if known is None]
         if left and _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s: Polars itself asks rows for %s", table, " and ".join(map(str, left)))
+            _LOG.debug("%s: Polars itself filters rows by %s", table, " and ".join(map(str, left)))
         return [term for term in read if term is not None]
 
     def _narrowed(

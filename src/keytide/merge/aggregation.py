@@ -143,7 +143,7 @@ class Aggregation(MergeEngine):
     def why_kept_apart(self) -> str | None:
         """Sequence fields together with order-dependent functions or deletes."""
         if self.remove_record_on_delete:
-            return one_place(self.order, "a -D removes what comes before it")
+            return one_place(self.order, "a -D removes everything before it")
         ordered = [n for n, fold in self.folds.items() if not fold.function.stands_anywhere]
         return one_place(self.order, depending_on_order(ordered)) if ordered else None
 
@@ -153,9 +153,9 @@ class Aggregation(MergeEngine):
         named = [name for name, fold in self.folds.items() if not self._thins(name, fold)]
         if not named:
             return None
-        needed = "needs all versions in their order"
+        needed = "needs all versions in order"
         if self.remove_record_on_delete:
-            needed = "needs all versions, any of which a late -D may remove"
+            needed = "needs all versions, because a late -D can remove any of them"
         return f"the function of {', '.join(map(repr, named))} {needed}"
 
     def _thins(self, name: str, fold: AggregatedColumn) -> bool:

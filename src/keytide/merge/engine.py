@@ -31,8 +31,8 @@ __all__ = ["Elsewhere", "MergeEngine", "Thinned"]
 class Elsewhere(Enum):
     """What happens to a row whose key is in another partition, if keys can be in any partition."""
 
-    MOVES = "the key leaves the partition that it was in"
-    STAYS = "the row joins its key in the partition that this is in"
+    MOVES = "the key moves to another partition"
+    STAYS = "the row joins its key in the partition where the key is"
     IS_DROPPED = "the row is dropped"
 
 
@@ -208,12 +208,12 @@ class MergeEngine(ABC):
 
         None if it would, so that rows can be updated.
         """
-        return "it would merge the new values with the old. Insert what is to be merged instead"
+        return "it would merge the new values with the old ones; insert the values to merge instead"
 
     @property
     def refuses_delete(self) -> str | None:
         """What to do so that a -D removes the row of its key, None if it does."""
-        return "make it deduplicate"
+        return "use deduplicate"
 
     # -- why a row is what it is ----------------------------------------------------------------
 

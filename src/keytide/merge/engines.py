@@ -43,8 +43,8 @@ def engine_class(options: TableOptions) -> type[MergeEngine]:
     found = ENGINES.get(options.merge_engine)
     if found is None:
         raise UnsupportedError(
-            f"merge engine {options.merge_engine!r} cannot be merged by this release; "
-            f"it can merge {', '.join(sorted(ENGINES))}"
+            f"merge engine {options.merge_engine!r} is not supported by this release; supported "
+            f"engines: {', '.join(sorted(ENGINES))}"
         )
     return found
 

@@ -65,7 +65,7 @@ class FirstRow(MergeEngine):
         if options.deletion_vectors_enabled and not options.value(keys.PK_CLUSTERING_OVERRIDE):
             raise InvalidError(
                 "First row merge engine does not need deletion vectors because there is no "
-                "deletion of old data in this merge engine; leave out "
+                "deletion of old data in this merge engine; remove "
                 f"'{keys.DELETION_VECTORS_ENABLED}'"
             )
 
@@ -89,7 +89,7 @@ class FirstRow(MergeEngine):
 
     def loses(self, winner: int, reason: str) -> str:
         """It arrived later, whatever its place."""
-        return f"ignored: version {winner} came first"
+        return f"ignored: version {winner} was first"
 
 
 def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:

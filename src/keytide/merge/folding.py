@@ -62,8 +62,9 @@ def one_place(order: MergeOrder, what_depends: str) -> str | None:
     if not order.sequence:
         return None
     return (
-        f"'{keys.SEQUENCE_FIELD}' = '{','.join(order.sequence)}' lets a late row belong between "
-        f"rows that are there, {what_depends}, and a merged row has one place in the order"
+        f"with '{keys.SEQUENCE_FIELD}' = '{','.join(order.sequence)}' a late row can belong "
+        f"between existing rows, {what_depends}, and a merged row has only one position in the "
+        "order"
     )
 
 

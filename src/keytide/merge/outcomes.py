@@ -126,7 +126,7 @@ class _Teller:
             later = [number for number in self._facts if number > removal.until]
             if not self._has_row or not later:
                 return "deletes the row"
-            return f"deleted the row, which version {later[0]} began anew"
+            return f"deleted the row, which version {later[0]} started again"
         if self._has_row and version in self._used:
             return None
         if version < removal.by:
@@ -137,7 +137,7 @@ class _Teller:
 
     def _column_by_column(self, version: int) -> str:
         if not self._has_row:
-            return "is kept as a retract: there is no row to take it back from"
+            return "is kept as a retract: there is no row yet to retract it from"
         if self._used == {version}:
             return "is the row"
         said: dict[_Clause, list[str]] = {}
@@ -148,7 +148,7 @@ class _Teller:
                 said.setdefault(clause, []).append(name)
         if not said:
             retract = self._is_retract(version)
-            return "takes nothing back" if retract else "ignored: all its columns are NULL"
+            return "retracts nothing" if retract else "ignored: all its columns are NULL"
         return "; ".join(f"{before}{', '.join(n)}{after}" for (before, after), n in said.items())
 
     def _clause(self, version: int, column: str) -> _Clause | None:
@@ -241,7 +241,7 @@ class _Teller:
             return f"{tie}it arrived later ({SEQUENCE_NUMBER} {before} < {after})"
         if self._is_retract(loser) and not self._is_retract(winner):
             return f"{tie}a retract comes before an add of the same {SEQUENCE_NUMBER}"
-        return f"{tie}of rows of the same {SEQUENCE_NUMBER} the later one wins"
+        return f"{tie}of rows with the same {SEQUENCE_NUMBER}, the later one wins"
 
     def _ordered(self, name: str, lost: Any, won: Any, is_less: bool) -> str:
         # The sequence does not decide, so the position did: late adds of a group only fill gaps.

@@ -56,7 +56,7 @@ def _as_integer(field: pl.Series) -> Any:
         return field.cast(pl.Int64)
     raise InvalidError(
         f"sequence field {field.name!r} is {dtype}, which '{keys.SEQUENCE_AUTO_PADDING}' cannot "
-        "turn into a number; use a numeric, text, date or timestamp column"
+        "convert to a number; use a numeric, string, date or timestamp column"
     )
 
 
@@ -65,8 +65,8 @@ def _parsed(field: pl.Series) -> pl.Series:
     wrong = field.filter(numbers.is_null() & field.is_not_null())
     if wrong.len():
         raise InvalidError(
-            f"sequence field {field.name!r} has the text {wrong[0]!r}, which "
-            f"'{keys.SEQUENCE_AUTO_PADDING}' cannot read as a whole number"
+            f"sequence field {field.name!r} has the value {wrong[0]!r}, which "
+            f"'{keys.SEQUENCE_AUTO_PADDING}' cannot convert to an integer"
         )
     return numbers
 

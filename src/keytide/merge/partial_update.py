@@ -175,7 +175,7 @@ class PartialUpdate(MergeEngine):
         """Retracts if the table ignores them, and a -U in any case."""
         if self.on_retract is OnRetract.IGNORE and not kind.is_add:
             return IGNORED
-        return "only a -D removes a row of this table" if kind is RowKind.UPDATE_BEFORE else None
+        return "only a -D deletes rows of this table" if kind is RowKind.UPDATE_BEFORE else None
 
     def _heard(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The versions without ignored retracts."""

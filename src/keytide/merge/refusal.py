@@ -31,7 +31,7 @@ __all__ = [
 
 
 IGNORED = f"the table has '{keys.IGNORE_DELETE}'"
-WITHOUT_KEY = "a scan whose condition on the key leaves it out"
+WITHOUT_KEY = "a scan with a condition on the key that excludes it"
 WITHOUT_COLUMN = f"a scan without the column, or {WITHOUT_KEY}"
 AFTER_DELETE = f"writing a row of kind -D for the key, {WITHOUT_COLUMN}"
 

@@ -117,7 +117,7 @@ class SequenceGroups(MergeEngine):
         deciding = [name for g in self.groups if g.decides_about_row for name in g.sequence]
         if not deciding:
             return WITHOUT_COLUMN
-        return f"{AFTER_DELETE} (the -D with the newest {', '.join(deciding)})"
+        return f"{AFTER_DELETE} (the -D with the latest {', '.join(deciding)})"
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """The sequence fields of wanted columns' groups, and of groups that determine the row."""
@@ -151,13 +151,13 @@ class SequenceGroups(MergeEngine):
     @property
     def why_kept_apart(self) -> str | None:
         """Sequence fields of the row, in addition to those of the groups."""
-        return one_place(self.order, "columns of no group keep their last value")
+        return one_place(self.order, "columns outside sequence groups keep their last value")
 
     @property
     def why_all_stay(self) -> str | None:
         """Groups that determine the row or have functions."""
         if self.removes_rows:
-            return "a sequence group decides about the row"
+            return "a sequence group decides about the whole row"
         return f"{depending_on_order(sorted(self.folds))} of a group" if self.folds else None
 
     def thinned(self, versions: pl.DataFrame) -> Thinned:
@@ -209,8 +209,8 @@ class SequenceGroups(MergeEngine):
     def refuses_update(self) -> str | None:
         """Groups determine which values are newer."""
         return (
-            "its sequence groups say which values are newer, so an UPDATE cannot; insert the new "
-            "values with their place in the group's order"
+            "its sequence groups decide which values are newer, so UPDATE is not supported; "
+            "insert the new values with their sequence fields instead"
         )
 
     @property
@@ -451,9 +451,8 @@ def _is_heard(rows: pl.DataFrame, group: SequenceGroup) -> Marks:
 
 def _unheard(column: str, group: SequenceGroup) -> str:
     return (
-        f"column {column!r} is NOT NULL, and a row whose {', '.join(group.sequence)} is NULL gives "
-        f"it no value that counts; give the row its place in the sequence group, or make the "
-        f"column nullable"
+        f"column {column!r} is NOT NULL, but a row whose {', '.join(group.sequence)} is NULL "
+        "sets no value in it; set the sequence field of the group, or make the column nullable"
     )
 
 

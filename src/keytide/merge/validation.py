@@ -61,7 +61,7 @@ def _check_primary_key(primary_keys: Sequence[str], options: TableOptions) -> No
     if options.primary_key_nullable and not primary_keys:
         raise InvalidError(
             f"Option '{keys.PRIMARY_KEY_NULLABLE}' can only be enabled for a table with primary "
-            "keys. Give the table a primary key, or leave the option out"
+            "keys. Give the table a primary key, or remove the option"
         )
 
 
@@ -70,12 +70,12 @@ def _check_changelog(primary_keys: Sequence[str], options: TableOptions) -> None
     if producer != "none" and not primary_keys:
         raise InvalidError(
             f"Can not set {keys.CHANGELOG_PRODUCER} on table without primary keys, found "
-            f"'{producer}'. Give the table a primary key, or leave the option out"
+            f"'{producer}'. Give the table a primary key, or remove the option"
         )
     if producer == "lookup" and keys.FULL_COMPACTION_DELTA_COMMITS in options.raw:
         raise InvalidError(
             f"'{keys.FULL_COMPACTION_DELTA_COMMITS}' is incompatible with "
-            f"'{keys.CHANGELOG_PRODUCER}'='lookup'; leave it out"
+            f"'{keys.CHANGELOG_PRODUCER}'='lookup'; remove it"
         )
     if not options.value(keys.STREAMING_READ_OVERWRITE):
         return

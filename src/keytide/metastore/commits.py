@@ -37,7 +37,7 @@ class RegisteredCommits(FolderCommits):
             self.registry.describe_table(self.database, self.table, description)
         except KeytideError as error:
             warn_caller(
-                f"table {self.database}.{self.table}: it is altered, and {self.registry.uri} still "
-                f"lists its former columns ({error}); engines that go by these see them until the "
-                f"next change"
+                f"table {self.database}.{self.table}: it is altered, but {self.registry.uri} "
+                f"still lists its old columns ({error}); engines that use the metastore see them "
+                "until the next change"
             )

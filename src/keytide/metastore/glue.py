@@ -147,7 +147,7 @@ class GlueRegistry:
         found = self._table(database, name)
         if found is None:
             raise NotFoundError(
-                f"table {database}.{name} is not in {self.uri} any more; it was dropped or renamed"
+                f"table {database}.{name} is no longer in {self.uri}; it was dropped or renamed"
             )
         return {member: found[member] for member in _INPUT if member in found}
 
@@ -158,7 +158,7 @@ class GlueRegistry:
         except DataError as error:
             if isinstance(error.__cause__, self._client.exceptions.EntityNotFoundException):
                 raise NotFoundError(
-                    f"database {database} is not in {self.uri}; make it first"
+                    f"database {database} does not exist in {self.uri}; create it first"
                 ) from error
             raise
 
@@ -188,8 +188,8 @@ class GlueRegistry:
             yield
         except (exceptions.BotoCoreError, exceptions.ClientError) as error:
             raise DataError(
-                f"{self.uri} cannot {doing}: {error}; check the region, the credentials and their "
-                f"rights to Glue"
+                f"{self.uri} cannot {doing}: {error}; check the region, the credentials and "
+                "their permissions for Glue"
             ) from error
 
 

@@ -94,7 +94,9 @@ class HiveRegistry:
         with self._asked(f"create table {database}.{name}") as hive:
             # The response for a missing database differs between releases.
             if _if_there(lambda: hive.get_database(database)) is None:
-                raise NotFoundError(f"database {database} is not in {self.uri}; make it first")
+                raise NotFoundError(
+                    f"database {database} does not exist in {self.uri}; create it first"
+                )
             return _unless_taken(lambda: hive.create_table(made))
 
     def describe_table(self, database: str, name: str, description: Description) -> None:
@@ -124,7 +126,7 @@ class HiveRegistry:
         found = _table(hive, database, name)
         if found is None:
             raise NotFoundError(
-                f"table {database}.{name} is not in {self.uri} any more; it was dropped or renamed"
+                f"table {database}.{name} is no longer in {self.uri}; it was dropped or renamed"
             )
         return found
 
@@ -144,8 +146,8 @@ class HiveRegistry:
                 raise
             said = getattr(error, "message", None) or error
             raise DataError(
-                f"{self.uri} cannot {doing}: {said}; check the address, that the metastore runs, "
-                f"and its log"
+                f"{self.uri} cannot {doing}: {said}; check the address, that the metastore is "
+                "running, and its log"
             ) from error
 
     def _connected(self) -> tuple[Any, Any]:

@@ -61,8 +61,8 @@ def _hive(address: str) -> HiveRegistry:
         port = 0
     if not parts.hostname or not port or parts.username or parts.path.strip("/") or parts.query:
         raise InvalidError(
-            f"the address of a Hive Metastore is thrift://host:port, found one with other parts "
-            f"(it begins with {shown(address[:12])}); give the rest as options"
+            "the URI of a Hive Metastore is thrift://host:port, found one with other parts (it "
+            f"starts with {shown(address[:12])}); pass everything else as options"
         )
     return HiveRegistry(parts.hostname, port)
 
@@ -71,8 +71,8 @@ def _glue(address: str, options: dict[str, str]) -> GlueRegistry:
     account = address.removeprefix(_GLUE).strip("/")
     if account and not _ACCOUNT.fullmatch(account):
         raise InvalidError(
-            f"the address of AWS Glue is glue:// for the catalog of your own account, or "
-            f"glue://123456789012 for that of another one, found {shown(address)}"
+            "the URI of AWS Glue is glue:// for the catalog of your own account, or "
+            f"glue://123456789012 for another account, found {shown(address)}"
         )
     endpoint = options.pop(_ENDPOINT, None)
     settings = {} if endpoint is None else {"endpoint_url": endpoint}

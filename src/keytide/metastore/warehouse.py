@@ -111,8 +111,8 @@ class MetastoreWarehouse:
         _check_name(table)
         if is_external(definition):
             raise UnsupportedError(
-                f"{database}.{table}: a metastore keeps no external tables of Keytide's; make it "
-                f"in a warehouse that is a folder"
+                f"{database}.{table}: a metastore cannot store external tables of Keytide; "
+                "create it in a folder warehouse"
             )
         if self._found(database, table) is not None:
             return False
@@ -144,8 +144,8 @@ class MetastoreWarehouse:
         _check_name(new[1])
         if self.registry.database(new[0]) is None:
             raise NotFoundError(
-                f"{self.uri} cannot rename {'.'.join(old)} to {'.'.join(new)}: there is no "
-                f"database {new[0]}; make it first"
+                f"{self.uri} cannot rename {'.'.join(old)} to {'.'.join(new)}: the database "
+                f"{new[0]} does not exist; create it first"
             )
         return self.registry.rename_table(old, new)
 
@@ -163,8 +163,8 @@ class MetastoreWarehouse:
     def create_view(self, database: str, name: str, view: StoredView) -> bool:
         """See `Warehouse`. Raises `UnsupportedError`."""
         raise UnsupportedError(
-            f"view {database}.{name}: Keytide makes no views in a metastore; make it by an engine "
-            f"that does, or in a warehouse that is a folder"
+            f"view {database}.{name}: Keytide cannot create views in a metastore; create it with "
+            "another engine, or in a folder warehouse"
         )
 
     def replace_view(self, database: str, name: str, view: StoredView) -> None:
@@ -193,11 +193,11 @@ class MetastoreWarehouse:
         if not _is_paimon(found):
             kind = found.parameters.get("table_type") or found.input_format or found.kind
             raise UnsupportedError(
-                f"{name} is in {self.uri}, and is no table of Apache Paimon's but {kind}; read it "
-                f"as an external table, by its place: {found.location}"
+                f"{name} in {self.uri} is not a Paimon table but {kind}; read it as an external "
+                f"table from its location: {found.location}"
             )
         if not found.location:
-            raise DataError(f"table {name}: {self.uri} tells no place of it; look at the metastore")
+            raise DataError(f"table {name}: {self.uri} has no location for it; check the metastore")
         return found.location
 
     def _registered(self, database: str, table: str, description: Description) -> bool:
@@ -226,9 +226,8 @@ class MetastoreWarehouse:
     def _root(self, name: str) -> str:
         if self.root is None:
             raise InvalidError(
-                f"{name}: {self.uri} tells no place where it is to lie; connect with "
-                f"options={{'warehouse': 's3://bucket/prefix', ...}}, or make the database there "
-                f"with a location"
+                f"{name}: {self.uri} has no location for it; connect with options={{'warehouse': "
+                "'s3://bucket/prefix', ...}, or create the database there with a location"
             )
         return self.root.rstrip("/")
 
@@ -251,4 +250,4 @@ def _is_lower(name: str) -> bool:
 
 def _check_name(name: str) -> None:
     if not _is_lower(name):
-        raise InvalidError(f"{name!r}: metastores have names in lower case; write {name.lower()!r}")
+        raise InvalidError(f"{name!r}: names in a metastore are lower case; use {name.lower()!r}")

@@ -384,7 +384,7 @@ RULES = (
          "expected an expression such as plus(score, bonus): write one"),
     Rule("transforms of themselves",
          _transforms(lambda c, name, _, tree: name in _columns_read(tree)),
-         "a column is not computed of itself: read others"),
+         "a column cannot be computed from itself: use other columns"),
 )  # fmt: skip
 """What Pinot's own validator refuses, in its order."""
 

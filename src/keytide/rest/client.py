@@ -151,8 +151,8 @@ class RestClient:
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise LostAnswerError(
-                f"{method} {self.address}{path}: the catalog did not answer ({reason}); check the "
-                f"address and that the service runs"
+                f"{method} {self.address}{path}: the catalog did not respond ({reason}); check "
+                "the address and that the service is running"
             ) from error
 
     def _judged(
@@ -166,20 +166,20 @@ class RestClient:
         if answer.status in accepted:
             return answer
         said = answer.document.get("message") or error.reason
-        text = f"{method} {self.address}{path}: the catalog answered {error.code} ({said})"
+        text = f"{method} {self.address}{path}: the catalog responded with {error.code} ({said})"
         if error.code == _UNKNOWN:
             raise UnsupportedError(
-                f"{text}; it has no such service, so another engine has to do it"
+                f"{text}; it does not support this operation, so use another engine"
             )
         if error.code in _BUSY or error.code >= 500:
-            raise LostAnswerError(f"{text}; try again, and look into the log of the service")
+            raise LostAnswerError(f"{text}; try again, and check the log of the service")
         raise DataError(f"{text}; {_WAYS_OUT.get(error.code, _WAY_OUT)}")
 
 
 _WAY_OUT = "check the address, the warehouse and the name"
 _WAYS_OUT = {
-    401: "give a token that is valid, by the option 'token' or in KEYTIDE_REST_TOKEN",
-    403: "ask whoever runs the catalog for the right to do this, or give another token",
+    401: "set a valid token in the option 'token' or in KEYTIDE_REST_TOKEN",
+    403: "ask the administrator of the catalog for this permission, or use another token",
     404: "check the address and the name of the warehouse",
 }
 

@@ -92,9 +92,9 @@ class RestCommits:
         Raises `UnsupportedError`. The catalog does rollbacks, see `RestKeeper`.
         """
         raise UnsupportedError(
-            f"{self.table}: its catalog alone takes snapshots back; call Table.rollback_to, or "
-            f"write the rows of the older snapshot as new ones: "
-            f"table.overwrite(table.scan(snapshot_id=...))"
+            f"{self.table}: only its catalog can roll back snapshots; call Table.rollback_to, or "
+            "write the rows of the older snapshot again: "
+            "table.overwrite(table.scan(snapshot_id=...))"
         )
 
     def ids(self, store: Store) -> list[int]:
@@ -128,9 +128,9 @@ class RestCommits:
             self._check_table(store, answer)
             return None
         told = (answer.document.get("snapshot") or {}).get("snapshot")
-        where = f"the newest snapshot of {self.table} in {self.table.client.uri}"
+        where = f"the latest snapshot of {self.table} in {self.table.client.uri}"
         if not isinstance(told, dict):
-            raise DataError(f"{where}: the answer names no snapshot; look at the service")
+            raise DataError(f"{where}: the response contains no snapshot; check the service")
         snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)
         return Found(snapshot.id, snapshot.to_json())
 
@@ -138,8 +138,8 @@ class RestCommits:
         """Raise `NotFoundError` unless only the snapshot is missing."""
         if answer.about != "SNAPSHOT" and not self.table.get(store).is_done:
             raise NotFoundError(
-                f"{self.table} is not in the catalog {self.table.client.uri} any more: it was "
-                f"renamed or dropped; open it by its new name"
+                f"{self.table} is no longer in the catalog {self.table.client.uri}: it was "
+                "renamed or dropped; open it by its new name"
             )
 
     def _base_uuid(self, store: Store, snapshot_id: int) -> str | None:
@@ -161,7 +161,7 @@ class RestCommits:
             return self._has(store, snapshot_id, sent)
         except DataError as error:
             raise UnknownOutcomeError(
-                f"{lost or error}; whether {self.table} has the commit could not be seen"
+                f"{lost or error}; it is unknown whether {self.table} has the commit"
             ) from error
 
     def _has(self, store: Store, snapshot_id: int, sent: Mapping[str, Any]) -> bool:

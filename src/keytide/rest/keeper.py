@@ -40,8 +40,8 @@ class RestKeeper:
         if not answer.is_done:
             raise ConflictError(
                 f"{self.table}: {self.table.client.uri} did not make the changes "
-                f"({_said(answer)}): another change came first; look at the new schema and try "
-                f"again"
+                f"({_said(answer)}): another change was made first; check the new schema and try "
+                "again"
             )
 
     def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
@@ -57,8 +57,8 @@ class RestKeeper:
             return True
         if answer.status == MISSING:
             raise NotFoundError(
-                f"{self.table} has no snapshot {number} that the catalog could make a tag of "
-                f"({_said(answer)}); name one that has not expired"
+                f"{self.table} has no snapshot {number} that the catalog could tag "
+                f"({_said(answer)}); use one that has not expired"
             )
         return answer.is_done
 
@@ -80,8 +80,8 @@ class RestKeeper:
             return
         if not answer.is_done:
             raise NotFoundError(
-                f"{self.table} has no snapshot {target_id} that the catalog could roll it back to "
-                f"({_said(answer)}); name one that is there"
+                f"{self.table} has no snapshot {target_id} that the catalog could roll back to "
+                f"({_said(answer)}); use an existing one"
             )
 
     def create_branch(self, store: Store, name: str, tag: str | None) -> bool:
@@ -89,8 +89,8 @@ class RestKeeper:
         answer = self._asked(store, "branches", body={"branch": name, "fromTag": tag})
         if answer.status == MISSING:
             raise NotFoundError(
-                f"{self.table}: the catalog made no branch {name!r} of tag {tag!r} "
-                f"({_said(answer)}); look whether the tag is there"
+                f"{self.table}: the catalog did not create branch {name!r} from tag {tag!r} "
+                f"({_said(answer)}); check that the tag exists"
             )
         return answer.is_done
 
@@ -109,8 +109,8 @@ class RestKeeper:
         """See `Keeper`. Raises `UnsupportedError` for a table that is a branch."""
         if branch_of(store) != paths.MAIN_BRANCH:
             raise UnsupportedError(
-                f"{self.table}: a REST catalog fast-forwards the table itself and none of its "
-                f"branches; write the rows of {name!r} into branch {branch_of(store)!r} instead"
+                f"{self.table}: a REST catalog can fast-forward only the main branch; write the "
+                f"rows of {name!r} to branch {branch_of(store)!r} instead"
             )
         self._check_branch(name, self._asked(store, "branches", name, "forward", body={}))
 
@@ -123,7 +123,7 @@ class RestKeeper:
             answer = self.table.post(store, *rest, body=body)
         except LostAnswerError as lost:
             raise UnknownOutcomeError(
-                f"{lost}; whether it was done all the same, the table shows"
+                f"{lost}; check the table to see whether it was done"
             ) from lost
         if answer.status == MISSING and answer.about == "TABLE":
             raise self.table.gone(answer)
@@ -146,9 +146,9 @@ class RestKeeper:
         default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
         if tag.time_retained_ns is None and default is not None:
             raise UnsupportedError(
-                f"{self.table}: tag {name!r} is to stay for ever, and the catalog keeps tags for "
-                f"'{default}' ('{keys.TAG_DEFAULT_TIME_RETAINED}') unless a time is given; give "
-                f"one, or RESET the option"
+                f"{self.table}: tag {name!r} should be kept forever, but the catalog keeps tags "
+                f"for '{default}' ('{keys.TAG_DEFAULT_TIME_RETAINED}') unless a time is given; "
+                "give one, or RESET the option"
             )
 
     def _check_newest(
@@ -160,16 +160,16 @@ class RestKeeper:
             return
         if newest > newest_id:
             raise ConflictError(
-                f"{self.table}: other writers committed while it was rolled back, so nothing was "
-                f"changed; look at what they did, and roll it back again"
+                f"{self.table}: other writers committed during the rollback, so nothing was "
+                "changed; check their commits, and try again"
             ) from lost
         raise lost
 
     def _check_branch(self, name: str, answer: Answer) -> None:
         if answer.status == MISSING:
             raise NotFoundError(
-                f"{self.table} has no branch {name!r} for its catalog ({_said(answer)}); it may "
-                f"have been deleted meanwhile"
+                f"{self.table} has no branch {name!r} in its catalog ({_said(answer)}); it can "
+                "have been deleted meanwhile"
             )
 
 

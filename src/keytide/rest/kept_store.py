@@ -160,9 +160,9 @@ class KeptStore(Store):
         kind = _OF_CATALOG.get(path.partition("/")[0])
         if kind is not None:
             raise UnsupportedError(
-                f"table {self.table}: {kind} of tables of a REST catalog are changed by the "
-                f"catalog alone, which has no way to do this; do it with a copy of the table in a "
-                f"warehouse that is a folder"
+                f"table {self.table}: {kind} of tables in a REST catalog can be changed only by "
+                "the catalog, which does not support this; use a copy of the table in a folder "
+                "warehouse"
             )
         return path
 
@@ -179,8 +179,8 @@ class UnmadeStore(KeptStore):
     def _own(self, path: str) -> str:
         """Raises `UnsupportedError`, because the table must exist first."""
         raise UnsupportedError(
-            f"table {self.table} is not there, and a REST catalog tells where a table lies once it "
-            f"is made; make it by CREATE TABLE or Lake.create_table, then write its rows"
+            f"table {self.table} does not exist, and a REST catalog assigns its location on "
+            "creation; create it with CREATE TABLE or Lake.create_table, then write its rows"
         )
 
 

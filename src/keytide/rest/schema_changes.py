@@ -77,8 +77,8 @@ def _nullability(change: ChangeColumnNullability) -> Iterator[Told]:
 def _position(change: MoveColumn) -> Iterator[Told]:
     if len(change.path) > 1:
         raise UnsupportedError(
-            f"column {'.'.join(change.path)} cannot be moved: a REST catalog moves columns of the "
-            f"table, and no members of a ROW"
+            f"column {'.'.join(change.path)} cannot be moved: a REST catalog moves only "
+            "top-level columns, not fields of a ROW"
         )
     yield {"action": "updateColumnPosition", "move": _move(change.path[0], change.position)}
 

@@ -61,13 +61,13 @@ class RestTable:
         """The error if the table does not exist, or was recreated."""
         if answer.status != MISSING:
             return ConflictError(
-                f"{self} of the catalog {self.client.uri} is another table by now: the one that "
-                f"was opened was dropped or renamed, so nothing was changed; open the new one"
+                f"{self} of the catalog {self.client.uri} is now another table: the opened one "
+                "was dropped or renamed, so nothing was changed; open the new one"
             )
         return ConflictError(
-            f"{self} is not in the catalog {self.client.uri} any more: it was renamed or dropped "
-            f"while this was made, so nothing was committed; open the table by its new name, and "
-            f"do it again"
+            f"{self} is no longer in the catalog {self.client.uri}: it was renamed or dropped "
+            "meanwhile, so nothing was committed; open the table by its new name, and run the "
+            "operation again"
         )
 
     def _path(self, store: Store) -> tuple[str, ...]:

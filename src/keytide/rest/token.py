@@ -98,8 +98,8 @@ class TableToken:
         told = answer.document.get("token")
         if not answer.is_done or not isinstance(told, dict):
             raise DataError(
-                f"{where}: {self.client.uri} lends no credentials of it "
-                f"({answer.document.get('message') or answer.status}); look at the catalog"
+                f"{where}: {self.client.uri} issues no credentials for it "
+                f"({answer.document.get('message') or answer.status}); check the catalog"
             )
         options = {
             name: str(told[theirs])
@@ -109,9 +109,9 @@ class TableToken:
         }
         if not options.keys() >= {"access_key_id", "secret_access_key"}:
             raise UnsupportedError(
-                f"{where}: {self.client.uri} lends {', '.join(sorted(told)) or 'nothing'}, and "
-                f"this release takes credentials of S3 alone; connect with '{LENDS}' = 'false' and "
-                f"credentials of your own, if the catalog allows it"
+                f"{where}: {self.client.uri} issues {', '.join(sorted(told)) or 'nothing'}, but "
+                f"this release supports only S3 credentials; connect with '{LENDS}' = 'false' "
+                "and your own credentials, if the catalog allows it"
             )
         ends_ms = answer.document.get("expiresAtMillis")
         return _Lent(options, ends_ms if isinstance(ends_ms, int) else None)

@@ -106,7 +106,7 @@ class RestWarehouse:
         found = answer.document
         path = found.get("path")
         if not isinstance(path, str):
-            raise DataError(f"table {name}: {self.uri} tells no path of it; look at the service")
+            raise DataError(f"table {name}: {self.uri} returns no path for it; check the service")
         _refuse_others(name, path, found)
         store = near(self._opened(database, table, path), self.copies)
         commits = RestCommits(RestTable(self.client, database, table, str(found.get("id"))))
@@ -116,8 +116,8 @@ class RestWarehouse:
         """See `Warehouse`. Creates the database if it does not exist."""
         if is_external(definition):
             raise UnsupportedError(
-                f"{database}.{table}: a REST catalog keeps no external tables of Keytide's; make "
-                f"it in a warehouse that is a folder"
+                f"{database}.{table}: a REST catalog cannot store external tables of Keytide; "
+                "create it in a folder warehouse"
             )
         if self.holds(database, table):
             return False
@@ -131,8 +131,8 @@ class RestWarehouse:
         if self.holds(database, table):
             return False
         raise DataError(
-            f"table {database}.{table}: {self.uri} made the database and finds none to make the "
-            f"table in; look at the service"
+            f"table {database}.{table}: {self.uri} created the database but does not find it; "
+            "check the service"
         )
 
     def drop(self, database: str, table: str) -> None:
@@ -147,8 +147,8 @@ class RestWarehouse:
         if answer.status == MISSING:
             raise NotFoundError(
                 f"{self.uri} cannot rename {'.'.join(old)} to {'.'.join(new)}: "
-                f"{answer.document.get('message') or 'one of them is not there'}; make the "
-                f"database first, and look whether the table has another name by now"
+                f"{answer.document.get('message') or 'one of them is not there'}; create the "
+                "database first, and check whether the table was already renamed"
             )
         return answer.is_done
 
@@ -166,8 +166,8 @@ class RestWarehouse:
     def create_view(self, database: str, name: str, view: StoredView) -> bool:
         """See `Warehouse`. Raises `UnsupportedError`."""
         raise UnsupportedError(
-            f"view {database}.{name}: Keytide makes no views in a REST catalog; make it by an "
-            f"engine that does, or in a warehouse that is a folder"
+            f"view {database}.{name}: Keytide cannot create views in a REST catalog; create it "
+            "with another engine, or in a folder warehouse"
         )
 
     def replace_view(self, database: str, name: str, view: StoredView) -> None:
@@ -192,9 +192,9 @@ class RestWarehouse:
         opened = open_store(path, {**options, **token.options()})
         if not isinstance(opened, ObjectStore) or not path.startswith("s3"):
             raise UnsupportedError(
-                f"table {database}.{table}: {self.uri} lends credentials for {path}, and this "
-                f"release takes them for S3 alone; connect with 'data-token.enabled' = 'false' and "
-                f"credentials of your own, if the catalog allows it"
+                f"table {database}.{table}: {self.uri} issues credentials for {path}, but this "
+                "release supports only S3 credentials; connect with 'data-token.enabled' = "
+                "'false' and your own credentials, if the catalog allows it"
             )
         return replace(opened, lender=token)
 
@@ -223,8 +223,8 @@ def open_rest_warehouse(
     parts = urlsplit(address)
     if "@" in address or not _has_plain_port(parts):
         raise InvalidError(
-            "the address of the catalog has credentials in it, which messages would show; give "
-            "'token' as an option, or KEYTIDE_REST_TOKEN in the environment"
+            "the URI of the catalog contains credentials, which messages would show; set the "
+            "option 'token', or KEYTIDE_REST_TOKEN in the environment"
         )
     base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     warehouse = _named_warehouse(parts, given.pop(_WAREHOUSE, None))
@@ -244,16 +244,16 @@ def _named_warehouse(parts: SplitResult, option: str | None) -> str:
     base = f"{parts.scheme}://{parts.hostname}"  # the rest may contain secrets
     if unknown := sorted(asked.keys() - {_WAREHOUSE}):
         raise InvalidError(
-            f"{base}: the address of a catalog may say ?warehouse=name, found {shown(unknown[0])}; "
-            f"give the rest as options"
+            f"{base}: the URI of a catalog supports only ?warehouse=name, found "
+            f"{shown(unknown[0])}; pass everything else as options"
         )
     named = {*asked.get(_WAREHOUSE, []), *([] if option is None else [option])} - {""}
     if len(named) == 1:
         return named.pop()
     found = " and ".join(map(shown, sorted(named))) or "none"
     raise InvalidError(
-        f"{base}: a catalog has warehouses by name, found {found}; give one, as "
-        f"options={{'{_WAREHOUSE}': ...}} or in the address, {base}?{_WAREHOUSE}=name"
+        f"{base}: a catalog requires a warehouse name, found {found}; set "
+        f"options={{'{_WAREHOUSE}': ...}}, or put it into the URI: {base}?{_WAREHOUSE}=name"
     )
 
 
@@ -263,12 +263,12 @@ def _token(options: dict[str, str]) -> str | None:
     token = options.pop(_TOKEN, None) or os.environ.get(TOKEN_VARIABLE) or None
     if provider not in (None, _BEARER):
         raise UnsupportedError(
-            f"'{_PROVIDER}' is {shown(provider)}, and this release knows '{_BEARER}' alone; give a "
-            f"bearer token, or open tables by their paths: kt.open_table"
+            f"'{_PROVIDER}' is {shown(provider)}, but this release supports only '{_BEARER}'; "
+            "use a bearer token, or open tables by path: kt.open_table"
         )
     if provider is not None and token is None:
         raise InvalidError(
-            f"'{_PROVIDER}' is '{_BEARER}' and there is no token; give '{_TOKEN}', or "
+            f"'{_PROVIDER}' is '{_BEARER}', but there is no token; set '{_TOKEN}', or "
             f"{TOKEN_VARIABLE} in the environment"
         )
     return token
@@ -285,13 +285,13 @@ def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
     kind = options.get(keys.TYPE, "table")
     if kind != "table":
         raise UnsupportedError(
-            f"{name} is a {kind} of the catalog, which Keytide does not read by its name; read the "
+            f"{name} is a {kind} of the catalog, which Keytide cannot read by name; read the "
             f"files at {path}"
         )
     if found.get("isExternal"):
         raise UnsupportedError(
-            f"table {name} is external to the catalog, which does not keep its snapshots; open it "
-            f"by its path: kt.open_table({path!r})"
+            f"table {name} is external to the catalog, which does not manage its snapshots; open "
+            f"it by path: kt.open_table({path!r})"
         )
 
 

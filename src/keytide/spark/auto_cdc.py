@@ -79,8 +79,8 @@ def apply_events(
         return apply.write(source, author)
     if author is not None:
         raise InvalidError(
-            "Lake.auto_cdc: commit_user and commit_identifier are for one commit, and each batch "
-            "of a streaming DataFrame is one of its own; leave them out"
+            "Lake.auto_cdc: commit_user and commit_identifier identify one commit, but each "
+            "batch of a streaming DataFrame is a separate commit; remove them"
         )
     writer = source.writeStream.foreachBatch(apply)
     if stream.checkpoint is not None:

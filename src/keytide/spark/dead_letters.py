@@ -75,10 +75,10 @@ def _check(table: StoredTable) -> None:
     if found | {"raw": BYTES} == wanted and found["raw"] in (BYTES, STRING):
         return
     raise InvalidError(
-        f"table {table.name} cannot take dead letters: it has the columns "
-        f"{', '.join(f'{n} {t.sql()}' for n, t in found.items())}, expected "
-        f"{', '.join(f'{n} {t.sql()}' for n, t in wanted.items())}; name another table, which will "
-        f"be made"
+        f"table {table.name} cannot store dead letters: it has the columns "
+        f"{', '.join((f'{n} {t.sql()}' for n, t in found.items()))}, expected "
+        f"{', '.join((f'{n} {t.sql()}' for n, t in wanted.items()))}; give a new name, and the "
+        "table is created"
     )
 
 

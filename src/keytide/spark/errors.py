@@ -101,17 +101,17 @@ def _of_a_file(text: str) -> DataError | None:
 def _of_files(text: str, source: str, table: str) -> KeytideError:
     if "[PATH_NOT_FOUND]" in text:
         return NotFoundError(
-            f"there is no file or folder {source}; name a folder, a file or a glob of files"
+            f"there is no file or folder {source}; give a folder, a file or a glob of files"
         )
     reason = _last_reason(text)
     unreadable = _UNREADABLE.search(text)
     if unreadable is not None:
         return DataError(
-            f"table {table}: {unreadable[1]} cannot be read ({reason}); nothing of its batch was "
-            f"applied. Put a whole file in its place and run again"
+            f"table {table}: {unreadable[1]} cannot be read ({reason}); no message of its batch "
+            "was applied. Replace the file and run again"
         )
     return DataError(
-        f"table {table}: Spark stopped while it read {source}; run again when the cause is mended: "
+        f"table {table}: Spark failed while it read {source}; correct the cause and run again: "
         f"{reason}"
     )
 

@@ -429,8 +429,8 @@ def _default_checkpoint(catalog: Catalog, table: StoredTable) -> str:
     folder = catalog.warehouse.folder
     if not folder or table.metadata.store.local_path("schema") is None:
         raise InvalidError(
-            f"{catalog.uri}: give a checkpoint folder that Spark can write; there is no default "
-            f"for an object store, nor for a catalog service"
+            f"{catalog.uri}: set a checkpoint folder that Spark can write to; there is no "
+            "default for object stores and catalog services"
         )
     return f"{folder}/_checkpoints/{table.name}"
 

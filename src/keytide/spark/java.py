@@ -51,9 +51,9 @@ def find_java(
         found.append(f"{found_by} ({home}) has {what}")
     there = "; ".join(found) or "JAVA_HOME is not set and there is no java on the PATH"
     raise SetupError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer: {there}. Install one, for example with "
-        f"'apt-get install openjdk-17-jre-headless', 'brew install openjdk@17' or from "
-        f"https://adoptium.net, and set JAVA_HOME to its folder"
+        f"Spark requires Java {JAVA_VERSION_MIN} or newer, but {there}. Install it, for example "
+        "with 'apt-get install openjdk-17-jre-headless', 'brew install openjdk@17' or from "
+        "https://adoptium.net, and set JAVA_HOME to its folder"
     )
 
 

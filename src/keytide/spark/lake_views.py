@@ -99,8 +99,8 @@ def _views(tables: Iterable[str], name: str) -> dict[str, str]:
         other = lowered.setdefault(view.lower(), each)
         if other != each:
             raise InvalidError(
-                f"tables {other} and {each} would both be the view {view!r}; give a name that "
-                f"tells them apart, such as name='{{database}}_{{table}}'"
+                f"tables {other} and {each} would both become the view {view!r}; set a name that "
+                "distinguishes them, such as name='{database}_{table}'"
             )
         views[view] = each
     return views
@@ -113,6 +113,6 @@ def _check_name(name: str) -> None:
         raise InvalidError(f"name is {name!r}: {error}") from None
     if not places or any(place not in _PLACES for place in places):
         raise InvalidError(
-            f"name is {name!r}; expected a text with {{table}}, and {{database}} perhaps, such as "
-            f"'{{database}}_{{table}}'"
+            f"name is {name!r}; expected a string with {{table}}, and optionally {{database}}, "
+            "such as '{database}_{table}'"
         )

@@ -31,8 +31,8 @@ class NewRowsTask:
             other = pc.filter(kinds, pc.not_equal(kinds, "+I"))
             if len(other):
                 raise UnsupportedError(
-                    f"table {self.changes.table}: a row was changed or deleted ({other[0]}), and "
-                    f"the stream, which has no column {ROW_KIND!r}, tells of new rows alone. Begin "
-                    f"another one with it, by option('readChangeFeed', 'true')"
+                    f"table {self.changes.table}: a row was changed or deleted ({other[0]}), but "
+                    f"the stream has no column {ROW_KIND!r} and can emit only new rows. Start "
+                    "another stream with it, with option('readChangeFeed', 'true')"
                 )
             yield batch.drop_columns([ROW_KIND])

@@ -73,8 +73,8 @@ class GivenOptions:
         wrong = [repr(each.name) for each in self.by_key.values() if not each.option.uses & fitting]
         if wrong:
             raise InvalidError(
-                f"table {table}: this {uses[0].told}, which takes no {' and no '.join(wrong)}; "
-                f"leave that out"
+                f"table {table}: this {uses[0].told}, which does not support "
+                f"{' and '.join(wrong)}; remove that"
             )
         for what in (Says.SNAPSHOT, Says.START, Says.END, Says.REPLACED):
             self._check_once(table, what, uses)
@@ -85,7 +85,7 @@ class GivenOptions:
         names = [repr(each.name) for each in self.by_key.values() if what in each.option.says]
         if len(names) > 1:
             raise InvalidError(
-                f"table {table}: {' and '.join(names)} each say {what.told}; give one of them"
+                f"table {table}: {' and '.join(names)} each say {what.told}; give only one of them"
             )
 
 
@@ -93,8 +93,8 @@ def _add(given: Given, found: dict[str, Given]) -> None:
     known = found.setdefault(given.option.key, given)
     if known.value != given.value:
         raise InvalidError(
-            f"options {known.name!r} and {given.name!r} are the same one, and have the values "
-            f"{known.value!r} and {given.value!r}; give one of them"
+            f"options {known.name!r} and {given.name!r} are the same option with different "
+            f"values, {known.value!r} and {given.value!r}; give only one of them"
         )
 
 
@@ -111,10 +111,10 @@ def _check_unknown(rest: Mapping[str, str], path: str) -> None:
         meant = _near(name, 0.8 if goes_to_store else 0.6)
         if goes_to_store and not meant:
             continue
-        way = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"it has {_KNOWN}."
+        way = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"options: {_KNOWN}."
         raise InvalidError(
-            f"format 'keytide' has no option {name!r}; {way} Storage options are for tables in an "
-            f"object store"
+            f"format 'keytide' has no option {name!r}; {way} Storage options are only for tables "
+            "in an object store"
         )
 
 

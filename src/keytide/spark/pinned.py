@@ -44,8 +44,8 @@ def missing_file_error(report: str) -> DataError | None:
 def _gone(path: str, view: TableView, snapshot_ids: tuple[int, ...]) -> DataError:
     reason = f"data file {path} is missing"
     return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(
-        f"table {view.name}: {reason} although a snapshot names it; restore it, or read an older "
-        f"snapshot"
+        f"table {view.name}: {reason}, but a snapshot needs it; restore it, or read an older "
+        "snapshot"
     )
 
 

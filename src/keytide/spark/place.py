@@ -39,13 +39,13 @@ class Place:
 
     def __str__(self) -> str:
         if self.known_bytes is None:
-            return "on executors, as the size of what is read is not known"
+            return "on executors, because the size of the input is unknown"
         if self.bytes_max <= 0:
-            return "on executors, as the driver is to do no work"
+            return "on executors, because driver work is disabled"
         where, relation = (
             ("in the driver", "at most") if self.is_driver else ("on executors", "more than")
         )
-        return f"{where}, as {self.known_bytes:,} bytes are {relation} {self.bytes_max:,}"
+        return f"{where}, because {self.known_bytes:,} bytes are {relation} {self.bytes_max:,}"
 
 
 def place_of(spark: SparkSession, bytes_max: int, *sizes: int | None) -> Place:
@@ -66,8 +66,8 @@ def _bytes_max(spark: SparkSession, of_table: int) -> int:
         return parse_memory_size(given)
     except ValueError as error:
         raise InvalidError(
-            f"the session's setting {SETTING} is {given!r}, which is no size such as '128 mb'; "
-            f"set one, or 0 to have executors do all work"
+            f"the session setting {SETTING} is {given!r}; expected a size such as '128 mb', or 0 "
+            "for executors only"
         ) from error
 
 

@@ -14,8 +14,8 @@ from keytide.spark.connect import is_connect
 __all__ = ["WAY_OUT", "check_python"]
 
 WAY_OUT = (
-    "let kt.spark.session() make the session, or set PYSPARK_PYTHON to a Python of the same "
-    "version that has keytide before the session is made"
+    "create the session with kt.spark.session(), or set PYSPARK_PYTHON to a Python of the same "
+    "version with keytide installed before you create the session"
 )
 
 _NEEDED = ("keytide", "polars", "pyarrow")
@@ -46,8 +46,8 @@ def _check(executable: str, path: str) -> None:
     this = "{}.{}".format(*sys.version_info[:2])
     if version != this:
         raise SetupError(
-            f"Spark runs tasks with {executable!r}, which is Python {version}, and this is Python "
-            f"{this}: {WAY_OUT}"
+            f"Spark runs tasks with {executable!r}, which is Python {version}, but this is "
+            f"Python {this}: {WAY_OUT}"
         )
     if lacking:
         raise SetupError(
@@ -71,6 +71,6 @@ def _answer(executable: str, path: str) -> list[str]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(
-            f"Spark runs tasks with {executable!r}, which does not run ({error}): {WAY_OUT}"
+            f"Spark runs tasks with {executable!r}, which cannot be run ({error}): {WAY_OUT}"
         ) from error
     return done.stdout.split()

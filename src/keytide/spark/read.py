@@ -149,10 +149,10 @@ def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str)
         count = rows[name].null_count()
         if count:
             raise DataError(
-                f"table {table}, column {name!r}: found {counted(count, 'row')} with NULL, "
-                f"although statistics in a manifest say that there is none. "
-                f"spark.read.format('keytide') reads the table without relying on them; overwrite "
-                f"it with those rows"
+                f"table {table}, column {name!r}: found {counted(count, 'row')} with NULL, but "
+                "the statistics in a manifest say that there are none. "
+                "spark.read.format('keytide') reads the table without these statistics; "
+                "overwrite the table with its rows"
             )
 
 

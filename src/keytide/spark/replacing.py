@@ -72,7 +72,7 @@ class _Where:
                 for field, column in zip(fields, columns, strict=True)
             )
             raise InvalidError(
-                f"table {self.view.name}: there are rows with {found}, and '{WHERE_REPLACED}' is "
-                f"{self.where!r}, which that does not meet; leave them out"
+                f"table {self.view.name}: there are rows with {found}, which do not satisfy "
+                f"'{WHERE_REPLACED}' = {self.where!r}; remove these rows"
             )
         return fits

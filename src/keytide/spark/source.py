@@ -267,8 +267,8 @@ def _refuse_dynamic_buckets(view: TableView) -> None:
     if view.has_dynamic_buckets:
         raise UnsupportedError(
             f"table {view.name} has dynamic buckets ('{keys.BUCKET}' = '-1'), and a data source "
-            f"cannot bring rows of a key together. Write with table.write(df); in a stream, from "
-            f"foreachBatch"
+            "cannot bring the rows of a key together. Use table.write(df), or foreachBatch in a "
+            "stream"
         )
 
 

@@ -45,8 +45,8 @@ _OF_A_CATALOG = {"owner", "provider"}
 """Options that Spark adds for CREATE TABLE."""
 
 _VIEW_INSTEAD = (
-    "CREATE TEMPORARY VIEW name USING keytide OPTIONS (path '...'), or make views of all tables of "
-    "a lake by kt.spark.register_lake(spark, lake)"
+    "CREATE TEMPORARY VIEW name USING keytide OPTIONS (path '...'), or create views of all "
+    "tables of a lake with kt.spark.register_lake(spark, lake)"
 )
 
 
@@ -81,15 +81,15 @@ class SourceOptions:
         rest = {key.lower(): value for key, value in options.items()}
         if rest.keys() >= _OF_A_CATALOG:
             raise UnsupportedError(
-                f"CREATE TABLE ... USING keytide: Spark's catalog hands the options of a table to "
-                f"nobody who reads or writes it, not even its path; {_VIEW_INSTEAD}"
+                "CREATE TABLE ... USING keytide is not supported: Spark's catalog does not pass "
+                f"the options of a table, not even its path, to reads and writes; {_VIEW_INSTEAD}"
             )
         path = rest.get("path")
         if path is None:
             raise InvalidError(
-                f"format 'keytide' needs the path of a table: load(path), save(path) or "
-                f"start(path). A table that was made by CREATE TABLE or saveAsTable has none, as "
-                f"Spark's catalog hands options on to nobody: drop it, and {_VIEW_INSTEAD}"
+                "format 'keytide' requires the path of a table: load(path), save(path) or "
+                "start(path). Tables created with CREATE TABLE or saveAsTable have none, because "
+                f"Spark's catalog does not pass options on: drop the table, and {_VIEW_INSTEAD}"
             )
         is_stream = rest.pop(STREAM, None) is not None
         given, store = GivenOptions.parse(path, rest)
@@ -186,7 +186,7 @@ class SourceOptions:
         start = start_of_changes(self.given, table)
         if start is None or start.is_full:
             raise InvalidError(
-                f"table {table.name}: say where changes begin: 'startingVersion', "
+                f"table {table.name}: say where changes start: 'startingVersion', "
                 f"'startingTimestamp', 'start' or '{keys.INCREMENTAL_BETWEEN}'"
             )
         schema, end = None, end_of_changes(self.given, table)
@@ -213,8 +213,8 @@ class SourceOptions:
         table = self.table_for(use)
         if self.given.value(NEW_SCHEMA):
             raise UnsupportedError(
-                f"table {table.name}: '{NEW_SCHEMA}' would replace its columns, which a write does "
-                f"not do; alter the table by lake.sql('ALTER TABLE ...'), or drop it and create it "
-                f"again"
+                f"table {table.name}: '{NEW_SCHEMA}' would replace the columns, which a write "
+                "does not support; alter the table with lake.sql('ALTER TABLE ...'), or drop it "
+                "and create it again"
             )
         return table

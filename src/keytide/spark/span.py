@@ -52,9 +52,9 @@ def start_of_changes(options: GivenOptions, table: StoredTable) -> Start | None:
         return start_of(table, _BEGIN_STREAMS[mode])
     if mode == "from-snapshot-full":
         raise UnsupportedError(
-            f"table {table.name}: a stream does not begin with the rows of an older snapshot, as "
-            f"'{SCAN_MODE}' = {mode!r} asks; begin with those of the newest one ('latest-full'), "
-            f"or with the changes of one ('from-snapshot')"
+            f"table {table.name}: '{SCAN_MODE}' = {mode!r} is not supported in a stream, which "
+            "cannot start with the rows of an older snapshot; start with those of the latest one "
+            "('latest-full'), or with the changes of a snapshot ('from-snapshot')"
         )
     for key, begin in _BEGIN.items():
         if key in options:
@@ -163,8 +163,8 @@ def _both(given: Given, table: str) -> tuple[str, str]:
     places = [text.strip() for text in given.value.split(",")]
     if len(places) != 2 or not all(places):
         raise InvalidError(
-            f"table {table}: {given.name!r} is {given.value!r}; expected two of them with a comma "
-            f"between, such as '1,3'"
+            f"table {table}: {given.name!r} is {given.value!r}; expected two values separated by "
+            "a comma, such as '1,3'"
         )
     return places[0], places[1]
 
@@ -198,16 +198,14 @@ def _check_scan_mode(options: GivenOptions, table: str) -> str:
         others = [options.by_key[key].name for key in places if key in options]
         if mode != "default" and others:
             raise InvalidError(
-                f"table {table}: '{SCAN_MODE}' is {mode!r}, and {', '.join(map(repr, others))} "
-                f"says another place; give one of them"
+                f"table {table}: '{SCAN_MODE}' is {mode!r}, but {', '.join(map(repr, others))} "
+                "selects another start; give only one of them"
             )
     elif mode not in _NEEDED:
         raise UnsupportedError(
-            f"table {table}: '{SCAN_MODE}' = {mode!r} is not acted on; there are "
+            f"table {table}: '{SCAN_MODE}' = {mode!r} is not supported; expected one of "
             f"{', '.join(map(repr, (*_BEGIN_STREAMS, *_NEEDED)))}"
         )
     elif not any(key in options for key in _NEEDED[mode]):
-        raise InvalidError(
-            f"table {table}: '{SCAN_MODE}' = {mode!r} needs {_NEEDED[mode][0]!r} to say which one"
-        )
+        raise InvalidError(f"table {table}: '{SCAN_MODE}' = {mode!r} requires {_NEEDED[mode][0]!r}")
     return mode

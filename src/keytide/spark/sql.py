@@ -103,8 +103,9 @@ class SparkEngine:
     def analyze(self, bound: BoundQuery) -> QueryAnalysis:
         """Refuse: who reads the tables are executors. Raises `UnsupportedError`."""
         raise UnsupportedError(
-            "EXPLAIN ANALYZE of a query measures reads of this process, and on Spark executors "
-            "read; open the lake without a session, or see the query in Spark's own UI"
+            "EXPLAIN ANALYZE of a query measures reads of this process, but on Spark the "
+            "executors read; open the lake without a Spark session, or look at the query in the "
+            "Spark UI"
         )
 
     def rows(self, bound: BoundQuery) -> DataFrame:

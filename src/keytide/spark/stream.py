@@ -56,9 +56,9 @@ def author_in_stream(df: DataFrame, table_uri: str) -> Author | None:
     if is_connect(df):
         if runs_batch_function():
             raise InvalidError(
-                "Spark Connect does not tell foreachBatch functions which query they run for; "
-                "write with table.write(batch, commit_user='a name of this query', "
-                "commit_identifier=batch_id) to stay exactly-once"
+                "Spark Connect does not tell foreachBatch functions which query they belong to; "
+                "for exactly-once, write with table.write(batch, commit_user='a name of this "
+                "query', commit_identifier=batch_id)"
             )
         return None
     context = df.sparkSession.sparkContext

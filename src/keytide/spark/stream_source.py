@@ -58,8 +58,8 @@ class ChangeStream:
         rows_max = options.given.value("max-rows-per-trigger")
         if rows_max is not None and not HAS_READ_LIMITS:
             raise InvalidError(
-                f"table {table.name}: option 'max-rows-per-trigger' is {rows_max}, which needs "
-                f"Spark 4.2 or newer; leave it out"
+                f"table {table.name}: option 'max-rows-per-trigger' is {rows_max}, which "
+                "requires Spark 4.2 or newer; remove it"
             )
         return cls(table, options.given, mode_of(options.given, table))
 
@@ -75,9 +75,9 @@ class ChangeStream:
         """Raise `ConflictError` if a query has read more snapshots than the table has."""
         if newest < start.told:
             raise ConflictError(
-                f"table {self.table.name}: the stream has told of snapshot {start.told}, and the "
-                f"newest one is {newest}: the table was rolled back, or made anew. Begin again "
-                f"with another checkpoint"
+                f"table {self.table.name}: the stream has emitted snapshot {start.told}, but the "
+                f"latest one is {newest}: the table was rolled back or recreated. Start again "
+                "with another checkpoint"
             )
 
     def within(self, told: int, newest: int, rows_max: int) -> int:
@@ -118,8 +118,8 @@ class ChangeStream:
                 return schema
         raise InvalidError(
             f"table {self.table.name}: no schema of it has the columns that the stream reads, "
-            f"{', '.join(columns.names)}; leave the schema to the table, or name its columns with "
-            f'option("columns", ...)'
+            f"{', '.join(columns.names)}; do not set a schema, or select columns with "
+            'option("columns", ...)'
         )
 
 

@@ -67,8 +67,8 @@ def arrow_schema_of(schema: StructType, table: str) -> pa.Schema:
             if not _has_arrow_type(StructType([field]))
         )
         raise InvalidError(
-            f"table {table}: the DataFrame has columns of types that no table can hold: "
-            f"{wrong}; cast or drop them"
+            f"table {table}: the DataFrame has columns of unsupported types: {wrong}; cast or "
+            "drop them"
         ) from None
 
 

@@ -94,8 +94,8 @@ def _reason(tokens: Sequence[Token], index: int) -> tuple[int, str]:
             )
             if again is not None:
                 word = " ".join(tokens[clause].text.upper().split())
-                return max(clause, again), f"{word} is given twice, and one of them would not count"
-    return index, f"{tokens[index].text!r} has no meaning here"
+                return max(clause, again), f"{word} is given twice"
+    return index, f"{tokens[index].text!r} has no effect here"
 
 
 def _level(tokens: Sequence[Token], index: int, step: int) -> Iterator[int]:

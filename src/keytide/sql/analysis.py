@@ -84,9 +84,9 @@ def _scan_lines(scan: ScanMeasure) -> Iterator[str]:
     yield f"pruned: {', '.join(pruned) or 'no file'}"
     yield f"versions: {scan.versions:,} read, {scan.merged:,} after the merge"
     if planned.asked_of_files is not None:
-        yield f"conditions asked of files: {planned.asked_of_files}"
+        yield f"conditions on files: {planned.asked_of_files}"
     if planned.asked_of_rows is not None:
-        yield f"conditions asked of rows alone: {planned.asked_of_rows}"
+        yield f"conditions on rows only: {planned.asked_of_rows}"
 
 
 def millis(seconds: float) -> str:

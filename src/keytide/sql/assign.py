@@ -66,8 +66,8 @@ def check_assignable(source: pa.DataType, field: Field, table: str) -> None:
     """Refuse types that SQL does not convert without a CAST."""
     if not _is_assignable(source, field.type.to_arrow()):
         raise InvalidError(
-            f"table {table}: column {field.name!r} is {field.type.sql()}, the query returns "
-            f"{source}; use CAST(... AS {field.type.with_nullable(True).sql()}) if that is meant"
+            f"table {table}: column {field.name!r} is {field.type.sql()}, but the query returns "
+            f"{source}; to convert it, use CAST(... AS {field.type.with_nullable(True).sql()})"
         )
 
 

@@ -77,7 +77,7 @@ def refused_condition(tree: exp.Expr, message: str, text: str) -> InvalidError |
     return error_at(
         text,
         _start(marks[0]),
-        f"{which} stands for a condition and is not BOOLEAN; compare it with a value",
+        f"{which} is used as a condition but is not BOOLEAN; compare it with a value",
     )
 
 
@@ -153,7 +153,7 @@ def _refused(node: exp.Expr, type_: exp.DataType, text: str) -> InvalidError:
     is_date = isinstance(node, exp.Sub) and not node.find(exp.Column)
     way_out = "write a date as DATE '...'" if is_date else "compare it with a value"
     found = (
-        f"{_shown(node)} stands for a condition and is {type_.sql(dialect=Keytide)}, not BOOLEAN"
+        f"{_shown(node)} is used as a condition but is {type_.sql(dialect=Keytide)}, not BOOLEAN"
     )
     return error_at(text, _start(node), f"{found}; {way_out}")
 

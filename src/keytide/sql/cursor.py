@@ -74,7 +74,7 @@ class Cursor:
         if not self.at_end:
             raise self.error("expected the end of the statement")
         for place in self.hints:
-            raise self.error_at(place, "a hint OPTIONS belongs behind the name of a table to read")
+            raise self.error_at(place, "a hint OPTIONS must follow the name of a table to read")
 
     def find(self, word: str, *, before: int | None = None) -> int | None:
         """The last position of a word in the statement, optionally before a given position."""
@@ -122,7 +122,7 @@ class Cursor:
     def string(self) -> str:
         """A quoted string."""
         if not self.is_string():
-            raise self.error("expected a text in quotes")
+            raise self.error("expected a quoted string")
         self._position += 1
         return str(self._tokens[self._position - 1].text)
 

@@ -82,7 +82,7 @@ def create_external_table(cursor: Cursor) -> CreateExternalTable:
         pass
     for word in ("USING", "LOCATION"):
         if word not in parts.clauses:
-            raise cursor.error(f"an external table needs {word}")
+            raise cursor.error(f"an external table requires {word}")
     return CreateExternalTable(
         name=name,
         format=parts.clauses["USING"],
@@ -135,7 +135,7 @@ def check(cursor: Cursor) -> str:
     cursor.expect("CHECK")
     start, condition = cursor.start, cursor.bracketed()
     if not condition:
-        raise cursor.error_at(start, "expected a condition in brackets")
+        raise cursor.error_at(start, "expected a condition in parentheses")
     return condition
 
 
@@ -146,8 +146,8 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
         engine = cursor.name("a format")
         if engine.lower() not in ("keytide", "paimon"):
             raise cursor.error(
-                f"found USING {engine}; this makes keytide tables only, leave USING out, or write "
-                f"CREATE EXTERNAL TABLE for rows that others keep"
+                f"found USING {engine}; only Keytide tables can be created: remove USING, or use "
+                "CREATE EXTERNAL TABLE for existing data of another format"
             )
     elif cursor.accept("PARTITIONED", "BY"):
         names = cursor.listed(lambda: _partition_column(cursor, parts))
@@ -197,8 +197,8 @@ def _key(table: str, parts: _Parts, option: str, names: Sequence[str]) -> tuple[
     told = [name.strip() for name in listed.split(",")]
     if names and names != told:
         raise InvalidError(
-            f"table {table}: option {option!r} = {listed!r} and the clause that names "
-            f"({', '.join(names)}) differ; give one of them"
+            f"table {table}: option {option!r} = {listed!r} contradicts the clause that names "
+            f"({', '.join(names)}); give only one of them"
         )
     return tuple(told)
 
@@ -262,7 +262,7 @@ def _expression(cursor: Cursor) -> str:
     """The expression of a generated column."""
     start, expression = cursor.start, cursor.bracketed()
     if not expression:
-        raise cursor.error_at(start, "expected an expression in brackets")
+        raise cursor.error_at(start, "expected an expression in parentheses")
     return expression
 
 

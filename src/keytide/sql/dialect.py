@@ -41,8 +41,7 @@ def tokenize(text: str) -> list[Token]:
         return list(Keytide().tokenize(text))
     except SqlglotError as error:
         raise InvalidError(
-            f"the SQL text cannot be split into words and symbols; look for a quote or a comment "
-            f"that is not closed: {error}"
+            f"the SQL text cannot be tokenized; look for an unclosed quote or comment: {error}"
         ) from error
 
 
@@ -57,16 +56,16 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
     except ParseError as error:
         found = error.errors[0] if error.errors else {}
         what = _plain(found.get("description") or str(error).splitlines()[0])
-        message = f"the SQL text does not parse here: {what}"
+        message = f"the SQL text cannot be parsed here: {what}"
         raise error_at(text, _place(text, found, start), message) from error
     except SqlglotError as error:
         what = str(error).splitlines()[0]
-        raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
+        raise error_at(text, start, f"the SQL text cannot be parsed from here: {what}") from error
     except PARSER_SLIPS as error:
         # Internal errors of the parser, for input that is not a statement.
-        raise error_at(text, start, "the SQL text does not parse from here on") from error
+        raise error_at(text, start, "the SQL text cannot be parsed from here") from error
     if tree is None:
-        raise error_at(text, start, "the SQL text does not parse here: expected an expression")
+        raise error_at(text, start, "the SQL text cannot be parsed here: expected an expression")
     _refuse_unread(text, tokens, tree, into)
     return tree
 
@@ -115,7 +114,7 @@ def refusing_slips() -> Iterator[None]:
         if not _is_of_parser(error):
             raise
         raise InvalidError(
-            "a part of the statement has no meaning that could be found; write it in a plainer form"
+            "a part of the statement cannot be interpreted; write it in a simpler form"
         ) from error
 
 
@@ -156,5 +155,5 @@ def _plain(description: str) -> str:
 _OF_CODE = {
     r"'SENTINEL'": "the end",
     r"<Token .*?, text: (.*?), line: .*>": r"'\1'",
-    r"Required keyword: '.*' missing for <class '.*\.(\w+)'>": r"\1 is not complete",
+    r"Required keyword: '.*' missing for <class '.*\.(\w+)'>": "\\1 is not complete",
 }

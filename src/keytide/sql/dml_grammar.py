@@ -30,7 +30,7 @@ def change(cursor: Cursor) -> Delete | Update | Merge:
         return update_from(tree, cursor)
     if isinstance(tree, exp.Merge):
         return merge_into(tree, cursor)
-    raise cursor.error("expected DELETE, UPDATE or MERGE of the rows of a table")
+    raise cursor.error("expected a DELETE, UPDATE or MERGE statement")
 
 
 def delete_from(tree: exp.Expr, cursor: Cursor) -> Delete:
@@ -56,7 +56,9 @@ def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
     target, source, condition, whens = clauses(tree, cursor, "MERGE", *names)
     name = _target(target, cursor, "MERGE")
     if condition is None:
-        raise cursor.error_at(cursor.end, "MERGE needs ON and a condition that joins both tables")
+        raise cursor.error_at(
+            cursor.end, "MERGE requires ON and a condition that joins both tables"
+        )
     _refuse_one_name(target, source, cursor)
     _refuse_many_rows(condition, cursor)
     branches = tuple(_when(each, target, cursor) for each in whens.expressions)
@@ -78,7 +80,9 @@ def clauses(node: exp.Expr, cursor: Cursor, what: str, *names: str) -> list[Any]
             place = cursor.find(word, before=first)
             if place is None:
                 place = min(_starts(node), default=0) if first is None else first
-            raise cursor.error_at(place, f"{what} takes no {word} clause here; nothing was done")
+            raise cursor.error_at(
+                place, f"{what} does not support a {word} clause; nothing was changed"
+            )
     return [given.get(name) for name in names]
 
 
@@ -121,7 +125,7 @@ def _set_values(
         raise cursor.error_at(_place(then, cursor), "expected UPDATE SET column = value")
     if len(pairs) == 1 and isinstance(pairs[0], exp.Star):
         if kind != "MATCHED":
-            raise cursor.error_at(_place(then, cursor), f"WHEN {kind} has no source for SET *")
+            raise cursor.error_at(_place(then, cursor), f"WHEN {kind} has no source row for SET *")
         return None
     return _assignments(pairs, target, cursor)
 
@@ -139,7 +143,7 @@ def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -
     if len(names) != len(values.expressions):
         raise cursor.error_at(
             _place(then, cursor),
-            f"INSERT names {counted(len(names), 'column')} and gives "
+            f"INSERT names {counted(len(names), 'column')} but gives "
             f"{counted(len(values.expressions), 'value')}",
         )
     twice = next((name for name in names if _times(name, names) > 1), None)
@@ -164,8 +168,8 @@ def _refuse_unreachable(
         if branch.kind in closed:
             raise cursor.error_at(
                 _place(node, cursor),
-                f"an earlier WHEN {branch.kind} has no condition, so this one never fires; put "
-                f"the one without a condition last",
+                f"an earlier WHEN {branch.kind} has no condition, so this one is never used; put "
+                "the one without a condition last",
             )
         if branch.condition is None:
             closed.add(branch.kind)
@@ -174,14 +178,16 @@ def _refuse_unreachable(
 def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
     """The name of the table to change. Only an alias can follow it."""
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
-        raise cursor.error(f"{what} needs the name of a table")
+        raise cursor.error(f"{what} requires a table name")
     alias, *_ = clauses(table, cursor, f"the table of {what}", "alias", "catalog", "db", "this")
     if alias is not None:
         clauses(alias, cursor, f"the alias in {what}", "this")
     table.meta[TARGET] = True
     end = table.this.meta.get("end")
     if end is not None and end + 1 in cursor.hints:
-        raise cursor.error_at(end + 1, f"{what} changes the newest snapshot and takes no hint")
+        raise cursor.error_at(
+            end + 1, f"{what} changes the latest snapshot and does not support hints"
+        )
     return ".".join(part.name for part in table.parts)
 
 
@@ -191,7 +197,7 @@ def _refuse_one_name(target: exp.Expr, source: exp.Expr, cursor: Cursor) -> None
     if name.lower() == target.alias_or_name.lower():
         raise cursor.error_at(
             _place(source, cursor),
-            f"MERGE calls both its tables {name!r}; call one otherwise: USING ... AS source",
+            f"MERGE uses the name {name!r} for both tables; rename one: USING ... AS source",
         )
 
 
@@ -216,8 +222,8 @@ def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str,
         return str(column.name), pair.expression
     raise cursor.error_at(
         _place(pair, cursor),
-        f"{pair.this.sql()} is not a column of {target.alias_or_name}; a member of a ROW cannot be "
-        f"set by itself: set the whole column",
+        f"{pair.this.sql()} is not a column of {target.alias_or_name}; a single field of a ROW "
+        "cannot be set: set the whole column",
     )
 
 
@@ -254,9 +260,9 @@ def _refuse_many_rows(tree: exp.Expr | None, cursor: Cursor) -> None:
             name = node.sql(dialect="spark")
             raise cursor.error_at(
                 _place(node, cursor),
-                f"{name if len(name) < _LONG else name[:_LONG] + '...'} {what}, and DELETE, UPDATE "
-                f"and MERGE take each row by itself; put it into a query, such as "
-                f"(SELECT max(n) FROM the_table)",
+                f"{name if len(name) < _LONG else name[:_LONG] + '...'} {what}, but DELETE, "
+                "UPDATE and MERGE evaluate each row separately; put it into a subquery, such as "
+                "(SELECT max(n) FROM the_table)",
             )
 
 
@@ -265,10 +271,10 @@ _LONG = 60
 
 def _many(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Window):
-        return "goes over many rows"
+        return "aggregates many rows"
     if isinstance(node, exp.AggFunc):
-        return "is about many rows"
+        return "depends on many rows"
     is_spreading = isinstance(node, exp.Anonymous) and node.name.lower() in _SPREADING
     if is_spreading or (isinstance(node, exp.UDTF) and not isinstance(node, exp.Values)):
-        return "makes many rows of one"
+        return "returns several rows for one row"
     return None

@@ -40,13 +40,13 @@ def engine_text(tree: exp.Expr, dialect: str) -> str:
         raise LostClauseError(f"{_sentence(error)} in {dialect}{place}", node) from error
     except Exception as error:  # generators fail on functions with too few arguments
         raise InvalidError(
-            f"the query cannot be written for {dialect}; write its functions with all of their "
-            f"arguments: {error}"
+            f"the query cannot be written for {dialect}; give all arguments of its functions: "
+            f"{error}"
         ) from error
     for node, name in _optional(tree):
         if _is_lost(node, name, dialect):
             word = name.strip("_").upper().replace("_", " ")
-            raise LostClauseError(f"{dialect} has no {word} in {_shown(node)}", node)
+            raise LostClauseError(f"{dialect} does not support {word} in {_shown(node)}", node)
     return text
 
 

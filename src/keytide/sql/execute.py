@@ -94,7 +94,7 @@ def run(session: Session, engine: Engine, text: str) -> Result:
     """Run an SQL text and return the result of its last statement. Raises as `results`."""
     given = deque(results(session, engine, text), maxlen=1)
     if not given:
-        raise InvalidError("the SQL text has no statement; write one, such as SHOW TABLES")
+        raise InvalidError("the SQL text contains no statement; write one, such as SHOW TABLES")
     return given[0]
 
 
@@ -118,8 +118,7 @@ def _carried_out(session: Session, engine: Engine, statement: Statement) -> Resu
             return _ACTIONS[type(statement)](session.catalog, engine, statement)
     except RecursionError as error:
         raise InvalidError(
-            "a statement is nested too deeply to be carried out; write a part of it as a statement "
-            "of its own"
+            "a statement is nested too deeply; split it into several statements"
         ) from error
 
 
@@ -145,7 +144,7 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) ->
     if known is not None and statement.exists_ok:
         return changed()
     if known is not None:
-        raise AlreadyExistsError(f"table {known} exists; drop it, or choose another name")
+        raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
     if statement.query is not None:
         return _create_as(catalog, engine, statement, statement.query)
     source = None if statement.like is None else table_of(catalog, statement.like)
@@ -172,8 +171,8 @@ def _create_as(
 ) -> Result:
     if statement.columns:
         raise InvalidError(
-            f"table {statement.name}: CREATE TABLE ... AS takes its columns from the query; leave "
-            f"the list of columns out (PRIMARY KEY may stay)"
+            f"table {statement.name}: CREATE TABLE ... AS takes its columns from the query; "
+            "remove the column list (PRIMARY KEY is allowed)"
         )
     rows = engine.rows(bind(query, catalog))
     wanted = NewTable(
@@ -196,7 +195,7 @@ def _create_external(
     if known is not None and statement.exists_ok:
         return changed()
     if known is not None:
-        raise AlreadyExistsError(f"table {known} exists; drop it, or choose another name")
+        raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
     wanted = NewExternalTable(
         statement.format,
         statement.location,
@@ -335,14 +334,14 @@ def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, 
     targets = named or [name for name in fields if name not in constants]
     if len(set(targets)) < len(targets) or set(targets) & set(constants):
         raise InvalidError(
-            f"table {table.name}: INSERT names a column twice, among its columns "
-            f"({', '.join(statement.columns)}) and its PARTITION ({', '.join(constants)}); name "
-            f"each once"
+            f"table {table.name}: INSERT names a column twice, in its column list "
+            f"({', '.join(statement.columns)}) and in its PARTITION ({', '.join(constants)}); "
+            "name each once"
         )
     if len(targets) != width:
         raise InvalidError(
-            f"table {table.name}: the query returns {counted(width, 'column')}, the statement "
-            f"names {len(targets)}: {', '.join(targets)}"
+            f"table {table.name}: the query returns {counted(width, 'column')}, but the "
+            f"statement names {len(targets)}: {', '.join(targets)}"
         )
     places: dict[str, int | pa.Scalar] = {name: i for i, name in enumerate(targets)}
     for name, field in fields.items():
@@ -364,7 +363,7 @@ def _partition_values(
         if name not in table.schema.partition_keys:
             raise InvalidError(
                 f"table {table.name}: PARTITION names {name!r}, which is not a partition column; "
-                f"those are: {', '.join(table.schema.partition_keys) or 'none'}"
+                f"partition columns: {', '.join(table.schema.partition_keys) or 'none'}"
             )
         if tree is not None:
             rows = run_locally(BoundQuery(exp.select(tree)))

@@ -65,13 +65,15 @@ def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engin
     yield from _head(change.what, target, row_id)
     if isinstance(change, UpdateRows):
         yield f"sets: {', '.join(change.updated_columns)}"
-    yield f"taken by the connector: {_listed([text_of(t, fields) for t in terms if t not in left])}"
-    yield f"left open by it: {_listed([text_of(t, fields) for t in left])}"
-    yield f"further conditions: {'none' if query.is_all_terms else 'some, for the engine alone'}"
+    yield (
+        f"applied by the connector: {_listed([text_of(t, fields) for t in terms if t not in left])}"
+    )
+    yield f"not applied by it: {_listed([text_of(t, fields) for t in left])}"
+    yield f"further conditions: {'none' if query.is_all_terms else 'some, in the engine only'}"
     if isinstance(change, DeleteRows):
         can = query.is_all_terms and not left
         can = can and metadata.apply_delete(target.session, narrowed) is not None
-        yield f"done without reading: {'yes' if can else 'no'}"
+        yield f"without reading rows: {'yes' if can else 'no'}"
     splits = target.connector.splits.get_splits(target.session, narrowed)
     yield f"splits: {len(splits)}"
     stored, is_exact = target.connector.splits.stored_bytes(splits), query.is_all_terms and not left

@@ -13,7 +13,7 @@ from keytide.sql.dialect import error_at
 
 __all__ = ["WAY_OUT", "is_file", "refuse_reaching_out", "refused"]
 
-WAY_OUT = "open the lake with kt.connect(..., allow_external_files=True) if this is meant"
+WAY_OUT = "to allow it, open the lake with kt.connect(..., allow_external_files=True)"
 
 
 def is_file(table: exp.Table) -> bool:
@@ -28,7 +28,7 @@ _PATH_SIGNS = frozenset("./\\:*")
 def refused(what: str, text: str, node: exp.Expr) -> InvalidError:
     """An error at the part of a query that would read outside the lake."""
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
-    return error_at(text, min(starts, default=0), f"{what} is outside of the lake; {WAY_OUT}")
+    return error_at(text, min(starts, default=0), f"{what} is outside the lake; {WAY_OUT}")
 
 
 def refuse_reaching_out(tree: exp.Expr, text: str) -> None:
@@ -37,7 +37,7 @@ def refuse_reaching_out(tree: exp.Expr, text: str) -> None:
         if isinstance(node, exp.QueryTransform):
             raise refused("the command of TRANSFORM", text, node)
         if node.name.lower() in _REACHING_OUT:
-            raise refused(f"what {node.name}() reaches", text, node)
+            raise refused(f"the target of {node.name}()", text, node)
 
 
 _REACHING_OUT = frozenset(

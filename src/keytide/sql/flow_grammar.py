@@ -40,7 +40,9 @@ def auto_cdc(cursor: Cursor, flow: str | None = None) -> ApplyEvents:
 def _events(cursor: Cursor, flow: str | None) -> ApplyEvents:
     start, target = cursor.start, cursor.table()
     if target.upper().startswith("LIVE."):
-        raise cursor.error_at(start, "a table is in a database, and LIVE is none: leave it out")
+        raise cursor.error_at(
+            start, "tables are in databases, and LIVE is not a database: remove it"
+        )
     cursor.expect("FROM")
     source = _source(cursor)
     found: dict[str, Any] = {}
@@ -48,7 +50,7 @@ def _events(cursor: Cursor, flow: str | None) -> ApplyEvents:
         _clause(cursor, found)
     for argument, words in _NEEDED.items():
         if argument not in found:
-            raise cursor.error(f"AUTO CDC needs {words}")
+            raise cursor.error(f"AUTO CDC requires {words}")
     return ApplyEvents(target, source, flow=flow, **found)
 
 

@@ -66,7 +66,7 @@ class FormTexts:
     def values(self, given: Mapping[str, Any], call: str) -> dict[str, exp.Expr]:
         """The values of columns: strings are expressions, and anything else is a literal."""
         if not given:
-            raise InvalidError(f"{call} names no column; give {{'column': value}}, one or more")
+            raise InvalidError(f"{call} sets no columns; give {{'column': value}}")
         return {
             name: self.condition(value if isinstance(value, str) else _value_text(value, name))
             for name, value in given.items()
@@ -114,8 +114,8 @@ def _value_text(value: Any, column: str) -> str:
         if isinstance(value, time) and value.tzinfo is None:
             return f"CAST('{value.isoformat()}' AS TIME)"
     raise InvalidError(
-        f"column {column!r} is set to {shown(value)} of type {type(value).__name__}, for which SQL "
-        f"has no literal; give an expression as a text"
+        f"column {column!r} is set to {shown(value)} of type {type(value).__name__}, for which "
+        "SQL has no literal; give an expression as a string"
     )
 
 

@@ -162,8 +162,8 @@ class Around(AttachedCatalog):
         if self.lake is not None:
             return self.lake.look(name)
         raise NotFoundError(
-            f"no table {name}: {self.held.name} was opened by its path, so nothing else has a name "
-            f"here; open it with Lake.table"
+            f"table {name} does not exist: {self.held.name} was opened by its path, so no other "
+            "tables are known; open it with Lake.table"
         )
 
     def anew(self) -> Around:
@@ -222,8 +222,8 @@ def merge_source(
     """Merge rows, or the rows of a query, into the table, as `Table.merge` describes."""
     if not whens:
         raise InvalidError(
-            f"table {table.name}: a merge without a WHEN would change nothing; add one, such "
-            f"as when_matched_update_all()"
+            f"table {table.name}: a merge without a WHEN clause has no effect; add one, such as "
+            "when_matched_update_all()"
         )
     with _not_too_deep():
         statement = _merge_statement(table, source, on, whens)
@@ -261,14 +261,13 @@ def grown_to_merge(
     """
     if isinstance(source, str):
         raise InvalidError(
-            f"table {table.name}: merge_schema needs the columns of the source before the merge, "
-            f"and that is the text of a query; give its rows, such as lake.sql(...).to_arrow()"
+            f"table {table.name}: merge_schema requires the columns of the source, but the "
+            "source is the text of a query; give its rows, such as lake.sql(...).to_arrow()"
         )
     if all(when.values is not None or when.action == "DELETE" for when in whens):
         raise InvalidError(
-            f"table {table.name}: merge_schema adds the columns of the source for "
-            f"when_matched_update_all and when_not_matched_insert_all, and there is neither; add "
-            f"one, or leave merge_schema out"
+            f"table {table.name}: merge_schema adds columns for when_matched_update_all and "
+            "when_not_matched_insert_all, but neither is used; add one, or remove merge_schema"
         )
     columns = arrow_schema(source.fields)
     grown(table.pinned(), partial(growth, columns=columns, table=table.name))
@@ -374,7 +373,7 @@ def _not_too_deep() -> Iterator[None]:
         yield
     except RecursionError as error:
         raise InvalidError(
-            "an expression is nested too deeply to be carried out; change the rows in several steps"
+            "an expression is nested too deeply; change the rows in several steps"
         ) from error
 
 
@@ -394,7 +393,8 @@ def _plain(rows: pa.Table, table: FormTable) -> pa.Table:
         columns = [column.cast(f.type) for column, f in zip(rows.columns, plain, strict=True)]
     except pa.ArrowException as error:
         raise InvalidError(
-            f"table {table.name}: the rows given cannot be taken as {plain.to_string()}: {error}"
+            f"table {table.name}: the given rows cannot be converted to {plain.to_string()}: "
+            f"{error}"
         ) from error
     return pa.table(columns, schema=plain)
 
@@ -406,11 +406,11 @@ def _checked_fields(schema: pa.Schema, table: str) -> list[Field]:
             fields.append(Field(-1, column.name, type_from_arrow(column.type)))
         except InvalidError as error:  # noqa: PERF203  # the error has to name the column
             raise InvalidError(
-                f"table {table}: column {column.name!r} of the rows given: {error}"
+                f"table {table}: column {column.name!r} of the given rows: {error}"
             ) from error
     names = [f.name for f in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InvalidError(f"table {table}: the rows given have two columns named {twice!r}")
+        raise InvalidError(f"table {table}: the given rows have two columns named {twice!r}")
     refuse_same_names(fields)
     return fields

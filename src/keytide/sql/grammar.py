@@ -64,7 +64,7 @@ def parse_statements(text: str) -> list[Statement]:
     parse.
     """
     if not isinstance(text, str):
-        raise InvalidError(f"the SQL is a {type(text).__name__}; give a text")
+        raise InvalidError(f"the SQL is a {type(text).__name__}; expected a string")
     tokens = tokenize(text)
     hints = options_in_hints(text, tokens)
     return [_statement(text, part, _taken(hints, part)) for part in _split(tokens)]
@@ -109,7 +109,7 @@ def _statement(text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]) -
     try:
         statement = parse(cursor)
     except RecursionError as error:
-        message = "the statement is nested too deeply to be parsed; write it in several steps"
+        message = "the statement is nested too deeply; split it into several statements"
         raise error_at(text, int(tokens[0].start), message) from error
     cursor.expect_end()
     return statement
@@ -130,8 +130,9 @@ def _query(cursor: Cursor) -> Query:
 def _why_no_query(tree: exp.Expr) -> str:
     if isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge):
         return (
-            "WITH stands before queries only; an INSERT has it behind the table's name "
-            "(INSERT INTO t WITH ... SELECT ...), other changes inside the subquery that uses it"
+            "WITH is only allowed before queries; in an INSERT, write it after the table name "
+            "(INSERT INTO t WITH ... SELECT ...), in other changes inside the subquery that uses "
+            "it"
         )
     return "expected a query"
 
@@ -191,7 +192,7 @@ def _create_view(cursor: Cursor, replaces: bool) -> CreateView:
     cursor.expect("VIEW")
     exists_ok = cursor.accept("IF", "NOT", "EXISTS")
     if exists_ok and replaces:
-        raise cursor.error("OR REPLACE and IF NOT EXISTS exclude each other")
+        raise cursor.error("OR REPLACE and IF NOT EXISTS cannot be combined")
     name = cursor.table()
     columns = cursor.listed(lambda: cursor.name("a column")) if cursor.peek() == "(" else []
     comment = cursor.string() if cursor.accept("COMMENT") else None
@@ -237,7 +238,7 @@ def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
         start = cursor.start
         given[name] = value = cursor.value()
         if value.find(exp.Query, exp.Column, exp.Star) is not None:
-            raise cursor.error_at(start, f"partition column {name!r} takes a constant")
+            raise cursor.error_at(start, f"partition column {name!r} requires a constant")
 
 
 _DATABASE = ("DATABASE", "SCHEMA")
@@ -269,7 +270,7 @@ def _comment(cursor: Cursor) -> CommentOn:
     start = cursor.start
     path = cursor.path("a table" if kind == "TABLE" else "a column")
     if kind == "COLUMN" and len(path) < 2:
-        raise cursor.error_at(start, "expected the name of a table, a dot and that of a column")
+        raise cursor.error_at(start, "expected table.column")
     cursor.expect("IS")
     return CommentOn(kind, path, None if cursor.accept("NULL") else cursor.string())
 
@@ -311,7 +312,7 @@ def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
     cursor.listed(lambda: _partition_value(cursor, given))
     missing = [name for name, value in given.items() if value is None]
     if missing:
-        raise cursor.error_at(start, f"partition column {missing[0]!r} has no value; give it one")
+        raise cursor.error_at(start, f"partition column {missing[0]!r} has no value; give one")
     return given
 
 
@@ -361,7 +362,7 @@ def _limit(cursor: Cursor) -> int | None:
         return None
     start, found = cursor.start, cursor.until()
     if not found.isdecimal():
-        raise cursor.error_at(start, "expected how many, a whole number")
+        raise cursor.error_at(start, "expected a number of rows, an integer")
     return int(found)
 
 
@@ -373,8 +374,8 @@ def _explain(cursor: Cursor) -> Explain:
     if cursor.peek() in _STATEMENTS and _STATEMENTS[cursor.peek()] is not _query:
         what = f"EXPLAIN{' ANALYZE' if analyze else ''} {cursor.peek()}"
         message = (
-            f"{what} is not supported: EXPLAIN is for queries, DELETE, UPDATE and MERGE; run the "
-            f"statement itself, or explain the query in it"
+            f"{what} is not supported: EXPLAIN supports queries, DELETE, UPDATE and MERGE; run "
+            "the statement itself, or explain its query"
         )
         raise UnsupportedError(str(cursor.error(message)))
     return Explain(_query(cursor), analyze)

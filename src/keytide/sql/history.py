@@ -161,8 +161,8 @@ def _one_place(procedure: str, **given: str | int | None) -> str | int:
     found = {name: value for name, value in given.items() if value is not None}
     if len(found) != 1:
         raise InvalidError(
-            f"sys.{procedure}: {' and '.join(found) or 'nothing'} given; say where to go back to "
-            f"by one of {', '.join(given)}"
+            f"sys.{procedure}: {' and '.join(found) or 'nothing'} given; expected exactly one of "
+            f"{', '.join(given)}"
         )
     (place,) = found.values()
     return place
@@ -191,8 +191,8 @@ def fast_forward(table: StoredTable, branch: str, to: str | None = None) -> None
     """Make the table equal to its branch. As in Iceberg, `'main'` can be given, with `to`."""
     if to is not None and branch != "main":
         raise InvalidError(
-            f"sys.fast_forward: branch is {branch!r}, and only 'main' can be put forward to "
-            f"another branch; open the branch and restore it instead"
+            f"sys.fast_forward: branch is {branch!r}, but only 'main' can be fast-forwarded to "
+            "another branch; open the branch and restore it instead"
         )
     going_back.fast_forward(table, branch if to is None else to)
 

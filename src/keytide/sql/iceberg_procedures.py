@@ -29,7 +29,7 @@ def set_current_snapshot(
     """Restore the table to a snapshot or a tag in a new commit. No snapshot is removed."""
     if (snapshot is None) == (ref is None):
         raise InvalidError(
-            "sys.set_current_snapshot: give the id of a snapshot, or a tag as ref => 'name'"
+            "sys.set_current_snapshot: give a snapshot id, or a tag as ref => 'name'"
         )
     return restore.restore(table, ref if snapshot is None else snapshot)
 
@@ -44,8 +44,8 @@ def rewrite_data_files(
     partitions = chosen("rewrite_data_files", table, None, where)
     if (strategy == "sort") != (sort_order is not None):
         raise InvalidError(
-            "sys.rewrite_data_files: strategy => 'sort' and sort_order go together; "
-            "rows of a table with a primary key are in the order of the key by themselves"
+            "sys.rewrite_data_files: strategy => 'sort' and sort_order require each other; rows "
+            "of a table with a primary key are always sorted by the key"
         )
     if sort_order is None:
         return compact(table, full=True, partitions=partitions)

@@ -34,8 +34,8 @@ def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert)
     """
     if statement.overwrite or statement.partition:
         raise UnsupportedError(
-            f"table {statement.table} is attached: an INSERT adds rows there, without OVERWRITE "
-            f"and PARTITION; DELETE what should go before"
+            f"table {statement.table} is attached: INSERT supports neither OVERWRITE nor "
+            "PARTITION there; DELETE the old rows first"
         )
 
     def once(target: Target) -> Changed:
@@ -56,8 +56,8 @@ def _fields(statement: Insert, target: Target) -> list[Field]:
     named = [column_of(name, by_name, target.name) for name in statement.columns]
     if len(set(named)) < len(named):
         raise InvalidError(
-            f"table {target.name}: INSERT names a column twice among "
-            f"{', '.join(statement.columns)}; name each once"
+            f"table {target.name}: INSERT names a column twice: {', '.join(statement.columns)}; "
+            "name each once"
         )
     return [by_name[name] for name in named or by_name]
 
@@ -69,8 +69,8 @@ def _stored(fields: list[Field], table: str, take: Take) -> Take:
         if rows.num_columns != len(fields):
             names = ", ".join(field.name for field in fields)
             raise InvalidError(
-                f"table {table}: the query returns {counted(rows.num_columns, 'column')}, the "
-                f"statement names {len(fields)}: {names}"
+                f"table {table}: the query returns {counted(rows.num_columns, 'column')}, but "
+                f"the statement names {len(fields)}: {names}"
             )
         values = stored_values(pa.table(rows.columns, [*map(str, range(len(fields)))]).columns,
                                fields, table)  # fmt: skip

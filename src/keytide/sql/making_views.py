@@ -36,8 +36,7 @@ def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView)
         _refuse_circle(catalog, view)
     if not catalog.create_view(view, replace=statement.replaces) and not statement.exists_ok:
         raise AlreadyExistsError(
-            f"view {name} exists in {catalog.uri}; CREATE OR REPLACE VIEW puts another one in its "
-            f"place"
+            f"view {name} already exists in {catalog.uri}; use CREATE OR REPLACE VIEW to replace it"
         )
 
 
@@ -50,7 +49,7 @@ def _check_columns(found: pa.Schema, view: StoredView) -> None:
     names = view.columns or tuple(found.names)
     if len(names) != len(found.names):
         raise InvalidError(
-            f"view {view.name} names {counted(len(names), 'column')}, and its query returns "
+            f"view {view.name} names {counted(len(names), 'column')}, but its query returns "
             f"{len(found.names)}: {', '.join(found.names)}"
         )
 
@@ -60,8 +59,8 @@ def _check_names(names: Sequence[str], view: StoredView) -> None:
     twice = next((name for name in names if spelled.count(name.lower()) > 1), None)
     if twice is not None:
         raise InvalidError(
-            f"view {view.name}: column {twice!r} is there twice, where case does not matter; name "
-            f"each by AS, or all of them behind the name of the view"
+            f"view {view.name}: two columns are named {twice!r} (names are case-insensitive); "
+            "rename one with AS, or list the columns after the name of the view"
         )
 
 

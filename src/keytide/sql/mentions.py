@@ -26,10 +26,8 @@ def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Ta
     local: list[exp.Table] = []
     try:
         scopes = traverse_scope(tree)
-    except (
-        SqlglotError
-    ) as error:  # the parser accepts some invalid queries: `(SELECT 1) AS x UNION ...`
-        message = f"this is no query that SQL knows ({error})"
+    except SqlglotError as error:  # what parses is not yet a query: `(SELECT 1) AS x UNION ...`
+        message = f"this is not a valid query ({error})"
         raise error_at(text, 0, message) from error
     # A table that is joined to VALUES occurs in the scopes of both.
     mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}

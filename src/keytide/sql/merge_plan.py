@@ -215,9 +215,9 @@ def _refuse_short_source(
     missing = next((field.name for field in fields if field.name.lower() not in known), None)
     if missing is not None:
         raise InvalidError(
-            f"table {table}: SET * and INSERT * take all of its columns from the source, which has "
-            f"no {missing!r} but {', '.join(map(repr, names)) or 'no column at all'}; name the "
-            f"columns that get values"
+            f"table {table}: SET * and INSERT * require all of its columns in the source, which "
+            f"has no {missing!r}, only {', '.join(map(repr, names)) or 'no columns'}; list the "
+            "columns to set"
         )
 
 
@@ -241,8 +241,8 @@ def _values(
         by_name = {column_of(n, [f.name for f in fields], table): v for n, v in when.values.items()}
     elif len(when.values) != len(fields):
         raise InvalidError(
-            f"table {table}: INSERT gives {counted(len(when.values), 'value')}, the table has "
-            f"{len(fields)} columns: {', '.join(f.name for f in fields)}"
+            f"table {table}: INSERT gives {counted(len(when.values), 'value')}, but the table "
+            f"has {len(fields)} columns: {', '.join(f.name for f in fields)}"
         )
     else:
         by_name = dict(zip((f.name for f in fields), when.values.values(), strict=True))

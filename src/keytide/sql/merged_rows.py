@@ -122,8 +122,8 @@ class MatchedRows:
         if len(some) < len(places) or not self._places.isdisjoint(some):
             raise InvalidError(
                 f"table {self._table}: One MERGE target table row matched more than one source "
-                f"row, so it is open what becomes of it; nothing was changed. Bring one row of "
-                f"each key in the source, or have the WHENs tell them apart"
+                "row, so the result is ambiguous; nothing was changed. Use one source row per "
+                "key, or make the WHEN conditions exclude each other"
             )
         self._places |= some
 
@@ -134,7 +134,7 @@ def _left_out(column: ColumnHandle, rows: int, table: str) -> pa.Array:
         return pa.repeat(column.default, rows)
     if not column.nullable:
         raise InvalidError(
-            f"table {table}: NULL value not allowed for NOT NULL column: {column.name}, which the "
-            f"INSERT leaves out; nothing was changed"
+            f"table {table}: NULL value not allowed for NOT NULL column: {column.name}, which "
+            "the INSERT does not set; nothing was changed"
         )
     return pa.nulls(rows, column.type)

@@ -55,7 +55,7 @@ def column_of(name: str, columns: Iterable[str], table: str) -> str:
         return name
     found = [column for column in known if column.lower() == name.lower()]
     if not found:
-        raise NotFoundError(f"table {table} has no column {name!r}; it has {', '.join(known)}")
+        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(known)}")
     if len(found) > 1:
-        raise InvalidError(f"table {table}: {name!r} may mean {' or '.join(map(repr, found))}")
+        raise InvalidError(f"table {table}: {name!r} is ambiguous: {' or '.join(map(repr, found))}")
     return found[0]

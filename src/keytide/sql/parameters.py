@@ -42,7 +42,9 @@ def with_parameters(text: str, parameters: Parameters) -> str:
         if (place.name is not None) != named:
             kinds = ("a dict", ":name") if named else ("a list", "?")
             raise error_at(
-                text, place.start, f"the parameters are {kinds[0]}, whose places are {kinds[1]}"
+                text,
+                place.start,
+                f"the parameters are {kinds[0]}, but the placeholders are {kinds[1]}",
             )
     values = _by_name(text, places, parameters) if isinstance(parameters, Mapping) else parameters
     _check_count(places, values, parameters)
@@ -89,12 +91,12 @@ def _by_name(text: str, places: Sequence[_Place], named: Mapping[str, Any]) -> l
     names = [place.name or "" for place in places]
     for place, name in zip(places, names, strict=True):
         if name not in named:
-            raise error_at(text, place.start, f"the parameters have no {name!r}; give it a value")
+            raise error_at(text, place.start, f"there is no parameter {name!r}; give it a value")
     unused = [name for name in named if name not in names]
     if unused:
         raise InvalidError(
-            f"the parameter {unused[0]!r} has no place; write :{unused[0]} where its value goes, "
-            f"or leave it out"
+            f"the parameter {unused[0]!r} is not used; write :{unused[0]} where its value "
+            "belongs, or remove it"
         )
     return [named[name] for name in names]
 
@@ -104,8 +106,8 @@ def _check_count(places: Sequence[_Place], values: Sequence[Any], given: Paramet
         raise InvalidError(f"the parameters are {shown(given)}; give a list, or a dict by name")
     if len(places) != len(values):
         raise InvalidError(
-            f"the SQL text has {counted(len(places), 'place')} for a parameter, and "
-            f"{counted(len(values), 'value')} came; give one for each ?"
+            f"the SQL text has {counted(len(places), 'placeholder')}, but "
+            f"{counted(len(values), 'value')} were given; give one for each ?"
         )
 
 
@@ -130,7 +132,8 @@ def _literal(value: Any, place: str) -> str:
         return f"CAST('{value.isoformat()}' AS TIME)"
     raise InvalidError(
         f"parameter {place} is {shown(value)} of type {type(value).__name__}; expected a number, "
-        f"text, boolean, bytes, date, time or None; of a list give each value a place of its own"
+        "string, boolean, bytes, date, time or None; use a separate placeholder for each value "
+        "of a list"
     )
 
 
@@ -146,7 +149,7 @@ def _number(value: Integral | Decimal | Real) -> str:
         digits = len(shown_as.lstrip("-").replace(".", "").lstrip("0")) or 1
         scale = len(shown_as.partition(".")[2])
         if not shown_as or max(digits, scale) > _DIGITS_MAX:
-            raise InvalidError(f"the decimal {value} is none of SQL, which has 38 digits at most")
+            raise InvalidError(f"the decimal {value} has more than 38 digits, the maximum of SQL")
         shown_as = f"CAST('{shown_as}' AS DECIMAL({max(digits, scale)}, {scale}))"
     elif math.isfinite(value):
         shown_as = f"CAST('{float(value)!r}' AS DOUBLE)"

@@ -88,8 +88,8 @@ def _refuse_nested_times(type_: pa.DataType) -> None:
         member = type_.field(place).type
         if pa.types.is_timestamp(member) and member.unit == "ns":
             raise UnsupportedError(
-                f"a column has nanoseconds inside of a nested value, {type_}, which no engine of "
-                f"SQL keeps, so its rows cannot be changed this way; write whole rows instead"
+                f"a column has nanoseconds in a nested value ({type_}), which the SQL engines do "
+                "not support, so its rows cannot be changed this way; write whole rows instead"
             )
         _refuse_nested_times(member)
 

@@ -93,5 +93,7 @@ def chosen(
     if where is None:
         return [*places(partitions)]
     if partitions is not None:
-        raise InvalidError(f"sys.{procedure}: partitions and where both choose; give one of them")
+        raise InvalidError(
+            f"sys.{procedure}: partitions and where cannot be combined; give only one of them"
+        )
     return [partition_condition(where, table.schema, table.name)]

@@ -50,10 +50,10 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     name = re.sub(r"^([^.]+\.)?(sys|system)\.", "", statement.procedure.lower())
     procedure = PROCEDURES.get(name)
     if procedure is None and name in ELSEWHERE:
-        raise UnsupportedError(f"sys.{name} is not for tables of Keytide: {ELSEWHERE[name]}")
+        raise UnsupportedError(f"sys.{name} is not supported for Keytide tables: {ELSEWHERE[name]}")
     if procedure is None:
         known = ", ".join(f"sys.{known}" for known in sorted(PROCEDURES))
-        raise NotFoundError(f"no procedure {statement.procedure!r}; there is {known}")
+        raise NotFoundError(f"unknown procedure {statement.procedure!r}; procedures: {known}")
     signature = inspect.signature(procedure)
     named = _by_parameter(name, statement.named, [*signature.parameters][1:])
     try:
@@ -62,7 +62,7 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
         parameters = list(signature.parameters.values())[1:]
         names = (str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)
         raise InvalidError(
-            f"the arguments of sys.{name} do not fit, it takes ({', '.join(names)}): {error}"
+            f"the arguments of sys.{name} are wrong, expected ({', '.join(names)}): {error}"
         ) from None
     return procedure(*bound.args, **bound.kwargs)
 
@@ -95,13 +95,13 @@ def _unknown_argument(
 ) -> KeytideError:
     if name.lower() == "options":
         return UnsupportedError(
-            f"sys.{procedure} goes by the options that the table has; ALTER TABLE ... SET them "
-            f"instead of giving it others"
+            f"sys.{procedure} uses the options of the table; use ALTER TABLE ... SET instead of "
+            "passing options"
         )
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     takes = ", ".join(parameters)
-    return InvalidError(f"sys.{procedure} has no argument {name!r}{hint}; it takes {takes}")
+    return InvalidError(f"sys.{procedure} has no argument {name!r}{hint}; arguments: {takes}")
 
 
 @checked
@@ -118,8 +118,8 @@ def _refresh(catalog: Catalog, table: str) -> pa.Table:
     entry = entry_of(catalog, table)
     if not is_external(entry.schema):
         raise UnsupportedError(
-            f"sys.refresh: table {entry.name} is one of the lake's own, and always as it is; it is "
-            f"for external tables"
+            f"sys.refresh: table {entry.name} is a table of the lake, which is always current; "
+            "only external tables can be refreshed"
         )
     return pa.table({"changed": [refresh_external(entry)]})
 
@@ -140,8 +140,8 @@ def _compact(
     is_full = compact_strategy == "full"
     if order_strategy is not None and not is_full:
         raise InvalidError(
-            "sys.compact: rows are put in order with all files, so compact_strategy cannot be "
-            "'minor'; leave it out, or leave out order_strategy and order_by"
+            "sys.compact: sorting requires all files, so compact_strategy cannot be 'minor'; "
+            "remove it, or remove order_strategy and order_by"
         )
     columns = [name.strip() for name in (order_by or "").split(",") if name.strip()]
     return compact(
@@ -153,7 +153,9 @@ def _compact(
 def _drop_partition(catalog: Catalog, table: str, *partitions: str) -> pa.Table:
     named = [place for each in partitions for place in places(each)]
     if not named:
-        raise InvalidError("sys.drop_partition: no partition is named; TRUNCATE drops all rows")
+        raise InvalidError(
+            "sys.drop_partition: no partition is given; to drop all rows, use TRUNCATE"
+        )
     truncate(table_of(catalog, table), named)
     return done()
 
@@ -191,7 +193,7 @@ def _matches(pattern: str, name: str) -> bool:
     try:
         return re.fullmatch(pattern, name) is not None
     except re.error as error:
-        raise InvalidError(f"{pattern!r} is no regular expression: {error}") from None
+        raise InvalidError(f"{pattern!r} is not a valid regular expression: {error}") from None
 
 
 @checked
@@ -203,8 +205,9 @@ def _rescale(
     buckets = stored.schema.options.get(keys.BUCKET)
     if bucket_num is not None and str(bucket_num) != buckets:
         raise InvalidError(
-            f"sys.rescale: bucket_num is {bucket_num}, and '{keys.BUCKET}' of table {stored.name} "
-            f"is {buckets}; ALTER TABLE {table} SET ('{keys.BUCKET}' = '{bucket_num}') first"
+            f"sys.rescale: bucket_num is {bucket_num}, but '{keys.BUCKET}' of table "
+            f"{stored.name} is {buckets}; run ALTER TABLE {table} SET ('{keys.BUCKET}' = "
+            f"'{bucket_num}') first"
         )
     return rescale(stored, chosen("rescale", stored, partitions, where)).to_arrow()
 

@@ -179,7 +179,7 @@ class AttachedRelation(Relation):
             f"table {self.name} of connector {self.connector.name}",
             f"splits: {len(scan.tasks())}",
             *self.needs(),
-            f"taken by the connector: {self._shown(taken)}",
+            f"applied by the connector: {self._shown(taken)}",
         ]
 
     def _all(self) -> PagesScan:
@@ -224,7 +224,7 @@ class GivenRelation(Relation):
     @property
     def name(self) -> str:
         """The name in messages."""
-        return "of the rows given"
+        return "of the given rows"
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -242,7 +242,7 @@ class GivenRelation(Relation):
 
     def explained(self) -> list[str]:
         """A line that says that the rows are given."""
-        return [f"rows given: {', '.join(self.names)}"]
+        return [f"given rows: {', '.join(self.names)}"]
 
 
 def _fields(schema: pa.Schema) -> tuple[Field, ...]:

@@ -96,8 +96,9 @@ class BoundQuery:
         """An engine error that points at the first name in its message that occurs in the query."""
         if message.startswith("Out of Memory Error"):
             return InvalidError(
-                f"{_CANNOT_RUN}: {message}; a DELETE, UPDATE or MERGE may hold what "
-                f"'{keys.READ_MEMORY}' of its table allows: raise it, or take several steps"
+                f"{_CANNOT_RUN}: {message}; DELETE, UPDATE and MERGE can use as much memory as "
+                f"'{keys.READ_MEMORY}' of the table allows: increase it, or change the rows in "
+                "several steps"
             )
         condition = refused_condition(self.tree, message, self.text)
         if condition is not None:
@@ -110,7 +111,7 @@ class BoundQuery:
         return InvalidError(f"{_CANNOT_RUN}: {message}")
 
 
-_CANNOT_RUN = "the query cannot run as it is written; the engine says"
+_CANNOT_RUN = "the query cannot be executed; the engine says"
 
 
 def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
@@ -133,7 +134,7 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
     _refuse_loose_hints(tree, names, query)
     for node in local:
         if node.args.get("version") is not None:
-            message = f"{node.name} is a query of this statement and has no versions"
+            message = f"{node.name} is a query of this statement, which has no versions"
             raise error_at(query.text, node.this.meta["start"], message)
     if not catalog.allows_external_files:
         refuse_reaching_out(tree, query.text)
@@ -165,12 +166,14 @@ def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Quer
             raise error_at(query.text, node.this.meta.get("start", 0), message)
         instead = FUNCTIONS_ELSEWHERE.get(node.this.name.lower())
         if instead is not None and isinstance(node.this, exp.Anonymous):
-            raise UnsupportedError(f"{node.this.name}() is not for tables of Keytide: {instead}")
+            raise UnsupportedError(
+                f"{node.this.name}() is not supported for Keytide tables: {instead}"
+            )
 
 
 def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Query) -> None:
     """Refuse read options that belong to no table."""
-    message = "OPTIONS belongs behind the name of a table of the catalog, before its alias"
+    message = "OPTIONS must follow the name of a table of the catalog, before its alias"
     taken = {node.this.meta["end"] + 1 for node in tables}
     for place in query.hints.keys() - taken:
         raise error_at(query.text, place, message)
@@ -199,7 +202,7 @@ def _attached(
     if catalog.find_attached(name) is None:
         return None
     if query.hints.get(node.this.meta["end"] + 1):
-        message = f"{name} is attached: OPTIONS cannot be said of it"
+        message = f"{name} is attached and does not support OPTIONS"
         raise error_at(query.text, start_of(node), message)
     version = _version_number(node.args.get("version"), name)
     try:
@@ -227,8 +230,8 @@ def _external(
 ) -> ExternalRelation:
     if system is not None or query.hints.get(node.this.meta["end"] + 1):
         raise UnsupportedError(
-            f"{entry.name} is an external table, which has neither system tables nor OPTIONS of "
-            f"reads; name a version by VERSION AS OF, where its format has them"
+            f"{entry.name} is an external table, which has no system tables and no read OPTIONS; "
+            "use VERSION AS OF to select a version, if its format has versions"
         )
     handle = external_handle(entry, _version_number(node.args.get("version"), entry.name))
     return ExternalRelation(view, EXTERNAL_TABLES, handle, ConnectorSession(), entry.name)
@@ -240,9 +243,7 @@ def _version_number(given: exp.Version | None, table: str) -> str | None:
         return None
     literal = _literal_of(given, table)
     if given.name.upper() != "VERSION":
-        raise UnsupportedError(
-            f"table {table}: others keep its rows, so it is read by VERSION AS OF, not by a time"
-        )
+        raise UnsupportedError(f"table {table} does not support reads by time; use VERSION AS OF")
     return str(literal.this)
 
 
@@ -267,14 +268,15 @@ def _stored(
     ways = [*(key for key in hint if key not in changes), *([] if version is None else ["AS OF"])]
     if rows and (system is not None or changes):
         raise InvalidError(
-            f"table {table.name}: {' and '.join(map(repr, rows))} is for reads of the table "
-            f"itself, not for system tables and changes; leave it out"
+            f"table {table.name}: {' and '.join(map(repr, rows))} is only for reads of the table "
+            "itself, not for system tables and changes; remove it"
         )
     if changes:
         _check_changes(hint, changes, ways, system, table)
     if len(ways) > 1:
         raise InvalidError(
-            f"table {table.name}: {' and '.join(ways)} each name a snapshot to read; give one"
+            f"table {table.name}: {' and '.join(ways)} each select a snapshot to read; give only "
+            "one of them"
         )
     travel = _from_hint(hint, table) if version is None else _from_version(version, table)
     travel |= {READ_OPTIONS[_in_own_spelling(k)]: _said(k, v, table) for k, v in rows.items()}
@@ -293,14 +295,15 @@ def _check_changes(
     """Refuse a request for changes that the table cannot return, or not completely."""
     if ways or not any(_in_own_spelling(key) == keys.INCREMENTAL_BETWEEN for key in hint):
         raise InvalidError(
-            f"table {table.name}: {' and '.join((*changes, *ways))} do not say what is read; give "
-            f"'{keys.INCREMENTAL_BETWEEN}' = 'start,end', with a "
-            f"'{keys.INCREMENTAL_BETWEEN_SCAN_MODE}' or without"
+            f"table {table.name}: {' and '.join((*changes, *ways))} do not select what to read; "
+            f"give '{keys.INCREMENTAL_BETWEEN}' = 'start,end', with or without "
+            f"'{keys.INCREMENTAL_BETWEEN_SCAN_MODE}'"
         )
     if system != _LOG:
         raise InvalidError(
-            f"table {table.name}: '{keys.INCREMENTAL_BETWEEN}' gives changes, which need a column "
-            f"for their kind: read them from {quoted(table.name.split('.')[-1] + '$' + _LOG)}"
+            f"table {table.name}: '{keys.INCREMENTAL_BETWEEN}' returns changes, which need a "
+            "column for the row kind: read them from "
+            f"{quoted(table.name.split('.')[-1] + '$' + _LOG)}"
         )
 
 
@@ -310,7 +313,7 @@ def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]
         meaning = READ_OPTIONS.get(_in_own_spelling(key))
         if meaning is None:
             raise InvalidError(
-                f"table {table.name}: {key!r} is not an option of a read; a query may give "
+                f"table {table.name}: {key!r} is not a read option; read options: "
                 f"{', '.join(sorted([*READ_OPTIONS, keys.BRANCH]))}"
             )
         if meaning == "version":
@@ -339,7 +342,7 @@ def _said(key: str, value: str, table: StoredTable) -> bool:
 
 def _whole(key: str, value: str, table: StoredTable) -> int:
     if not value.isdecimal():
-        raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected a whole number")
+        raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected an integer")
     return int(value)
 
 
@@ -366,7 +369,7 @@ def _literal_of(version: exp.Version, table: str) -> exp.Literal:
     """The argument of AS OF. Raises `InvalidError` for anything but a literal."""
     if version.text("kind").upper() != "AS OF":
         raise InvalidError(
-            f"table {table}: expected AS OF to say which snapshot is read, found {version.sql()}"
+            f"table {table}: expected AS OF with a snapshot to read, found {version.sql()}"
         )
     literal = version.expression
     while isinstance(literal, exp.Cast):
@@ -374,8 +377,8 @@ def _literal_of(version: exp.Version, table: str) -> exp.Literal:
     if not isinstance(literal, exp.Literal):
         found = "nothing" if version.expression is None else version.expression.sql()
         raise InvalidError(
-            f"table {table}: AS OF needs a literal, such as a number or a time in quotes, "
-            f"found {found}"
+            f"table {table}: AS OF requires a literal, such as a number or a quoted time, found "
+            f"{found}"
         )
     return literal
 
@@ -392,7 +395,7 @@ def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None
     try:
         refuse_same_names(relation.fields)
     except InvalidError as error:
-        message = f"table {relation.name}: {error}; Python reads it as it is"
+        message = f"table {relation.name}: {error}; read the table from Python instead"
         raise error_at(query.text, node.this.meta["start"], message) from error
 
 

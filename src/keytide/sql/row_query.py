@@ -175,5 +175,5 @@ def _refuse_own_names(names: Iterable[str], table: str) -> None:
     if taken is not None:
         raise UnsupportedError(
             f"table {table}: column {taken!r} has a name that DELETE, UPDATE and MERGE use "
-            f"themselves, so they cannot be about it; rename the column, or write whole rows"
+            "internally, so they cannot change this table; rename the column, or write whole rows"
         )

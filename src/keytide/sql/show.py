@@ -69,7 +69,7 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
         if view is not None and catalog.find(statement.name or "") is None:
             return pa.table({"create_view": [view_statement(view)]})
         if statement.what == "CREATE VIEW":
-            raise NotFoundError(f"no view {statement.name} in {catalog.uri}")
+            raise NotFoundError(f"view {statement.name} does not exist in {catalog.uri}")
     table = entry_of(catalog, statement.name or "")
     if statement.what == "CREATE TABLE":
         return pa.table({"create_table": [create_statement(table.schema, table.name)]})

@@ -42,8 +42,8 @@ def with_views(
         if view.name in [each.name for each in inside]:
             way = " -> ".join(each.name for each in (*inside, view))
             raise InvalidError(
-                f"view {view.name} is made of itself: {way}; make one of them anew by CREATE OR "
-                f"REPLACE VIEW"
+                f"view {view.name} refers to itself: {way}; replace one of these views with "
+                "CREATE OR REPLACE VIEW"
             )
         start = len(query.text) + 1
         parsed = parse_query(f"{query.text}\n{view.query}", start)
@@ -82,11 +82,17 @@ def _may_be_view(name: str) -> bool:
 def _refuse_travel(node: exp.Table, view: StoredView, query: Query) -> None:
     """Refuse time travel and options that a view does not support."""
     if "$" in name_of(node):
-        message = f"{view.name} is a view, and has neither branches nor system tables"
+        message = f"{view.name} is a view, which has no branches and no system tables"
     elif node.args.get("version") is not None:
-        message = f"{view.name} is a view, and has no versions; name that of a table in its query"
+        message = (
+            f"{view.name} is a view, which has no versions; select the version of a table in its "
+            "query"
+        )
     elif query.hints.get(node.this.meta["end"] + 1):
-        message = f"{view.name} is a view: OPTIONS cannot be said of it, but of tables in its query"
+        message = (
+            f"{view.name} is a view, which does not support OPTIONS; set them on the tables in "
+            "its query"
+        )
     else:
         return
     raise UnsupportedError(str(error_at(query.text, start_of(node), message)))

@@ -154,7 +154,7 @@ def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
         raise error_at(
             text,
             place,
-            f"UNNEST gives {counted(expected, 'column')}{names}, found {counted(given, 'name')}",
+            f"UNNEST returns {counted(expected, 'column')}{names}, found {counted(given, 'name')}",
         )
 
 

@@ -94,12 +94,15 @@ def _created(
 ) -> CreateVersionName:
     if kind == "BRANCH" and taken in ("replace", "need"):
         raise cursor.error(
-            "a branch is not replaced, for it may have rows of its own: DROP BRANCH it first"
+            "a branch cannot be replaced, because it can contain rows of its own: DROP BRANCH it "
+            "first"
         )
     name = _name(cursor, kind)
     version = _version(cursor) if cursor.peek() in ("AS", "VERSION") else None
     if kind == "BRANCH" and cursor.peek() in ("RETAIN", "WITH"):
-        raise cursor.error("a branch stays until it is dropped, so nothing is said of how long")
+        raise cursor.error(
+            "a branch is kept until it is dropped, so it has no retention; remove RETAIN"
+        )
     span = _time_span(cursor) if cursor.accept("RETAIN") else None
     retained = None if span is None else f"{span.total_seconds():.0f} s"
     return CreateVersionName(table, kind, name, version, retained, taken)

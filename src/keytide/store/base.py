@@ -218,9 +218,9 @@ class Store(ABC):
         atomically.
         """
         raise UnsupportedError(
-            f"Cannot rename {self.uri_of(directory)}: an object store knows no folders and renames "
-            f"nothing, each file would have to be copied, and whoever reads or writes meanwhile "
-            f"would see a part of them; copy the rows into a new table"
+            f"Cannot rename {self.uri_of(directory)}: an object store cannot rename folders; "
+            "every file would have to be copied, and concurrent readers and writers would see "
+            "only some of them. Copy the rows to a new table"
         )
 
     @abstractmethod
@@ -284,7 +284,7 @@ def check_path(path: str) -> str:
     """Return `path` if it names something inside a store, otherwise raise `InvalidError`."""
     if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidError(
-            f"{path!r} is not a path inside a store; give names separated by single '/', "
+            f"{path!r} is not a valid path inside a store; use names separated by single '/', "
             "without '.', '..' and NUL, relative to the store's root"
         )
     return path
@@ -294,8 +294,8 @@ def storage_error(action: str, uri: str, cause: OSError) -> DataError:
     """The error for an `action` on `uri` that failed because of `cause`."""
     if isinstance(cause, FileNotFoundError):
         return DataError(
-            f"Cannot {action} {uri}: it does not exist. Check the path; if a table's metadata "
-            "names this file, the snapshot has expired since: read a newer one"
+            f"Cannot {action} {uri}: it does not exist. Check the path. If a table's metadata "
+            "refers to this file, the snapshot has expired: read a newer one"
         )
     reason = cause.strerror or str(cause)
     way_out = _WAYS_OUT.get(cause.errno or 0, "Check the disk and the path, then try again")
@@ -364,14 +364,14 @@ class _Sink(io.RawIOBase):
 # Parquet's writer passes many small pieces, but a disk or a request should get few large ones.
 _BUFFER_BYTES = 1 << 18
 
-_PERMISSION = "Give this user the right to read and write there"
+_PERMISSION = "Give this user read and write permission"
 _WAYS_OUT = {
     errno.ENOSPC: "Free some space, then try again",
-    errno.EDQUOT: "Free some space or raise the quota, then try again",
-    errno.EFBIG: "Raise the limit on file sizes (ulimit -f), then try again",
-    errno.EMFILE: "Raise the limit on open files (ulimit -n), then try again",
+    errno.EDQUOT: "Free some space or increase the quota, then try again",
+    errno.EFBIG: "Increase the limit on file sizes (ulimit -f), then try again",
+    errno.EMFILE: "Increase the limit on open files (ulimit -n), then try again",
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
     errno.EROFS: "The file system is mounted read-only: choose another directory",
-    errno.ENAMETOOLONG: "Choose shorter names",
+    errno.ENAMETOOLONG: "Use shorter names",
 }

@@ -155,9 +155,9 @@ class CacheFolder:
         except FileNotFoundError:
             return False
         if not stat.S_ISDIR(found.st_mode):
-            raise OSError(f"{self._folder} is no folder")
+            raise OSError(f"{self._folder} is not a folder")
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise OSError(f"{self._folder} belongs to another account, or others may write to it")
+            raise OSError(f"{self._folder} belongs to another user, or is writable for other users")
         return True
 
     # -- adding entries -------------------------------------------------------------------------
@@ -260,9 +260,9 @@ class CacheFolder:
             _HEALTH.rest(self.root, _TROUBLE_S)
             if _HEALTH.is_first(self.root):
                 warn_caller(
-                    f"the cache {self.root} cannot be used ({error.strerror or error}): files are "
-                    f"read from the store, as without it. Free some space there, or give a folder "
-                    f"that this account can write to and no other one can"
+                    f"the cache {self.root} cannot be used ({error.strerror or error}), so files "
+                    "are read directly from the store. Free some space, or use a folder that "
+                    "only this user can write to"
                 )
 
     # -- locations ------------------------------------------------------------------------------

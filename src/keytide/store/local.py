@@ -343,8 +343,8 @@ def _link(temporary: str, full: str) -> bool:
         if error.errno not in _NO_LINKS:
             raise
         raise DataError(
-            f"Cannot create {full}: this file system has no hard links, which an atomic commit "
-            "needs. Keep the warehouse on another file system or in an object store"
+            f"Cannot create {full}: this file system does not support hard links, which atomic "
+            "commits require. Put the warehouse on another file system or in an object store"
         ) from error
     return True
 

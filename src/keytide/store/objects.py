@@ -199,10 +199,10 @@ class ObjectStore(Store):
                     obstore.delete(self._handle, probe)
         if not is_sound:
             raise SetupError(
-                f"{self.bucket} at {_endpoint(dict(self.options))} does not carry out conditional "
-                f"writes (the header If-None-Match: * of a PUT), so of two writers at once one "
-                f"would lose its commit without a word. Use a release of the service that does, "
-                f"or another store"
+                f"{self.bucket} at {_endpoint(dict(self.options))} does not support conditional "
+                "writes (the header If-None-Match: * of a PUT), so a commit could be lost "
+                "silently if two writers commit at the same time. Use a release of the service "
+                "that supports them, or another store"
             )
         _CHECKED.add(known)
 
@@ -334,13 +334,14 @@ class ObjectStore(Store):
         except FileNotFoundError as error:
             if action in _MAKING:
                 raise DataError(
-                    f"Cannot {action} {uri}: there is no bucket or container {self.bucket}. Make "
-                    f"it, or check its name and the endpoint ({_reason(error, self.options)})"
+                    f"Cannot {action} {uri}: bucket or container {self.bucket} does not exist. "
+                    "Create it, or check its name and the endpoint "
+                    f"({_reason(error, self.options)})"
                 ) from _without_secrets(OSError(str(error)), self.options)
             raise storage_error(action, uri, error) from error
         except ValueError as error:
             raise InvalidError(
-                f"{uri} cannot name an object; choose another name ({_reason(error, ())})"
+                f"{uri} is not a valid object name; choose another name ({_reason(error, ())})"
             ) from error
         except (BaseError, OSError) as error:
             cause = _without_secrets(error, self.options)
@@ -393,9 +394,9 @@ def open_object_store(bucket: str, prefix: str, options: Mapping[str, str]) -> O
     except (BaseError, OSError, ValueError, TypeError) as error:
         raise InvalidError(
             f"Cannot open {store.uri} with the options {sorted(options)}: "
-            f"{_reason(error, store.options)}. Options are obstore's, such as endpoint, region, "
-            "access_key_id, account_name, client options such as timeout, and max_retries and "
-            "retry_timeout"
+            f"{_reason(error, store.options)}. Valid options are those of obstore, such as "
+            "endpoint, region, access_key_id, account_name, client options such as timeout, and "
+            "max_retries and retry_timeout"
         ) from _without_secrets(error, store.options)
     return store
 
@@ -473,8 +474,7 @@ def _connect(
         if type(error).__name__ != "PanicException":
             raise
         raise ValueError(
-            "an option or a variable of the environment, such as AWS_ALLOW_HTTP, has a value that "
-            "is not allowed"
+            "an option or an environment variable, such as AWS_ALLOW_HTTP, has an invalid value"
         ) from None
     return handle
 

@@ -36,8 +36,7 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
     if scheme not in _OBJECT_SCHEMES:
         known = ", ".join(f"{name}://" for name in ("file", *_OBJECT_SCHEMES))
         raise InvalidError(
-            f"no store has the scheme {scheme}:// - give a path, or a URI that begins with one of "
-            f"{known}"
+            f"unknown scheme {scheme}://; use a path, or a URI that starts with one of {known}"
         )
     return _objects(scheme, rest, options or {})
 
@@ -71,13 +70,13 @@ def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
 def _local(path: str, options: Mapping[str, str]) -> Store:
     if options:
         raise InvalidError(
-            f"The local directory {path} takes no storage options, found {sorted(options)}: "
-            "leave them out, or give the URI of an object store"
+            f"The local directory {path} has no storage options, found {sorted(options)}: remove "
+            "them, or use the URI of an object store"
         )
     if not path:
-        raise InvalidError("The path of the store is empty: name a directory or a URI")
+        raise InvalidError("The path of the store is empty: give a directory or a URI")
     if "\0" in path:
-        raise InvalidError(f"the path {path!r} has a NUL character in it, which no store takes")
+        raise InvalidError(f"the path {path!r} contains a NUL character, which is not allowed")
     return LocalStore(os.path.abspath(path))
 
 
@@ -87,7 +86,7 @@ def _file_uri_path(uri: str) -> str:
         host, slash, path = path[2:].partition("/")
         if host not in ("", "localhost"):
             named = "another host" if "@" in host or ":" in host else f"the host {host!r}"
-            raise InvalidError(f"a file: URI names {named}: write file:///path for this one")
+            raise InvalidError(f"a file: URI contains {named}: use file:///path for this machine")
         path = slash + path
     return unquote(path)
 
@@ -97,13 +96,13 @@ def _objects(scheme: str, rest: str, options: Mapping[str, str]) -> Store:
     names_container = scheme in ("abfs", "abfss")
     if "?" in rest or ":" in host or ("@" in host and not names_container):
         raise InvalidError(
-            f"The {scheme}:// URI holds credentials or a query: pass them as options or in the "
-            "environment instead, where messages do not show them"
+            f"The {scheme}:// URI contains credentials or a query: pass them as options or in "
+            "the environment instead, so that messages do not show them"
         )
     if "\0" in unquote(rest):
-        raise InvalidError(f"the {scheme}:// URI has a NUL character in it, which no store takes")
+        raise InvalidError(f"the {scheme}:// URI contains a NUL character, which is not allowed")
     if not host and scheme != "memory":
-        raise InvalidError(f"{scheme}://{rest} names no bucket: write {scheme}://bucket/path")
+        raise InvalidError(f"{scheme}://{rest} contains no bucket: use {scheme}://bucket/path")
     prefix = path.strip("/")
     if prefix:
         check_path(prefix)

@@ -39,7 +39,7 @@ class Retries:
         count = given.get(MAX_RETRIES, str(cls.count)).strip()
         if not count.isdecimal() or int(count) > _RETRIES_MAX:
             raise ValueError(
-                f"{MAX_RETRIES} is {count!r}, expected a whole number from 0 to {_RETRIES_MAX}"
+                f"{MAX_RETRIES} is {count!r}, expected an integer from 0 to {_RETRIES_MAX}"
             )
         timeout = given.get(RETRY_TIMEOUT)
         return cls(int(count), cls.within if timeout is None else _time(timeout))
@@ -64,6 +64,6 @@ def _time(text: str) -> timedelta:
     seconds = int(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 0 < seconds <= _TIMEOUT_S_MAX:
         raise ValueError(
-            f"{RETRY_TIMEOUT} is {text!r}, expected a time such as 60s or 2m, at most 24h"
+            f"{RETRY_TIMEOUT} is {text!r}, expected a duration such as 60s or 2m, at most 24h"
         )
     return timedelta(seconds=seconds)

@@ -53,7 +53,9 @@ def alter_table(
     - `DataError` if the store fails
     """
     if not changes:
-        raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
+        raise InvalidError(
+            f"table {metadata.name}: alter was called without a change; give at least one"
+        )
     first = _settled(metadata)
 
     def made(base: TableSchema) -> _Next:
@@ -161,8 +163,8 @@ def _altered(
             return there
         base = _settled(metadata)
     raise ConflictError(
-        f"table {metadata.name}: {counted(tries, 'attempt')} to alter it lost the race against "
-        f"other changes; try again, or raise '{keys.COMMIT_MAX_RETRIES}'"
+        f"table {metadata.name}: altering failed after {counted(tries, 'attempt')}, because "
+        f"other changes were committed first; try again, or increase '{keys.COMMIT_MAX_RETRIES}'"
     )
 
 
@@ -175,9 +177,9 @@ def _settled(metadata: TableMetadata) -> TableSchema:
     if found.is_settled:
         return found.newest
     raise ConflictError(
-        f"table {metadata.name} cannot be altered: a conversion made schema {found.newest.id} and "
-        f"is under way or was cut short, and the table still has '{keys.UPSERT_MODE}' = "
-        f"'{found.schema.upsert_mode}'. {found.way_out}"
+        f"table {metadata.name} cannot be altered: a conversion created schema {found.newest.id} "
+        f"and is still running or was interrupted, and the table still has '{keys.UPSERT_MODE}' "
+        f"= '{found.schema.upsert_mode}'. {found.way_out}"
     )
 
 
@@ -196,8 +198,8 @@ def _evolved(
         if is_first:
             raise type(error)(f"table {metadata.name}: {error}") from error
         raise ConflictError(
-            f"table {metadata.name}: another change of its schema came first, and now these are "
-            f"not possible: {error}; look at the new schema and try again"
+            f"table {metadata.name}: the schema was changed by another writer first, and this "
+            f"change is no longer possible: {error}; check the new schema and try again"
         ) from error
 
 
@@ -223,7 +225,8 @@ def _check_branch(metadata: TableMetadata, evolved: TableSchema) -> None:
     if branch != paths.MAIN_BRANCH and not has_branch(metadata.store, branch):
         there = ", ".join([paths.MAIN_BRANCH, *branch_names(metadata.store)])
         raise NotFoundError(
-            f"option '{keys.BRANCH}' is {branch!r}, and there is no such branch; there is {there}"
+            f"option '{keys.BRANCH}' is {branch!r}, but this branch does not exist; existing "
+            f"branches: {there}"
         )
 
 

@@ -40,8 +40,8 @@ def near(store: Store, cache: CacheFolder | None) -> Store:
         return store
     if store.local_path("any") is not None:
         raise InvalidError(
-            f"cache: {store.uri} lies on local disk, whose files are read where they are; leave "
-            f"the cache out, which is for object stores such as s3://"
+            f"cache: {store.uri} is on the local disk, where files need no cache; remove the "
+            "argument, which is only for object stores such as s3://"
         )
     return CachedStore(store, cache, paths.never_changes)
 
@@ -59,8 +59,8 @@ def cache_folder(
         if cache_bytes is None:
             return None
         raise InvalidError(
-            f"{name_of_bytes} is {shown(cache_bytes)}, and there is no {name}: name the folder on "
-            f"local disk for the copies, or leave both out"
+            f"{name_of_bytes} is {shown(cache_bytes)}, but {name} is not set; set it to a local "
+            "folder for the cache, or remove both"
         )
     bytes_max = CACHE_BYTES if cache_bytes is None else _bytes(cache_bytes, name_of_bytes)
     return CacheFolder(_folder(str(cache), name), bytes_max)
@@ -75,7 +75,7 @@ def _bytes(given: int | str, name: str) -> int:
 
 
 def _folder(given: str, name: str) -> str:
-    expected = "expected a folder on local disk, which need not exist"
+    expected = "expected a local folder, which is created if it does not exist"
     if not given.strip() or "\0" in given or "://" in given:
         raise InvalidError(f"{name} is {shown(given)}; {expected}")
     folder = os.path.abspath(os.path.expanduser(given))
@@ -83,5 +83,5 @@ def _folder(given: str, name: str) -> str:
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     if not os.path.isdir(there):
-        raise InvalidError(f"{name} is {shown(given)}, and {there} is no folder; {expected}")
+        raise InvalidError(f"{name} is {shown(given)}, and {there} is not a folder; {expected}")
     return folder

@@ -83,7 +83,7 @@ def open_stored(
     text, named = split_branch(path.rstrip("/"))
     if None not in (named, branch) and named != branch:
         raise InvalidError(
-            f"the path {path!r} names one branch, and '{BRANCH}' is {branch!r}; give one"
+            f"the path {path!r} names a branch, and '{BRANCH}' is {branch!r}; give only one of them"
         )
     branch = branch or named
     name = text.rsplit("/", 1)[-1]
@@ -154,8 +154,8 @@ class Catalog:
         """Raise `NotFoundError` if the folder does not exist: its path may be misspelled."""
         if not self.exists:
             raise NotFoundError(
-                f"the warehouse {self.uri} does not exist; check the path, or make a table there, "
-                f"which makes the folder"
+                f"the warehouse {self.uri} does not exist; check the path, or create a table in "
+                "it, which creates the folder"
             )
 
     def databases(self) -> list[str]:
@@ -178,11 +178,13 @@ class Catalog:
             return name
         found = [each for each in known if each.lower() == name.lower()]
         if len(found) > 1:
-            raise InvalidError(f"{name!r} may mean {' or '.join(found)} in {self.uri}")
+            raise InvalidError(f"{name!r} is ambiguous in {self.uri}: {' or '.join(found)}")
         if not found:
             self.check_exists()
             there = ", ".join(known) or "none"
-            raise NotFoundError(f"no database {name} in {self.uri}; there is: {there}")
+            raise NotFoundError(
+                f"database {name} does not exist in {self.uri}; existing databases: {there}"
+            )
         return found[0]
 
     def create_database(
@@ -193,8 +195,8 @@ class Catalog:
         taken = [each for each in self.databases() if each.lower() == name.lower()]
         if (taken or not self.warehouse.create_database(name, comment)) and not exists_ok:
             raise AlreadyExistsError(
-                f"database {', '.join(taken) or name} exists in {self.uri}; use it, or choose "
-                f"another name"
+                f"database {', '.join(taken) or name} already exists in {self.uri}; use it, or "
+                "choose another name"
             )
 
     def drop_database(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
@@ -208,9 +210,8 @@ class Catalog:
         tables, views = self.tables(database), self.views(database)
         if (tables or views) and not cascade:
             raise InvalidError(
-                f"database {database} is not empty, it has {_some([*tables, *views])}; drop "
-                f"these first, or drop it with all that is in it: CASCADE in SQL, cascade=True in "
-                f"Python"
+                f"database {database} is not empty: it contains {_some([*tables, *views])}; drop "
+                "these first, or drop everything with CASCADE in SQL or cascade=True in Python"
             )
         for table in tables:
             self.drop_table(table, missing_ok=True)
@@ -218,14 +219,15 @@ class Catalog:
             self.drop_view(view, missing_ok=True)
         if not self.warehouse.drop_database(database):
             raise ConflictError(
-                f"database {database} was dropped from {self.uri}, and something is in its folder "
-                f"still: a table that others made meanwhile, or files of none; look there"
+                f"database {database} was dropped from {self.uri}, but its folder is not empty: "
+                "it contains a table that another writer created meanwhile, or unknown files; "
+                "check the folder"
             )
 
     def _check_database(self, name: str) -> None:
         """Raise `InvalidError` if the name cannot be a database of the lake."""
         if name.lower() == SYSTEM_DATABASE or "." in name:
-            raise InvalidError(f"{shown(name)} is no name of a database; choose another one")
+            raise InvalidError(f"{shown(name)} is not a valid database name; choose another one")
         self._split(f"{name}.any")
 
     def tables(self, database: str | None = None) -> list[str]:
@@ -283,13 +285,14 @@ class Catalog:
             self.check_exists()
             if branch is None and self.find_view(whole) is not None:
                 raise UnsupportedError(
-                    f"{database}.{table} is a view, a query by name, which SELECT alone reads: "
-                    f"Lake.sql('SELECT * FROM {database}.{table}'); write to its tables, and "
-                    f"change it by CREATE OR REPLACE VIEW and DROP VIEW"
+                    f"{database}.{table} is a view, which only SELECT can read: Lake.sql('SELECT "
+                    f"* FROM {database}.{table}'); write to its tables, or change it with CREATE "
+                    "OR REPLACE VIEW and DROP VIEW"
                 ) from None
             there = self._first_tables(database) or "none"
             raise NotFoundError(
-                f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
+                f"table {database}.{table} does not exist in {self.uri}; tables of database "
+                f"{database!r}: {there}"
             ) from None
 
     def _first_tables(self, database: str) -> str:
@@ -326,7 +329,7 @@ class Catalog:
         ]
         if len(found) > 1:
             raise InvalidError(
-                f"{name!r} may mean {' or '.join(found)} in {self.uri}: write the name as it is"
+                f"{name!r} is ambiguous in {self.uri}: {' or '.join(found)}; write the name exactly"
             )
         return f"{found[0]}{name[len(whole) :]}" if found else None
 
@@ -345,7 +348,7 @@ class Catalog:
             return found
         fitting = [each for each in self.views() if each.lower() == f"{database}.{own}".lower()]
         if len(fitting) > 1:
-            raise InvalidError(f"{name!r} may mean {' or '.join(fitting)} in {self.uri}")
+            raise InvalidError(f"{name!r} is ambiguous in {self.uri}: {' or '.join(fitting)}")
         return self.warehouse.view(*self._split(fitting[0])) if fitting else None
 
     def create_view(self, view: StoredView, *, replace: bool = False) -> bool:
@@ -370,14 +373,14 @@ class Catalog:
     def _refuse_table(self, name: str) -> None:
         if (known := self.find(name)) is not None:
             raise AlreadyExistsError(
-                f"table {known} exists in {self.uri}; choose another name for the view"
+                f"table {known} already exists in {self.uri}; choose another name for the view"
             )
 
     def _refuse_view(self, name: str) -> None:
         """Raise `AlreadyExistsError` if a view has the name of a new table."""
         if (known := self.find_view(name)) is not None:
             raise AlreadyExistsError(
-                f"view {known.name} exists in {self.uri}; drop it, or choose another name"
+                f"view {known.name} already exists in {self.uri}; drop it, or choose another name"
             )
 
     def drop_view(self, name: str, *, missing_ok: bool = False) -> None:
@@ -387,8 +390,8 @@ class Catalog:
             self.warehouse.drop_view(*self._split(known.name))
         elif not missing_ok:
             is_table = self.find(name) is not None
-            there = "there is a table of that name" if is_table else _some(self.views()) or "none"
-            raise NotFoundError(f"no view {name} in {self.uri}; views: {there}")
+            there = "a table" if is_table else f"not a view; views: {_some(self.views()) or 'none'}"
+            raise NotFoundError(f"{name} in {self.uri} is {there}")
 
     def find_attached(self, name: str) -> tuple[str, str] | None:
         """The attached catalog that a name belongs to, and the rest of the name.
@@ -409,8 +412,8 @@ class Catalog:
         created = self.warehouse.create(database, table, definition)
         if not created and not exists_ok:
             raise AlreadyExistsError(
-                f"table {full_name} exists in {self.uri}; open it with table({name!r}), or choose "
-                f"another name"
+                f"table {full_name} already exists in {self.uri}; open it with table({name!r}), "
+                "or choose another name"
             )
         made = self.table(full_name)
         if not created:
@@ -436,8 +439,8 @@ class Catalog:
         known = self.look(full_name)
         if not exists_ok or not is_external(known.schema):
             raise AlreadyExistsError(
-                f"table {full_name} exists in {self.uri}; open it with table({name!r}), or choose "
-                f"another name"
+                f"table {full_name} already exists in {self.uri}; open it with table({name!r}), "
+                "or choose another name"
             )
         return known
 
@@ -451,7 +454,7 @@ class Catalog:
         self._refuse_view(name)
         if self.warehouse.holds(database, table):
             raise AlreadyExistsError(
-                f"table {metadata.name} exists in {self.uri}; choose another name"
+                f"table {metadata.name} already exists in {self.uri}; choose another name"
             )
         return create_filled(self.warehouse, database, table, definition, fill)
 
@@ -477,7 +480,7 @@ class Catalog:
         known = self.find(full_name)
         if known not in (None, entry.name):
             raise AlreadyExistsError(
-                f"table {known} exists in {self.uri}; choose another name for {entry.name}"
+                f"table {known} already exists in {self.uri}; choose another name for {entry.name}"
             )
         if old == new:
             return full_name
@@ -485,8 +488,9 @@ class Catalog:
         BEHIND.settle_whole(entry.metadata.uri)
         if not self.warehouse.rename(old, new):
             raise AlreadyExistsError(
-                f"{full_name} is taken in {self.uri}, by a table that was made meanwhile or by "
-                f"files that belong to none; choose another name for {entry.name}"
+                f"{full_name} already exists in {self.uri}: another writer created this table "
+                "meanwhile, or the folder contains other files; choose another name for "
+                f"{entry.name}"
             )
         self._publish_anew(self.look(full_name))
         return full_name
@@ -495,7 +499,7 @@ class Catalog:
         """Publish a table again after a move, because publications contain its location."""
         if is_external(moved.schema):
             return
-        with as_warning(moved, "it has its new name", "publishing it", "Table.publish"):
+        with as_warning(moved, "the table was renamed", "publishing it", "Table.publish"):
             if moved.view(moved.schema).options.publish:
                 publish(moved)
 
@@ -504,9 +508,9 @@ class Catalog:
         whole, branch = split_branch(name)
         if branch is not None:
             raise InvalidError(
-                f"{shown(name)} names a branch; make and drop branches of {whole} by "
-                f"Table.create_branch and Table.delete_branch, or CALL sys.create_branch and "
-                f"sys.delete_branch"
+                f"{shown(name)} is a branch; create and drop branches of {whole} with "
+                "Table.create_branch and Table.delete_branch, or CALL sys.create_branch and "
+                "sys.delete_branch"
             )
         return self._split(name)
 
@@ -515,28 +519,28 @@ class Catalog:
         database, table = self._split_whole(name)
         if database.lower() == SYSTEM_DATABASE:
             raise InvalidError(
-                f"{shown(name)}: the database {SYSTEM_DATABASE} has procedures and no tables; "
-                f"choose another database"
+                f"{shown(name)}: the database {SYSTEM_DATABASE} is reserved for procedures; "
+                "choose another database"
             )
         return database, table
 
     def _split(self, name: str) -> tuple[str, str]:
         if self.find_attached(name) is not None:
             raise UnsupportedError(
-                f"{shown(name)} is no table of {self.uri}, it belongs to what is attached as "
-                f"{name.partition('.')[0]}; SELECT, DELETE, UPDATE and MERGE reach its rows, and "
-                f"all else is done where it is"
+                f"{shown(name)} is not a table of {self.uri}; it belongs to the attached catalog "
+                f"{name.partition('.')[0]}. Keytide supports SELECT, DELETE, UPDATE and MERGE "
+                "there; use the other system for everything else"
             )
         parts = name.split(".")
         if len(parts) > 2 or not all(part.strip() and not {"/", "\0"} & {*part} for part in parts):
             raise InvalidError(
-                f"{shown(name)} is not a table name; expected 'table' or 'database.table', without "
-                f"the name of a catalog"
+                f"{shown(name)} is not a valid table name; expected 'table' or 'database.table', "
+                "without a catalog name"
             )
         if longest := max((p for p in parts if len(p.encode()) > _NAME_BYTES_MAX), default=""):
             raise InvalidError(
                 f"{shown(longest)} has {len(longest.encode())} bytes; a table or database is a "
-                f"folder, whose name has at most {_NAME_BYTES_MAX}"
+                f"folder, whose name can have at most {_NAME_BYTES_MAX}"
             )
         return (parts[0], parts[1]) if len(parts) == 2 else (self.database, parts[0])
 
@@ -572,8 +576,8 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
         messages += check_uses(given)
         if TableOptions.parse(stored).branch != paths.MAIN_BRANCH:
             raise InvalidError(
-                f"option '{BRANCH}' is {stored[BRANCH]!r}, and a new table has the main "
-                f"branch alone; leave it out, and set it when there is such a branch"
+                f"option '{BRANCH}' is {stored[BRANCH]!r}, but a new table has only the main "
+                "branch; remove the option, and set it after creating the branch"
             )
         refuse_same_names(definition.fields)
     except (InvalidError, NotFoundError, UnsupportedError) as error:
@@ -594,8 +598,7 @@ def _check_same_keys(table: StoredTable, wanted: TableSchema) -> None:
         if stored != given:
             raise InvalidError(
                 f"table {table.name} has the {what} ({', '.join(stored)}), found "
-                f"({', '.join(given)}); they cannot be changed later. Write the rows into a new "
-                f"table"
+                f"({', '.join(given)}); they cannot be changed. Write the rows to a new table"
             )
 
 
@@ -604,8 +607,8 @@ def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple
     listed = () if option is None else tuple(name.strip() for name in option.split(","))
     if given and listed and tuple(given) != listed:
         raise InvalidError(
-            f"{what} is ({', '.join(given)}), and the options name ({', '.join(listed)}); give one "
-            f"of them"
+            f"{what} is ({', '.join(given)}), but the options say ({', '.join(listed)}); give "
+            "only one of them"
         )
     return tuple(given) or listed
 

@@ -26,7 +26,8 @@ def add_constraint(table: StoredTable, name: str, condition: str) -> None:
     key = keys.key_of(keys.CONSTRAINT, name)
     if name in _known(table):
         raise AlreadyExistsError(
-            f"table {table.name} has a constraint {name!r}; drop it first, or choose another name"
+            f"table {table.name} already has a constraint {name!r}; drop it first, or choose "
+            "another name"
         )
     table = table.pinned()
     constraint = constraint_of(name, condition, table.schema.fields, table.name)
@@ -36,8 +37,9 @@ def add_constraint(table: StoredTable, name: str, condition: str) -> None:
     if count:
         more = "; ..." if count > first.height else ""
         raise InvalidError(
-            f"table {table.name}: {count} rows break the constraint {name!r}, CHECK ({condition}), "
-            f"among them {named_rows(first, columns)}{more}; update or delete them, and add it then"
+            f"table {table.name}: {count} rows violate the constraint {name!r}, CHECK "
+            f"({condition}), for example {named_rows(first, columns)}{more}; update or delete "
+            "them, and then add the constraint"
         )
     alter_table(table.metadata, [SetOption(key, condition)])
 
@@ -67,7 +69,9 @@ def drop_constraint(table: StoredTable, name: str, *, missing_ok: bool = False) 
         alter_table(table.metadata, [RemoveOption(keys.key_of(keys.CONSTRAINT, name))])
     elif not missing_ok:
         there = ", ".join(known) or "none"
-        raise NotFoundError(f"table {table.name} has no constraint {name!r}; it has: {there}")
+        raise NotFoundError(
+            f"table {table.name} has no constraint {name!r}; existing constraints: {there}"
+        )
 
 
 def _known(table: StoredTable) -> dict[str, str]:

@@ -76,8 +76,8 @@ class _Making:
     def _make(self) -> None:
         if not self.warehouse.create(self.database, self.name, self.definition):
             raise AlreadyExistsError(
-                f"table {self.database}.{self.name} was made by another writer meanwhile; insert "
-                f"the rows into it, or choose another name"
+                f"table {self.database}.{self.name} was created by another writer meanwhile; "
+                "insert the rows into it, or choose another name"
             )
 
     @contextmanager

@@ -69,14 +69,14 @@ def _refuse_layout(view: TableView) -> None:
     """Refuse tables in which the effect of a row depends on other rows."""
     if view.moves_keys:
         raise UnsupportedError(
-            f"table {view.name}: the partition columns {', '.join(view.schema.partition_keys)} are "
-            f"not in the primary key, so whether each key has one row would have to be looked for "
-            f"in all partitions; add them to the primary key, or partition by no column"
+            f"table {view.name}: the partition columns {', '.join(view.schema.partition_keys)} "
+            "are not in the primary key, so all partitions would have to be searched for "
+            "duplicate keys; add them to the primary key, or use no partition columns"
         )
     if view.options.sequence_auto_padding:
         raise UnsupportedError(
-            f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows as they are written, "
-            f"and these were written before; name a '{keys.WATERMARK_KEY}' instead"
+            f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows when they are "
+            f"written, but these rows already exist; set a '{keys.WATERMARK_KEY}' instead"
         )
 
 
@@ -171,10 +171,9 @@ class _Filling:
             made = (path for entry in written.files for path in view.stored_paths(entry))
             task.view.store.discard(list(made))
             raise InvalidError(
-                f"table {view.name}: {again} rows of {self.origin} have a key that another row has "
-                f"in another spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
-                f"'{view.options.upsert_hash_function}' takes for the same; each key has to have "
-                f"one row"
+                f"table {view.name}: {again} rows of {self.origin} have the key of another row "
+                f"in a different spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
+                f"'{view.options.upsert_hash_function}' treats as equal; remove these duplicates"
             )
         return written
 

@@ -95,12 +95,12 @@ def which_rows(
         return WhichRows.CURRENT
     if not schema.is_indexed:
         raise InvalidError(
-            f"table {table}: {' and '.join(given)} shows rows that an index of keys leaves out, "
-            f"and the table has no '{keys.UPSERT_MODE}'; leave it out"
+            f"table {table}: {' and '.join(given)} returns rows that a key index hides, but the "
+            f"table has no '{keys.UPSERT_MODE}'; remove it"
         )
     if len(given) > 1:
         raise InvalidError(
-            f"table {table}: {' and '.join(given)} each say which rows are shown; give one of them"
+            f"table {table}: {' and '.join(given)} cannot be combined; give only one of them"
         )
     return WhichRows.STORED if skip_upsert else WhichRows.LAST
 
@@ -196,7 +196,8 @@ def _snapshot_to_travel_to(
              if value is not None]  # fmt: skip
     if len(given) > 1:
         raise InvalidError(
-            f"table {table.name}: {' and '.join(given)} each name a snapshot; give one of them"
+            f"table {table.name}: {' and '.join(given)} each select a snapshot; give only one of "
+            "them"
         )
     if snapshot_id is not None:
         return table.metadata.snapshot(snapshot_id)
@@ -238,8 +239,8 @@ def selected_columns(
         field_of(name, schema.by_name, table)
     if not columns or len(set(columns)) < len(columns):
         raise InvalidError(
-            f"table {table}: columns is {list(columns)}; name at least one column, and "
-            f"each only once (count() counts rows without reading any)"
+            f"table {table}: columns is {list(columns)}; name at least one column, and each only "
+            "once (to count rows without reading any, use count())"
         )
     return tuple(columns)
 
@@ -252,14 +253,15 @@ def key_values_of(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
         if set(key) != set(names):
             raise InvalidError(
                 f"table {table}: the primary key is {', '.join(names)}, found "
-                f"{', '.join(map(str, key)) or 'nothing'}; give a value for each of its columns"
+                f"{', '.join(map(str, key)) or 'nothing'}; give a value for each column"
             )
         return {name: key[name] for name in names}
     values = key if isinstance(key, tuple | list) else (key,)
     if len(values) != len(names):
         raise InvalidError(
             f"table {table}: the primary key is {', '.join(names)}, found "
-            f"{counted(len(values), 'value')}, {shown(key)}; give a tuple in this order, or a dict"
+            f"{counted(len(values), 'value')}, {shown(key)}; give a tuple in this order, or a "
+            "dict"
         )
     return dict(zip(names, values, strict=True))
 

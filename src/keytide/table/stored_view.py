@@ -60,8 +60,8 @@ class StoredView:
         version = member(document, "version", INTEGER, path)
         if version > _VERSION:
             raise UnsupportedError(
-                f"view {name}: {path} has version {version}, and this release knows {_VERSION}; "
-                f"install a newer one"
+                f"view {name}: {path} has version {version}, but this release supports "
+                f"{_VERSION}; install a newer release"
             )
         return cls(
             name,

@@ -60,7 +60,8 @@ def system_table(
     make = _TABLES.get(name)
     if make is None:
         raise NotFoundError(
-            f"table {table.name} has no system table {name!r}; there are {', '.join(SYSTEM_TABLES)}"
+            f"table {table.name} has no system table {name!r}; system tables: "
+            f"{', '.join(SYSTEM_TABLES)}"
         )
     table = table.pinned()
     scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
@@ -95,8 +96,8 @@ def changes_log(table: StoredTable, between: str, mode: str = "auto") -> pa.Tabl
     places = [text.strip() for text in between.split(",")]
     if len(places) != 2 or not all(places):
         raise InvalidError(
-            f"table {table.name}: '{keys.INCREMENTAL_BETWEEN}' is {between!r}; expected two ids or "
-            f"names of tags, such as '1,3'"
+            f"table {table.name}: '{keys.INCREMENTAL_BETWEEN}' is {between!r}; expected two "
+            "snapshot ids or tag names, such as '1,3'"
         )
     table = table.pinned()
     if mode == "auto":

@@ -125,8 +125,8 @@ _FROM_ARROW: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType
 )
 
 _WAY_OUT: Mapping[int, str] = {
-    pa.null().id: "the column holds nothing but nulls; cast it to the type it should have",
-    pa.time64("us").id: "TIME keeps milliseconds; cast the column to pa.time32('ms') first",
-    pa.duration("us").id: "cast the duration to int64 and name its unit in the column",
+    pa.null().id: "the column contains only NULLs; cast it to the intended type",
+    pa.time64("us").id: "TIME has milliseconds; cast the column to pa.time32('ms') first",
+    pa.duration("us").id: "cast the duration to int64 and put its unit into the column name",
     pa.month_day_nano_interval().id: "split the interval into integer columns first",
 }

@@ -91,7 +91,9 @@ class AtomicType(DataType):
 
     def __post_init__(self) -> None:
         if self.root not in PARAMETERS_OF:
-            raise InvalidError(f"Unknown type {self.root!r}; known are {', '.join(PARAMETERS_OF)}")
+            raise InvalidError(
+                f"Unknown type {self.root!r}; supported types: {', '.join(PARAMETERS_OF)}"
+            )
         for name in ("length", "precision", "scale", "crs"):
             given = getattr(self, name) is not None
             if given != (name in PARAMETERS_OF[self.root]):

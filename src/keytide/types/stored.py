@@ -42,7 +42,7 @@ def _type_from_json(value: Any, ids: Iterator[int]) -> DataType:
     if isinstance(value, str):
         return parse_stored_text(value)
     if not isinstance(value, Mapping):
-        raise InvalidError(f"A type must be text or a JSON object, found {value!r}")
+        raise InvalidError(f"A type must be a string or a JSON object, found {value!r}")
     head = TypeText(str(_member(value, "type")))
     root = head.take().upper()
     nullable = nullability(head)
@@ -61,7 +61,9 @@ def _type_from_json(value: Any, ids: Iterator[int]) -> DataType:
     if root == "VECTOR":
         element = _type_from_json(_member(value, "element"), ids)
         return VectorType(element, _integer_member(value, "length"), nullable)
-    raise head.error(f"{root} is not a nested type; known are ARRAY, MAP, MULTISET, ROW, VECTOR")
+    raise head.error(
+        f"{root} is not a nested type; supported are ARRAY, MAP, MULTISET, ROW, VECTOR"
+    )
 
 
 def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
@@ -72,11 +74,11 @@ def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
     type_ = _type_from_json(_member(value, "type"), ids)
     description, default = value.get("description"), value.get("defaultValue")
     if not isinstance(name, str):
-        raise InvalidError(f"The name of a field must be a text, found {name!r}")
+        raise InvalidError(f"The name of a field must be a string, found {name!r}")
     for text in (description, default):
         if not isinstance(text, str | None):
             raise InvalidError(
-                f"Description and default of field {name!r} must be texts, found {text!r}"
+                f"Description and default of field {name!r} must be strings, found {text!r}"
             )
     return Field(number, name, type_, description, default)
 

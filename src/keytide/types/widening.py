@@ -29,9 +29,9 @@ def widened(old: DataType, new: DataType, path: tuple[str, ...]) -> DataType:
     if _is_same(old, new):
         return old
     raise InvalidError(
-        f"column {path_text(path)} is {old.sql()} and cannot become {new.sql()}: a type may only "
-        f"widen, so that it holds every stored value exactly. {_wider_types(old)}. Otherwise add "
-        f"a column and write the values there"
+        f"column {path_text(path)} is {old.sql()} and cannot become {new.sql()}: a type can only "
+        f"be widened, so that it can hold every stored value exactly. {_wider_types(old)}. "
+        "Otherwise add a column and write the values to it"
     )
 
 
@@ -39,8 +39,8 @@ def _widened_row(old: RowType, new: RowType, path: tuple[str, ...]) -> RowType:
     names, wanted = [f.name for f in old.fields], [f.name for f in new.fields]
     if names != wanted:
         raise InvalidError(
-            f"column {path_text(path)} has the members {', '.join(names)}, found "
-            f"{', '.join(wanted)}; add, drop, rename and move members by their paths, such as "
+            f"column {path_text(path)} has the fields {', '.join(names)}, found "
+            f"{', '.join(wanted)}; add, drop, rename and move fields by their paths, such as "
             f"{path_text((*path, names[0]))}"
         )
     members = (
@@ -131,16 +131,20 @@ def _wider_types(old: DataType) -> str:
     root = old.root
     if root in _DIGITS:
         whole = [name for name, digits in _DIGITS.items() if digits > _DIGITS[root]]
-        names = [*whole, *_EXACT_FLOATS.get(root, ()), f"DECIMAL with {_DIGITS[root]} whole digits"]
-        return f"{root} may become {' or '.join(names)}"
+        names = [
+            *whole,
+            *_EXACT_FLOATS.get(root, ()),
+            f"DECIMAL with {_DIGITS[root]} integer digits",
+        ]
+        return f"{root} can become {' or '.join(names)}"
     if root in _EXACT_FLOATS:
-        return f"{root} may become {' or '.join(_EXACT_FLOATS[root])}"
+        return f"{root} can become {' or '.join(_EXACT_FLOATS[root])}"
     if root in _LONGER:
-        return f"{root} may become a {' or '.join(_LONGER[root])} at least as long"
+        return f"{root} can become a {' or '.join(_LONGER[root])} of at least the same length"
     if root == "DECIMAL":
-        return "DECIMAL may get more digits before and after the point"
+        return "DECIMAL can get more digits before and after the point"
     if root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
-        return f"{root} may get more digits after the second, a timestamp up to 6"
+        return f"{root} can get more fractional digits, a timestamp up to 6"
     if isinstance(old, ArrayType | MapType | RowType):
-        return "Elements, values of a MAP and members of a ROW may widen in place"
+        return "Elements, values of a MAP and fields of a ROW can be widened in place"
     return f"{old.sql()} has no wider type"

@@ -58,8 +58,8 @@ class ChangesExplanation:
 
     def __str__(self) -> str:
         return (
-            f"changes of {self.table} after snapshot {self.start_id} up to {self.end_id}, "
-            f"mode {self.mode}: {counted(self.tasks, 'task')} that read up to "
+            f"changes of {self.table} after snapshot {self.start_id} up to {self.end_id}, mode "
+            f"{self.mode}: {counted(self.tasks, 'task')} reading at most "
             f"{counted(self.files, 'file')} with {counted(self.rows, 'row')}, "
             f"{counted(self.bytes, 'byte')}"
         )
@@ -145,7 +145,7 @@ class Changes(RowSource):
         if reason is not None:
             raise UnsupportedError(
                 f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
-                f"engine that made it"
+                "engine that created it"
             )
         return self.source.plan()
 
@@ -200,8 +200,8 @@ def changes_of(
     if start_id > end_id:
         table.metadata.snapshot(start_id)  # if it does not exist at all, this error is more useful
         raise InvalidError(
-            f"table {table.name}: changes after snapshot {start_id} up to {end_id}: the start "
-            f"lies behind the end; give the earlier one first"
+            f"table {table.name}: changes after snapshot {start_id} up to {end_id}: the start is "
+            "later than the end; swap them"
         )
     shown = None if columns is None else frozenset(columns)
     source = (
@@ -274,8 +274,8 @@ def _snapshot(table: StoredTable, place: int | str, argument: str) -> Snapshot |
         return table.metadata.tag(place)
     if place < 0:
         raise InvalidError(
-            f"table {table.name}: {argument} is {place}; give the id of a snapshot, 0 for the "
-            f"beginning, or the name of a tag"
+            f"table {table.name}: {argument} is {place}; give a snapshot id, 0 for the "
+            "beginning, or a tag name"
         )
     return None if place == 0 else table.metadata.snapshot(place)
 

@@ -69,22 +69,21 @@ def start_of(
     if moment_ms is not None:
         if start is not None:
             raise InvalidError(
-                f"table {table.name}: start is {start!r}, and as_of names a snapshot too; give "
-                f"one of them"
+                f"table {table.name}: start is {start!r}, but as_of also selects a snapshot; "
+                "give only one of them"
             )
         return Start(_newest_at(table.metadata, moment_ms))
     start = "full" if start is None else start
     if isinstance(start, str):
         if start not in ("latest", "full"):
             raise InvalidError(
-                f"table {table.name}: start is {start!r}; expected 'latest', 'full', or the id of "
-                f"a snapshot"
+                f"table {table.name}: start is {start!r}; expected 'latest', 'full', or a "
+                "snapshot id"
             )
         return Start(table.metadata.latest_snapshot_id() or 0, start == "full")
     if start < 0:
         raise InvalidError(
-            f"table {table.name}: start is {start}; give the id of a snapshot, or 0 for the "
-            f"beginning"
+            f"table {table.name}: start is {start}; give a snapshot id, or 0 for the beginning"
         )
     if start > 0:
         table.metadata.logged(start)
@@ -203,9 +202,9 @@ class _Follower:
         now = None if seen is None else _snapshot(table, told)
         if newest < told or (now is not None and now != seen):
             raise ConflictError(
-                f"table {self.table.name}: snapshot {told}, up to which changes were told, is not "
-                f"part of the table any more: it was rolled back, or made anew. Follow it again "
-                f"from 'full', or from a snapshot that is there"
+                f"table {self.table.name}: changes up to snapshot {told} were emitted, but this "
+                "snapshot is no longer part of the table: the table was rolled back or "
+                "recreated. Follow it again from 'full', or from an existing snapshot"
             )
         return newest
 

@@ -20,7 +20,7 @@ from keytide.table.state.view import TableView
 __all__ = ["Commit", "changelogs", "deltas", "logged", "plan_written", "told_list"]
 
 _WRITES_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
-_WAY_OUT = "mode='diff' finds the changes of any table, with nothing stored for it"
+_WAY_OUT = "mode='diff' finds the changes of any table without a stored changelog"
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def logged(metadata: TableMetadata, snapshot_id: int, mode: str, producer: str) 
     writes = found.commit_kind in _WRITES_ROWS
     if writes and not is_enough and not metadata.has_snapshot(snapshot_id):
         raise NotFoundError(
-            f"table {metadata.name}: snapshot {snapshot_id} has expired, and of it the changelog "
-            f"is kept alone: mode='changelog' tells of it"
+            f"table {metadata.name}: snapshot {snapshot_id} has expired, and only its changelog "
+            "is kept; read it with mode='changelog'"
         )
     return found
 
@@ -105,9 +105,9 @@ def changelogs(
     for snapshot in snapshots:
         if producer == "input" and _lacks_changelog(snapshot):
             raise NotFoundError(
-                f"table {view.name} has no changelog of snapshot {snapshot.id}, which was "
-                f"committed before '{keys.CHANGELOG_PRODUCER}' was set, or by a writer that makes "
-                f"none. {_WAY_OUT}; or begin at snapshot {snapshot.id}"
+                f"table {view.name} has no changelog of snapshot {snapshot.id}: it was committed "
+                f"before '{keys.CHANGELOG_PRODUCER}' was set, or by a writer that stores none. "
+                f"{_WAY_OUT}; or start at snapshot {snapshot.id}"
             )
         entries = metadata.entries(metadata.changelog_manifests(snapshot))
         for entry in entries:
@@ -122,7 +122,10 @@ def _why_none(view: TableView) -> str | None:
         return f"'{keys.CHANGELOG_PRODUCER}' is 'none'"
     if not view.options.compactions_tell or view.engine.why_kept_apart is None:
         return None
-    return f"compactions would make it, and here they merge nothing: {view.engine.why_kept_apart}"
+    return (
+        "compactions would create it, but they merge nothing in this table: "
+        f"{view.engine.why_kept_apart}"
+    )
 
 
 def _lacks_changelog(snapshot: Snapshot) -> bool:
@@ -136,8 +139,8 @@ def _lacks_changelog(snapshot: Snapshot) -> bool:
 def _refuse_shared(entry: ManifestEntry, view: TableView) -> None:
     if not entry.file.file_name.endswith((".parquet", ".orc", ".avro")):
         raise UnsupportedError(
-            f"table {view.name}: changelog file {entry.file.file_name} holds the changes of "
-            f"several buckets, which this release does not read. {_WAY_OUT}"
+            f"table {view.name}: changelog file {entry.file.file_name} contains changes of "
+            f"several buckets, which this release cannot read. {_WAY_OUT}"
         )
 
 

@@ -35,20 +35,20 @@ class Author:
         if user is None:
             if identifier is not None:
                 raise InvalidError(
-                    f"commit_identifier is {identifier!r} without a commit_user; name the user "
-                    f"too, or leave both out"
+                    f"commit_identifier is {identifier!r}, but commit_user is missing; set both "
+                    "or neither"
                 )
             return None
         if identifier is None:
             raise InvalidError(
-                f"commit_user is {user!r} without a commit_identifier, so that its second write "
-                f"would be taken for the first one made again; number the user's writes, or leave "
-                f"both out"
+                f"commit_user is {user!r}, but commit_identifier is missing: a second write "
+                "would look like a retry of the first; number the writes of the user, or set "
+                "neither"
             )
         if not isinstance(user, str) or not user or not _is_utf8(user):
-            raise InvalidError(f"commit_user is {user!r}; give a text that is not empty")
+            raise InvalidError(f"commit_user is {user!r}; expected a non-empty string")
         if not INTEGER.fits(identifier):
-            raise InvalidError(f"commit_identifier is {identifier!r}; give {INTEGER.name}")
+            raise InvalidError(f"commit_identifier is {identifier!r}; expected {INTEGER.name}")
         return cls(user, identifier)
 
     @classmethod

@@ -242,10 +242,7 @@ def decide(
 def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
     """What happened to the files that a change deletes, marks, moves or adds."""
     if change.converts and (change.source is None or change.source.snapshot != live.snapshot):
-        yield (
-            "another commit came to the table while it was converted; read it again and redo the "
-            "work"
-        )
+        yield ("another commit changed the table while it was converted; run the conversion again")
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
     marked = {entry.identity for entry in change.marked}
     present = live.present(deleted | marked)
@@ -255,13 +252,13 @@ def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
             yield reason
     if not marked <= present:
         yield (
-            "a file was replaced by another commit of whose rows this one marks some as dead; redo "
-            "the work on the newest snapshot"
+            "this commit marks rows of a file as deleted, but another commit replaced the file; "
+            "run the operation again on the latest snapshot"
         )
     if change.restored.files and moved_since(change.restored.files, live):
         yield (
-            "another commit moved a file that is to come back to another level; redo the work on "
-            "the newest snapshot"
+            "another commit moved a file that is restored to another level; run the operation "
+            "again on the latest snapshot"
         )
 
 
@@ -275,21 +272,18 @@ def _conflicting_rows(
     dead rows.
     """
     if change.source is not None and _has_changed(change, change.source, live):
-        yield (
-            "another writer changed rows of a bucket from which this commit's rows were made; "
-            "read them again and redo the work"
-        )
+        yield ("another writer changed rows that this commit is based on; run the operation again")
     if any(each.stands_against() for each in moved):
         yield (
             "another writer put keys of this commit into other buckets, or replaced the rows of "
-            "their partition; redo the work on the newest snapshot"
+            "their partition; run the operation again on the latest snapshot"
         )
     replaced = change.replaces or (lambda _: False)
     dead = [each for each in change.made.dead.items() if not replaced(each[0][0])]
     if any(rows.is_outdated(dead_rows.get(bucket, NOTHING_DEAD)) for bucket, rows in dead):
         yield (
-            "another commit marked rows of a bucket as dead, in whose deletion vectors this one "
-            "marks rows too; redo the work on the newest snapshot"
+            "another commit changed a deletion vector that this commit also changes; run the "
+            "operation again on the latest snapshot"
         )
 
 
@@ -300,8 +294,8 @@ def _stands_against(
         if entry.identity in present:
             return None
         return (
-            f"file {entry.file.file_name} of bucket {entry.bucket}, which this commit replaces, "
-            f"was replaced by another commit; redo the work on the newest snapshot"
+            f"another commit replaced file {entry.file.file_name} of bucket {entry.bucket}, "
+            "which this commit replaces too; run the operation again on the latest snapshot"
         )
     if entry.bucket < 0 or (change.replaces is not None and change.replaces(entry.partition)):
         # Postponed rows fit any number of buckets, and a replaced partition gets a new number.
@@ -311,8 +305,8 @@ def _stands_against(
         return None
     return (
         f"Try to write partition/table with a new bucket num {entry.total_buckets}, but the "
-        f"previous bucket num is {found}; another writer laid the partition out meanwhile. Redo "
-        f"the write"
+        f"previous bucket num is {found}; another writer created the partition meanwhile. Run "
+        "the write again"
     )
 
 

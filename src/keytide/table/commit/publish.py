@@ -169,8 +169,8 @@ class Committer:
             return replace(committed, retries=tries - 1)
         attempt.discard_all()
         return Conflict(
-            f"{counted(tries, 'attempt')} to commit lost the race against other writers; try "
-            f"again, or raise '{keys.COMMIT_MAX_RETRIES}'"
+            f"the commit failed after {counted(tries, 'attempt')}, because other writers "
+            f"committed first; try again, or increase '{keys.COMMIT_MAX_RETRIES}'"
         )
 
     def _tell(self, committed: Committed, step: Step) -> None:
@@ -238,14 +238,14 @@ class _Attempt:
             return self._metadata.snapshot(tried).uuid not in self._tried
         # Expiry removes the oldest snapshots, a rollback the latest.
         if tried < min(self._metadata.listed_snapshot_ids(), default=0):
-            raise self._unknown(tried, "it expired before its maker could be told")
+            raise self._unknown(tried, "it expired before the commit could be confirmed")
         return False
 
     def _unknown(self, snapshot_id: int | None, reason: object) -> DataError:
         return DataError(
-            f"table {self._view.name}: the outcome of commit {snapshot_id} is unknown: {reason}; "
-            f"look for a snapshot of user {self._change.author.user!r}, or write again with the "
-            f"same commit user and identifier"
+            f"table {self._view.name}: it is unknown whether commit {snapshot_id} succeeded: "
+            f"{reason}; check whether a snapshot of user {self._change.author.user!r} exists, or "
+            "repeat the write with the same commit user and identifier"
         )
 
     def _discard_lost(self) -> None:
@@ -300,8 +300,8 @@ class _Attempt:
         present = self._dead_rows()
         if self._has_other_indexes():
             return Conflict(
-                "another commit changed an index to which this one adds; redo the work on the "
-                "newest snapshot"
+                "another commit changed an index that this commit extends; run the operation "
+                "again on the latest snapshot"
             )
         decision = decide(self._beyond_compactions(), self._live, self._moved(), present)
         if isinstance(decision, Conflict):
@@ -347,9 +347,10 @@ class _Attempt:
         if name is None:
             return None
         return Conflict(
-            f"property '{name}' of the newest snapshot is {told.get(name, 'not there')}, and this "
-            f"commit goes on from {progress.before[name] or 'nothing'}: another process has fed "
-            f"the table from there. Nothing of this batch was committed; have one process feed it",
+            f"property '{name}' of the latest snapshot is {told.get(name, 'not there')}, but "
+            f"this commit continues from {progress.before[name] or 'nothing'}: another process "
+            "has loaded the table from the same source. This batch was not committed; run only "
+            "one process per table",
             is_final=True,
         )
 

@@ -56,6 +56,6 @@ def warn_of_errors(table: str, result: WriteResult) -> None:
         told = ", ".join(f"{count} for {name}" for name, count in result.errors.items())
         left_out = sum(result.errors.values())
         warn_caller(
-            f"table {table}: {left_out} of {result.rows} rows were left out as errors, {told}; "
-            f"set '{keys.UPSERT_ROW_ERRORS}' = 'refuse' to have such rows refused"
+            f"table {table}: {left_out} of {result.rows} rows were skipped as invalid: {told}; "
+            f"to refuse such rows, set '{keys.UPSERT_ROW_ERRORS}' = 'refuse'"
         )

@@ -214,7 +214,7 @@ class Transaction:
 
         outcome = self._settle(made(self.state.live), made)
         if not isinstance(outcome, Committed):
-            reason = "there was nothing to change" if outcome is None else outcome.reason
+            reason = "nothing had to be changed" if outcome is None else outcome.reason
             raise ConflictError(f"table {self._table.name}: {reason}")
         return outcome
 

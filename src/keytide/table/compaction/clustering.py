@@ -52,9 +52,7 @@ class Clustering:
                 f"table {table}: order_strategy is {strategy!r}; expected one of {', '.join(known)}"
             )
         if not 0 < len(columns) <= BITS_MAX or len(set(columns)) < len(columns):
-            raise InvalidError(
-                f"table {table}: order_by is {list(columns)}; expected columns, each of them once"
-            )
+            raise InvalidError(f"table {table}: order_by is {list(columns)}; name each column once")
         for name in columns:
             _check_column(name, schema, table)
         return cls(strategy, tuple(columns))
@@ -101,11 +99,12 @@ def _cuts(values: pl.Series, ranges: int) -> pl.Series:
 def _check_column(name: str, schema: TableSchema, table: str) -> None:
     if name not in schema.by_name:
         raise NotFoundError(
-            f"table {table}: order_by names the column {name!r}; it has {', '.join(schema.names)}"
+            f"table {table}: order_by names the column {name!r}, which does not exist; columns: "
+            f"{', '.join(schema.names)}"
         )
     kind = schema.field(name).type
     if not isinstance(kind, AtomicType) or kind.root == "VARIANT":
         raise InvalidError(
-            f"table {table}: order_by names the column {name!r} of type {kind.sql()}, whose values "
-            f"have no order; name a column of a plain type"
+            f"table {table}: order_by names the column {name!r} of type {kind.sql()}, which "
+            "cannot be sorted; use a column of a simple type"
         )

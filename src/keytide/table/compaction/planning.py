@@ -40,12 +40,12 @@ def why_not_compacted(view: TableView) -> str | None:
     if kept is None:
         return None
     if compacts_by_lookup(options):
-        return f"{kept}; and where compactions look up they merge. Leave its files as they are"
+        return f"{kept}; compactions with lookup would merge them. Do not rewrite its files"
     if all_stay is None or options.version_retention_ms is not None:
         return None
     return (
-        f"{kept}; and {all_stay}. Set '{keys.VERSION_RETENTION}' to how late a row may come, or "
-        f"leave its files as they are"
+        f"{kept}; and {all_stay}. Set '{keys.VERSION_RETENTION}' to the maximum lateness of "
+        "rows, or do not rewrite its files"
     )
 
 

@@ -49,19 +49,20 @@ def read_arrow_expression(expression: pc.Expression, table: str) -> Predicate:
         return _Told.of(expression).parts().predicate()
     except RecursionError as error:
         raise InvalidError(
-            f"table {table}: the expression is nested too deeply; compare a column with many "
-            f"values by isin"
+            f"table {table}: the expression is nested too deeply; use isin to compare a column "
+            "with many values"
         ) from error
     except pa.ArrowException as error:
         raise InvalidError(
-            f"table {table}: Arrow cannot say what {shown(str(expression))} is: {error}; name "
-            f"columns by pc.field('name')"
+            f"table {table}: Arrow cannot resolve {shown(str(expression))}: {error}; refer to "
+            "columns with pc.field('name')"
         ) from error
     except _StrangeError as error:
         raise InvalidError(
-            f"table {table}: a condition cannot have {error.args[0]}, only columns beside values, "
-            f"compared, or by isin, is_null, is_valid, starts_with or match_like, and these joined "
-            f"by &, | and ~; filter the result of the scan by it"
+            f"table {table}: the condition contains {error.args[0]}, which is not supported. "
+            "Supported are comparisons of columns with values, isin, is_null, is_valid, "
+            "starts_with and match_like, combined with &, | and ~; use it to filter the result "
+            "of the scan instead"
         ) from error
 
 

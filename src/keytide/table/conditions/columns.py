@@ -13,5 +13,5 @@ __all__ = ["field_of"]
 def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
     """The column with that name. Raises `NotFoundError`, which lists the existing columns."""
     if name not in fields:
-        raise NotFoundError(f"table {table} has no column {name!r}; it has {', '.join(fields)}")
+        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(fields)}")
     return fields[name]

@@ -65,17 +65,19 @@ class _Typing:
 
     def typed(self, node: Predicate, depth: int = 1) -> Predicate:
         if depth > DEPTH_MAX:
-            raise self._wrong(f"is more than {DEPTH_MAX} terms deep; write it flatter")
+            raise self._wrong(f"is nested more than {DEPTH_MAX} levels deep; flatten it")
         if isinstance(node, Not):
             return negation(self.typed(node.term, depth + 1))
         if isinstance(node, And | Or):
             terms = [self.typed(term, depth + 1) for term in self._many(node.terms)]
             if not terms:
-                raise self._wrong(f"has an {type(node).__name__} of no terms; give it one")
+                raise self._wrong(
+                    f"has an {type(node).__name__} without terms; give it at least one"
+                )
             return conjunction(terms) or terms[0] if isinstance(node, And) else disjunction(terms)
         is_term = isinstance(node, Comparison | In | IsNull | Like)
         if not is_term or not isinstance(node.column, str):
-            raise self._wrong(f"has {shown(node)} as a term; give a term of predicates")
+            raise self._wrong(f"has {shown(node)} as a term; expected predicates")
         return self._term(node, field_of(node.column, self.fields, self.table))
 
     def _term(self, node: Comparison | In | IsNull | Like, field: Field) -> Predicate:
@@ -86,13 +88,13 @@ class _Typing:
         if isinstance(node, Like):
             if field.type.root not in ("CHAR", "VARCHAR") or not isinstance(node.pattern, str):
                 raise self._wrong(
-                    f"has {shown(node)}: LIKE takes a text as its pattern and is for texts, and "
+                    f"has {shown(node)}: LIKE needs a string pattern and a string column, and "
                     f"column {field.name} is {field.type.sql()}"
                 )
             return node
         if node.operator not in _OPERATORS:
             raise self._wrong(
-                f"has the operator {shown(node.operator)}; it may be {', '.join(_OPERATORS)}"
+                f"has the operator {shown(node.operator)}; expected one of {', '.join(_OPERATORS)}"
             )
         return comparison(field, node.operator, *self._values([node.value], field))
 
@@ -102,7 +104,7 @@ class _Typing:
 
     def _many(self, members: Any) -> Sequence[Any]:
         if not isinstance(members, tuple | list):
-            raise self._wrong(f"has {shown(members)} where a tuple belongs")
+            raise self._wrong(f"has {shown(members)}; expected a tuple")
         return members
 
     def _wrong(self, what: str) -> InvalidError:

@@ -46,12 +46,12 @@ def read_expression(expression: pl.Expr, table: str) -> Predicate:
         return _Part(expression, told, table).predicate()
     except RecursionError as error:
         raise InvalidError(
-            f"table {table}: the expression is nested too deeply; join its parts by "
-            f"pl.all_horizontal or pl.any_horizontal, and values by is_in"
+            f"table {table}: the expression is nested too deeply; combine its parts with "
+            "pl.all_horizontal or pl.any_horizontal, and values with is_in"
         ) from error
     except pl.exceptions.PolarsError as error:
         raise InvalidError(
-            f"table {table}: Polars cannot say what {_named(expression)} is: {error}"
+            f"table {table}: Polars cannot resolve {_named(expression)}: {error}"
         ) from error
 
 
@@ -172,9 +172,10 @@ class _Part:
     def refused(self) -> InvalidError:
         """An error about this part."""
         return InvalidError(
-            f"table {self.table}: a condition cannot have {_named(self.expression)}, only columns "
-            f"beside values, compared, or by is_in, is_between, is_null, is_not_null or "
-            f"str.starts_with, and these joined by &, | and ~; filter the result of the scan by it"
+            f"table {self.table}: the condition contains {_named(self.expression)}, which is not "
+            "supported. Supported are comparisons of columns with values, is_in, is_between, "
+            "is_null, is_not_null and str.starts_with, combined with &, | and ~; use it to "
+            "filter the result of the scan instead"
         )
 
 

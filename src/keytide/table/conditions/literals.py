@@ -80,15 +80,15 @@ def known_values(literals: Sequence[Literal], field: Field, table: str, said: st
     """The values of `values_of`. Raises `InvalidError`, which quotes the condition `said`."""
     if any(literal.form == "NULL" for literal in literals):
         raise InvalidError(
-            f"table {table}: {said} compares column {field.name} with NULL, which never holds; "
-            f"write IS NULL"
+            f"table {table}: {said} compares column {field.name} with NULL, which is never true; "
+            "write IS NULL"
         )
     try:
         return values_of(literals, field)
     except ValueError as error:
         raise InvalidError(
             f"table {table}: {said} compares column {field.name} of type {field.type.sql()} with "
-            f"{error}, which is not a value of that type"
+            f"{error}, which is not a value of this type"
         ) from error
 
 

@@ -58,7 +58,7 @@ def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
     """
     if not isinstance(text, str):
         raise InvalidError(
-            f'table {table}: the condition is {text!r}; give a text such as "id = 1"'
+            f'table {table}: the condition is {text!r}; expected a string such as "id = 1"'
         )
     return _Parser({f.name: f for f in fields}, table, text, _tokens(text)).predicate()
 
@@ -164,7 +164,7 @@ class _Parser:
             while self.accept(")"):
                 if len(open_) == 1:
                     self.place -= 1
-                    self.fail("no parenthesis is open")
+                    self.fail("there is no open parenthesis")
                 inner = open_.pop().result()
                 open_[-1].add(inner)
             if self.accept("OR"):
@@ -174,7 +174,7 @@ class _Parser:
         if len(open_) > 1:
             self.fail("expected ), AND or OR")
         if self.ahead.form != "END":
-            self.fail("expected AND, OR or the end")
+            self.fail("expected AND, OR or the end of the condition")
         return open_[0].result()
 
     def _term(self, open_: list[_Open]) -> None:
@@ -185,7 +185,7 @@ class _Parser:
             elif self.ahead.word == "(" and not self._is_operand_in_parentheses():
                 self.place += 1
                 if len(open_) > DEPTH_MAX:
-                    self.fail(f"more than {DEPTH_MAX} parentheses are open")
+                    self.fail(f"more than {DEPTH_MAX} open parentheses")
                 open_.append(_Open())
             else:
                 break
@@ -259,10 +259,12 @@ class _Parser:
 
     def _like(self, column: Field) -> Predicate:
         if column.type.root not in ("CHAR", "VARCHAR"):
-            self.fail(f"LIKE is for texts, and column {column.name} is {column.type.sql()}")
+            self.fail(
+                f"LIKE needs a string column, and column {column.name} is {column.type.sql()}"
+            )
         pattern = self._expected_literal()
         if pattern.form != "TEXT":
-            self.fail("LIKE takes a pattern in quotes")
+            self.fail("LIKE needs a quoted pattern")
         return Like(column.name, pattern.text)
 
     # -- operands ----------------------------------------------------------------------------------
@@ -302,9 +304,9 @@ class _Parser:
         if self.ahead.form in ("WORD", "QUOTED") and self.tokens[self.place + 1].word == "(":
             raise InvalidError(
                 f"table {self.table}: the condition calls {self.ahead.text}(...) at position "
-                f"{self.ahead.start}, and conditions of scans have no functions; compare the "
-                f"column itself, such as ts >= TIMESTAMP '2026-01-01 00:00:00' for a year, or "
-                f"query the table in SQL: lake.sql(...)"
+                f"{self.ahead.start}, but conditions of scans support no functions; compare the "
+                "column itself, such as ts >= TIMESTAMP '2026-01-01 00:00:00' for a year, or "
+                "query the table in SQL: lake.sql(...)"
             )
 
     def _literal(self) -> Literal | None:
@@ -321,7 +323,7 @@ class _Parser:
         if token.word in ("-", "+"):
             number = self.tokens[self.place + 1]
             if number.form != "NUMBER":
-                self.fail("expected a number behind the sign")
+                self.fail("expected a number after the sign")
             self.place += 2
             return Literal("NUMBER", token.word.replace("+", "") + number.text)
         found = self._plain_literal(token)
@@ -362,10 +364,10 @@ class _Parser:
 
     def fail(self, what: str) -> NoReturn:
         token = self.ahead
-        found = f"found {token.text[:50]!r}" if token.text else "found nothing more"
+        found = f"found {token.text[:50]!r}" if token.text else "found the end of the condition"
         before = self.text[max(0, token.start - 50) : token.start]
         raise InvalidError(
-            f"table {self.table}: the condition does not parse at position {token.start}, after "
-            f"{before!r}: {what}, {found}; compare a column with a literal, or filter the result "
-            f"of the scan"
+            f"table {self.table}: the condition cannot be parsed at position {token.start}, "
+            f"after {before!r}: {what}, {found}; compare a column with a literal, or filter the "
+            "result of the scan"
         )

@@ -66,7 +66,8 @@ def complete_options(schema: TableSchema) -> dict[str, str]:
         if options.sequence_field and options.sequence_field != options.watermark_key:
             raise InvalidError(
                 f"'{keys.WATERMARK_KEY}' is {fields!r} and '{keys.SEQUENCE_FIELD}' is "
-                f"{','.join(options.sequence_field)!r}; they order the same versions, so give one"
+                f"{','.join(options.sequence_field)!r}; both order the same versions, so give "
+                "only one of them"
             )
         # Engines that do not know watermark keys then order versions in the same way.
         stored[keys.SEQUENCE_FIELD] = fields
@@ -128,8 +129,8 @@ def refuse_same_names(fields: Iterable[Field]) -> None:
         other = seen.setdefault(field.name.lower(), field.name)
         if other != field.name:
             raise InvalidError(
-                f"columns {other!r} and {field.name!r} differ in case only, which SQL cannot tell "
-                f"apart; choose another name"
+                f"columns {other!r} and {field.name!r} differ only in case, which SQL does not "
+                "distinguish; choose another name"
             )
         if isinstance(field.type, RowType):
             refuse_same_names(field.type.fields)
@@ -140,7 +141,7 @@ def check_types(schema: TableSchema) -> None:
     for field in schema.fields:
         if field.name == ROW_KIND:
             raise InvalidError(
-                f"column name {ROW_KIND!r} is kept for the kind of incoming rows; choose another"
+                f"column name {ROW_KIND!r} is reserved for row kinds; choose another name"
             )
         if isinstance(field.type, AtomicType) and field.type.root not in _STORABLE:
             raise UnsupportedError(
@@ -176,7 +177,8 @@ def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
         )
         if has_avro and codec == "lz4":
             raise UnsupportedError(
-                f"'{key}' = 'lz4': other readers know no such Avro files; use 'zstd' or 'snappy'"
+                f"'{key}' = 'lz4': other readers do not support Avro files with lz4; use 'zstd' "
+                "or 'snappy'"
             )
 
 
@@ -184,14 +186,14 @@ def _check_bloom_filters(schema: TableSchema, options: TableOptions) -> None:
     for name in options.bloom_filter_columns:
         if name not in schema.by_name:
             raise InvalidError(
-                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which is not in "
-                f"{', '.join(schema.names)}"
+                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which does not "
+                f"exist; columns: {', '.join(schema.names)}"
             )
         if not has_hash(schema.field(name).type):
             raise UnsupportedError(
                 f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which is "
-                f"{schema.field(name).type.sql()}; the format has bloom filters for texts, bytes, "
-                f"whole numbers, floating-point numbers, dates and times"
+                f"{schema.field(name).type.sql()}; bloom filters support only strings, bytes, "
+                "integers, floating-point numbers, dates and times"
             )
 
 
@@ -218,8 +220,8 @@ def _check_tags(options: TableOptions) -> None:
 def _check_partition_expiry(schema: TableSchema, options: TableOptions) -> None:
     if options.partition_lifetime_ms is not None and not schema.partition_keys:
         raise InvalidError(
-            f"'{keys.PARTITION_EXPIRATION_TIME}' is for tables with partition columns, and this "
-            f"one has none"
+            f"'{keys.PARTITION_EXPIRATION_TIME}' requires partition columns, and this table has "
+            "none"
         )
     if schema.partition_keys:
         PartitionTimes.of(schema.partition_fields(), options)
@@ -234,13 +236,15 @@ def check_upsert_keys(schema: TableSchema, options: TableOptions) -> None:
         raise InvalidError(f"'{keys.TOMBSTONE_KEY}' requires a '{keys.WATERMARK_KEY}'")
     if len(tombstone) > 1:
         raise InvalidError(
-            f"'{keys.TOMBSTONE_KEY}' names {len(tombstone)} columns ({', '.join(tombstone)}); a "
-            "row is marked by exactly one"
+            f"'{keys.TOMBSTONE_KEY}' names {len(tombstone)} columns ({', '.join(tombstone)}); "
+            "expected exactly one"
         )
     for role, names in ((keys.WATERMARK_KEY, watermark), (keys.TOMBSTONE_KEY, tombstone)):
         _check_key_columns(schema, role, names)
     if set(tombstone) & set(watermark):
-        raise InvalidError(f"column {tombstone[0]!r} is both watermark key and tombstone key")
+        raise InvalidError(
+            f"column {tombstone[0]!r} cannot be both watermark key and tombstone key"
+        )
     if tombstone:
         _check_tombstone(schema.field(tombstone[0]), options.tombstone_string_key_value)
     elif options.tombstone_string_key_value is not None:
@@ -259,13 +263,13 @@ def check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
     if policy == "statement-time" and [t.root in _INSTANTS for t in types] != [True]:
         found = ", ".join(f"{n} {t.sql()}" for n, t in zip(watermark, types, strict=True))
         raise InvalidError(
-            f"{told} needs one {' or '.join(_INSTANTS)} column as '{keys.WATERMARK_KEY}', found "
-            f"{found}"
+            f"{told} requires one {' or '.join(_INSTANTS)} column as '{keys.WATERMARK_KEY}', "
+            f"found {found}"
         )
     if policy == "statement-time" and options.sequence_sort_order == "descending":
         raise InvalidError(
-            f"{told} makes later statements fresher, and '{keys.SEQUENCE_FIELD_SORT_ORDER}' is "
-            f"'descending'; leave one of them out"
+            f"{told} makes later statements newer, but '{keys.SEQUENCE_FIELD_SORT_ORDER}' is "
+            "'descending'; remove one of them"
         )
 
 
@@ -279,14 +283,14 @@ def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
     if options.delete_record_column is not None:
         raise InvalidError(
             f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
-            f"'{keys.UPSERT_MODE}'; set it, or take '{keys.TOMBSTONE_KEY}'"
+            f"'{keys.UPSERT_MODE}'; set it, or use '{keys.TOMBSTONE_KEY}'"
         )
     unset = TableOptions()
     given = [key for key in _OF_INDEXES if options.value(key) != unset.value(key)]
     if given:
         raise InvalidError(
-            f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}': it says "
-            f"what becomes of rows by an index of their keys; set that, or leave it out"
+            f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}', because it "
+            "needs a key index; set this option, or remove the first"
         )
 
 
@@ -301,7 +305,8 @@ def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -
     for name in names:
         if name not in schema.names:
             raise InvalidError(
-                f"'{role}' names column {name!r}, which is not in {', '.join(schema.names)}"
+                f"'{role}' names column {name!r}, which does not exist; columns: "
+                f"{', '.join(schema.names)}"
             )
         if schema.field(name).type.is_nested:
             type_ = schema.field(name).type.sql()
@@ -310,8 +315,8 @@ def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -
             )
         if name in schema.primary_keys:
             raise InvalidError(
-                f"'{role}' names column {name!r}, which is in the primary key; versions of one "
-                f"key would never differ in it"
+                f"'{role}' names column {name!r}, which is in the primary key, so all versions "
+                "of a key have the same value; use another column"
             )
 
 
@@ -319,13 +324,13 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
     assert isinstance(field.type, AtomicType)
     if marker is not None and field.type.root not in ("CHAR", "VARCHAR"):
         raise InvalidError(
-            f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' = {marker!r} needs a text column as "
+            f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' = {marker!r} requires a string column as "
             f"'{keys.TOMBSTONE_KEY}'; {field.name!r} is {field.type.sql()}"
         )
     if marker is None and field.type.root != "BOOLEAN" and not field.type.nullable:
         raise InvalidError(
             f"tombstone key {field.name!r} is {field.type.sql()}: a non-boolean, marker-less "
-            f"tombstone column must be nullable, or every row would be a deletion"
+            "tombstone column must be nullable, or every row would be a deletion"
         )
 
 
@@ -348,15 +353,15 @@ def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:
         type_ = schema.field(name).type
         if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
             messages.append(
-                f"tombstone key {name!r} is {type_.sql()}: every value deletes, 0 as well; only "
-                f"NULL keeps a row. Use a BOOLEAN column if 0 should mean alive"
+                f"tombstone key {name!r} is {type_.sql()}: every value except NULL deletes, even "
+                "0. If 0 should not delete, use a BOOLEAN column"
             )
     for name in options.watermark_key:
         type_ = schema.field(name).type
         if type_.root in ("FLOAT", "DOUBLE"):
             messages.append(
-                f"watermark key {name!r} is {type_.sql()}: NaN is fresher than any number; prefer "
-                f"a timestamp or a whole number"
+                f"watermark key {name!r} is {type_.sql()}: NaN is newer than any number; prefer "
+                "a timestamp or an integer"
             )
     return messages
 
@@ -366,8 +371,8 @@ def _idle_levels(schema: TableSchema, options: TableOptions) -> list[str]:
     if not options.file_formats_by_level or kind_of(schema).keeps_versions:
         return []
     return [
-        f"'{keys.FILE_FORMAT_PER_LEVEL}' has no effect: rows of this table are not merged, and its "
-        f"files are on no level"
+        f"'{keys.FILE_FORMAT_PER_LEVEL}' has no effect: rows of this table are not merged, so "
+        "its files have no levels"
     ]
 
 
@@ -376,7 +381,8 @@ def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:
     if options.row_lifetime_ms is None or schema.primary_keys:
         return []
     return [
-        f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' has no effect: rows expire in tables with a primary key"
+        f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' has no effect: rows expire only in tables with a "
+        "primary key"
     ]
 
 
@@ -389,7 +395,7 @@ def _idle_options(options: TableOptions) -> list[str]:
         engines = () if option is None or option.key in own else engines_with(option.key)
         if engines:
             messages.append(
-                f"'{key}' has no effect: the merge engine is {options.merge_engine!r}, and the "
+                f"'{key}' has no effect: the merge engine is {options.merge_engine!r}, but the "
                 f"option is for {' and '.join(map(repr, engines))}"
             )
         elif option is not None and option.functions:
@@ -397,7 +403,7 @@ def _idle_options(options: TableOptions) -> list[str]:
             function = function_names([column], options, DEFAULT_FUNCTION)[column]
             if function not in option.functions:
                 messages.append(
-                    f"'{key}' has no effect: the function of {column!r} is {function!r}, and the "
+                    f"'{key}' has no effect: the function of {column!r} is {function!r}, but the "
                     f"option is for {' and '.join(map(repr, option.functions))}"
                 )
     return messages
@@ -413,9 +419,9 @@ def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
     if reason is None:
         return []
     return [
-        f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect here, for "
-        f"compactions would make the changelog and here they merge nothing: {reason}. "
-        f"changes(mode='diff') and follow() need no changelog"
+        f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect: "
+        "compactions would create the changelog, but in this table they merge nothing: "
+        f"{reason}. changes(mode='diff') and follow() need no changelog"
     ]
 
 
@@ -441,7 +447,7 @@ def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str
     if not has_key or options.bucket != -2:
         idle[keys.POSTPONE_DEFAULT_BUCKET_NUM] = "'-2' in a table with a primary key"
     return [
-        f"'{key}' has no effect: '{keys.BUCKET}' is '{options.bucket}', and the option is for "
+        f"'{key}' has no effect: '{keys.BUCKET}' is '{options.bucket}', but the option is for "
         f"{wanted}"
         for key, wanted in idle.items()
         if key in options.raw and _asks_for(key, options.raw[key], idle)

@@ -43,13 +43,13 @@ def converted(schema: TableSchema, upsert_mode: str) -> Definition:
     equivalent, with the reason and what to do.
     """
     for reason in _reasons(schema, TableOptions.parse(schema.options), upsert_mode):
-        raise UnsupportedError(f"it cannot get '{keys.UPSERT_MODE}' = '{upsert_mode}': {reason}")
+        raise UnsupportedError(f"'{keys.UPSERT_MODE}' = '{upsert_mode}' is not possible: {reason}")
     try:
         made = _made(schema, upsert_mode)
         validate_definition(made, TableOptions.parse(made.options))
     except KeytideError as error:
         raise UnsupportedError(
-            f"it cannot get '{keys.UPSERT_MODE}' = '{upsert_mode}': {error}. {_NEW_TABLE}"
+            f"'{keys.UPSERT_MODE}' = '{upsert_mode}' is not possible: {error}. {_NEW_TABLE}"
         ) from error
     return Definition.of(schema, made)
 
@@ -90,8 +90,8 @@ def _unpartitioned_key(schema: TableSchema) -> list[str]:
 
 # -- what prevents a conversion --------------------------------------------------------------------
 
-_NEW_TABLE = "Write the rows into a new table instead"
-_RESET = "RESET the option first, if the table can do without"
+_NEW_TABLE = "Write the rows to a new table instead"
+_RESET = "RESET the option first, if you do not need it"
 
 
 def _reasons(schema: TableSchema, options: TableOptions, upsert_mode: str) -> Iterator[str]:
@@ -99,14 +99,14 @@ def _reasons(schema: TableSchema, options: TableOptions, upsert_mode: str) -> It
         yield f"it has no primary key. {_NEW_TABLE}"
     if len(options.sequence_field) > 1:
         yield (
-            f"'{keys.SEQUENCE_FIELD}' = '{','.join(options.sequence_field)}' orders rows by one "
-            f"column after the other where they are merged, and each by that of its producer where "
-            f"an index goes by it. {_NEW_TABLE}"
+            f"'{keys.SEQUENCE_FIELD}' = '{','.join(options.sequence_field)}' means different "
+            "things: a table that merges on read compares one column after the other, a table "
+            f"with a key index compares the column of each row's producer. {_NEW_TABLE}"
         )
     if options.raw.get(keys.RECORD_LEVEL_EXPIRE_TIME) is not None:
         yield (
             f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' = '{options.raw[keys.RECORD_LEVEL_EXPIRE_TIME]}' "
-            f"drops rows of one kind of table and hides those of the other. {_RESET}"
+            f"removes rows in one kind of table and only hides them in the other. {_RESET}"
         )
     yield from (_of_indexed if upsert_mode == NO_UPSERTS else _of_merged)(schema, options)
 
@@ -115,57 +115,56 @@ def _of_merged(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     engine = engine_class(options)
     if not engine.picks_a_version or engine.keeps_rows:
         yield (
-            f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' makes rows of several versions, of "
-            f"which an index would know the last one alone. {_NEW_TABLE}"
+            f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' combines several versions into a "
+            f"row, but a key index knows only the last one. {_NEW_TABLE}"
         )
     if options.bucket < 1:
         yield (
-            f"'{keys.BUCKET}' = '{options.bucket}' leaves the number of buckets open, and an index "
-            f"is kept of each of a fixed number. {_NEW_TABLE}"
+            f"'{keys.BUCKET}' = '{options.bucket}' has no fixed number of buckets, which a key "
+            f"index requires. {_NEW_TABLE}"
         )
     if options.changelog_producer != "none":
         yield (
-            f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' stores a changelog, and "
-            f"with an index none is needed: changes(mode='diff') and follow() tell all. RESET the "
-            f"option first"
+            f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' stores a changelog, "
+            "which a table with a key index does not need: changes(mode='diff') and follow() "
+            "return all changes. RESET the option first"
         )
 
 
 def _of_indexed(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     if options.merges_rows:
         yield (
-            f"with '{keys.UPSERT_MODE}' = '{options.upsert_mode}' a stored row is the outcome of "
-            f"many, which no late row can be merged with. {_NEW_TABLE}"
+            f"with '{keys.UPSERT_MODE}' = '{options.upsert_mode}', a stored row combines several "
+            f"rows, and late rows cannot be merged with it. {_NEW_TABLE}"
         )
     for key in (keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL):
         if key in options.raw:
             yield (
-                f"'{key}' = '{options.raw[key]}' says which rows are too old, which only an index "
-                f"can tell. {_RESET if key == keys.UPSERT_METADATA_TTL else _NEW_TABLE}"
+                f"'{key}' = '{options.raw[key]}' detects rows that are too old, which requires a "
+                f"key index. {_RESET if key == keys.UPSERT_METADATA_TTL else _NEW_TABLE}"
             )
     if options.upsert_hash_function == "uuid":
         yield (
-            f"'{keys.UPSERT_HASH_FUNCTION}' = 'uuid' takes spellings of one UUID for one key, and "
-            f"merging compares texts as they are. {_NEW_TABLE}"
+            f"'{keys.UPSERT_HASH_FUNCTION}' = 'uuid' treats different spellings of a UUID as the "
+            f"same key, but merging compares strings exactly. {_NEW_TABLE}"
         )
     if options.out_of_order_column is not None:
         yield (
-            f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}' = '{options.out_of_order_column}' is written by "
-            f"what an index tells. {_NEW_TABLE}"
+            f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}' = '{options.out_of_order_column}' requires a "
+            f"key index. {_NEW_TABLE}"
         )
     if options.counts_row_errors:
         yield (
-            f"'{keys.UPSERT_ROW_ERRORS}' = '{options.row_errors}' leaves rows out that a table "
-            f"that merges refuses. {_RESET}"
+            f"'{keys.UPSERT_ROW_ERRORS}' = '{options.row_errors}' skips invalid rows, but a "
+            f"table that merges on read refuses them. {_RESET}"
         )
     name = options.delete_record_column
     if name is None:
         return
     if not options.sequence_field or schema.field(name).type.root != "BOOLEAN":
         yield (
-            f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = '{name}' has '{keys.TOMBSTONE_KEY}' for an "
-            f"equivalent only where it is BOOLEAN, and beside a '{keys.SEQUENCE_FIELD}'. "
-            f"{_NEW_TABLE}"
+            f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = '{name}' can become '{keys.TOMBSTONE_KEY}' "
+            f"only if the column is BOOLEAN and '{keys.SEQUENCE_FIELD}' is set. {_NEW_TABLE}"
         )
 
 

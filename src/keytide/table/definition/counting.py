@@ -44,6 +44,6 @@ def check_counted(schema: TableSchema, options: TableOptions) -> None:
         type_ = schema.field(name).type
         if not pa.types.is_integer(type_.to_arrow()):
             raise InvalidError(
-                f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = 'count' needs a column of whole "
-                f"numbers, and {name!r} is {type_.sql()}; make it BIGINT"
+                f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = 'count' requires an integer "
+                f"column, and {name!r} is {type_.sql()}; change it to BIGINT"
             )

@@ -54,8 +54,8 @@ def parse_default(text: str, field: Field, what: str) -> pa.Scalar:
     type_ = field.type
     if not isinstance(type_, AtomicType) or type_.root in _BYTES:
         raise InvalidError(
-            f"{what} is {text!r}, and column {field.name!r} is {type_.sql()}; only texts, numbers, "
-            f"booleans and times can have a default"
+            f"{what} is {text!r}, and column {field.name!r} is {type_.sql()}; only strings, "
+            "numbers, booleans and times can have a default"
         )
     try:
         return scalar_of_text(text, field, what)
@@ -75,6 +75,6 @@ def _refuse_ordering(name: str, schema: TableSchema, options: TableOptions) -> N
     for role, names in roles.items():
         if name in names:
             raise InvalidError(
-                f"'{keys.key_of(keys.DEFAULT_VALUE, name)}' is set, but {name!r} is {role}, which "
-                "has no default; remove the option"
+                f"'{keys.key_of(keys.DEFAULT_VALUE, name)}' is set, but {name!r} is {role}, "
+                "which cannot have a default; remove the option"
             )

@@ -15,7 +15,7 @@ def check_distribution(schema: TableSchema, options: TableOptions) -> None:
     if options.write_distribution == "none" and reason is not None:
         raise InvalidError(
             f"'{keys.WRITE_DISTRIBUTION}' = 'none' leaves the rows of a bucket in several tasks, "
-            f"and {reason}; set it to 'auto' or 'hash'"
+            f"but {reason}; set it to 'auto' or 'hash'"
         )
 
 
@@ -23,13 +23,13 @@ def why_brought_together(schema: TableSchema, options: TableOptions) -> str | No
     """Why one task must write all rows of a bucket. None if several can."""
     if schema.is_indexed:
         return (
-            f"'{keys.UPSERT_MODE}' = '{schema.upsert_mode}' keeps an index of keys, which is of "
-            f"all rows of a bucket in their order"
+            f"'{keys.UPSERT_MODE}' = '{schema.upsert_mode}' maintains a key index, which needs "
+            "all rows of a bucket in order"
         )
     if schema.primary_keys and options.bucket == -1:
-        return f"'{keys.BUCKET}' = '-1' has each key placed by one task"
+        return f"'{keys.BUCKET}' = '-1' requires one task to assign each key"
     if options.counts_out_of_order:
-        return f"'{keys.WRITE_COUNT_OUT_OF_ORDER}' compares each row with those of its key before"
+        return f"'{keys.WRITE_COUNT_OUT_OF_ORDER}' compares each row with earlier rows of its key"
     if options.sequence_auto_padding:
         return f"'{keys.SEQUENCE_AUTO_PADDING}' counts the rows of a key one by one"
     return None

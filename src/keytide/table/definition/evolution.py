@@ -228,14 +228,12 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
         options = with_option(schema.options, change.key, None)
         if options == schema.options:
             there = ", ".join(sorted(schema.options)) or "none"
-            raise NotFoundError(f"option {change.key!r} is not set; those that are: {there}")
+            raise NotFoundError(f"option {change.key!r} is not set; options that are set: {there}")
         return replace(schema, options=options)
     if isinstance(change, ChangeComment) and change.path == ():
         return replace(schema, comment=change.comment)
     if not change.path or not all(change.path):
-        raise InvalidError(
-            f"{change!r} has no path to a column; give a tuple of the names that lead to it"
-        )
+        raise InvalidError(f"{change!r} has no path to a column; give a tuple of names")
     return _COLUMN_CHANGES[type(change)](schema, change)
 
 
@@ -245,8 +243,8 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
 def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
     if not change.type.nullable:
         raise InvalidError(
-            f"column {path_text(change.path)} to add is {change.type.sql()}, but rows that are "
-            f"stored have no value for it; add it as nullable"
+            f"column {path_text(change.path)} to add is {change.type.sql()}, but existing rows "
+            "have no value for it; add it as nullable"
         )
     new = Field(-1, change.path[-1], change.type, change.comment, change.default)
     # Above all ids that were ever used: an old file may contain a dropped column under its id.
@@ -271,7 +269,7 @@ def _drop(schema: TableSchema, change: DropColumn) -> TableSchema:
         if len(siblings) == 1:
             raise InvalidError(
                 f"Cannot drop all fields: {path_text(change.path)} is the only one; add another "
-                f"one first"
+                "one first"
             )
         return (*siblings[:index], *siblings[index + 1 :])
 
@@ -320,8 +318,9 @@ def _set_nullability(schema: TableSchema, change: ChangeColumnNullability) -> Ta
     def set_nullable(old: DataType) -> DataType:
         if old.nullable and not change.nullable:
             raise InvalidError(
-                f"column {path_text(change.path)} is {old.sql()} and cannot become NOT NULL: rows "
-                f"that are stored may hold NULL. Write the rows into a new table that forbids it"
+                f"column {path_text(change.path)} is {old.sql()} and cannot become NOT NULL, "
+                "because existing rows can contain NULL. Write the rows to a new table with a "
+                "NOT NULL column"
             )
         return old.with_nullable(change.nullable)
 
@@ -365,8 +364,8 @@ def _refuse_key(
     if name in (*schema.partition_keys, *primary_keys):
         raise InvalidError(
             f"{role} column {name!r} cannot be {done}: Cannot drop, rename or retype partition "
-            f"columns, nor drop or retype primary key columns, for stored files are placed and "
-            f"sorted by them. Write the rows into a new table"
+            "columns, nor drop or retype primary key columns, because stored files are placed "
+            "and sorted by them. Write the rows to a new table"
         )
 
 
@@ -378,7 +377,7 @@ def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataT
     if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
         raise InvalidError(
             f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
-            f"{new.sql()}, in which trailing blanks count; make it a longer CHAR"
+            f"{new.sql()}, in which trailing blanks are significant; use a longer CHAR"
         )
 
 
@@ -386,8 +385,8 @@ def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
     for field in siblings:
         if field.name.lower() == name.lower():
             raise AlreadyExistsError(
-                f"column {path_text((*path[:-1], field.name))} exists already; choose another name "
-                f"than {name!r}, for SQL does not tell case apart"
+                f"column {path_text((*path[:-1], field.name))} already exists; choose another "
+                f"name than {name!r}, because SQL names are case-insensitive"
             )
 
 
@@ -439,8 +438,8 @@ def _with_part(
 
 def _no_part(type_: DataType, name: str, path: Path) -> NotFoundError:
     return NotFoundError(
-        f"{type_.sql()} has no part {name!r}, which the path {path_text(path)} names; members of a "
-        f"ROW go by their names, of an ARRAY there is 'element', of a MAP 'value'"
+        f"{type_.sql()} has no part {name!r}, which the path {path_text(path)} names; use the "
+        "field name in a ROW, 'element' in an ARRAY, and 'value' in a MAP"
     )
 
 
@@ -448,7 +447,9 @@ def _index(siblings: Sequence[Field], path: Path) -> int:
     names = [field.name for field in siblings]
     if path[-1] not in names:
         near = difflib.get_close_matches(path[-1], names) or names
-        raise NotFoundError(f"no column {path_text(path)}; did you mean {', '.join(near)}?")
+        raise NotFoundError(
+            f"there is no column {path_text(path)}; did you mean {', '.join(near)}?"
+        )
     return names.index(path[-1])
 
 

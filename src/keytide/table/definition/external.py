@@ -60,10 +60,10 @@ def refuse_external(schema: TableSchema, name: str) -> None:
     """Raise `UnsupportedError` for an external table."""
     if is_external(schema):
         raise UnsupportedError(
-            f"table {name} is an external table, {format_of(schema)} at {location_of(schema)}: "
-            f"others keep its rows, which are read-only here, so this cannot be done with it. What "
-            f"works: SELECT and joins, scan, get, get_many, why, changes between versions, "
-            f"refresh, SHOW CREATE TABLE and DESCRIBE; DROP TABLE forgets the definition"
+            f"table {name} is an external table, {format_of(schema)} at {location_of(schema)}, "
+            "which is read-only in Keytide, so this operation is not supported. Supported are "
+            "SELECT and joins, scan, get, get_many, why, changes between versions, refresh, SHOW "
+            "CREATE TABLE and DESCRIBE; DROP TABLE deletes only the definition"
         )
 
 
@@ -164,9 +164,7 @@ def _checked(schema: TableSchema) -> list[str]:
     check_types(schema)
     check_upsert_keys(schema, options)
     if not schema.primary_keys:
-        raise InvalidError(
-            "an external table needs a primary key, of which its rows are versions; name it"
-        )
+        raise InvalidError("an external table requires a primary key; give one")
     refuse_same_names(schema.fields)
     return doubts_of_keys(schema, options)
 
@@ -182,9 +180,9 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
     for key in given:
         if key not in _TAKEN and not key.startswith((_OPTION_PREFIX, _USER_PREFIX)):
             raise UnsupportedError(
-                f"'{key}' cannot be set: it means nothing to a table whose rows others keep, which "
-                f"takes {', '.join(map(repr, _TAKEN))}, and options that begin with "
-                f"'{_OPTION_PREFIX}' or '{_USER_PREFIX}'; leave it out"
+                f"'{key}' has no meaning for an external table; supported options: "
+                f"{', '.join(map(repr, _TAKEN))}, and options that start with '{_OPTION_PREFIX}' "
+                f"or '{_USER_PREFIX}'; remove it"
             )
     return given
 
@@ -199,9 +197,9 @@ _SECRET = re.compile(
 _USER_INFO = re.compile(r"://[^/@]*:[^/@]*@")
 _ASSIGNED = re.compile(r"([\w.-]+)\s*=")
 _WAY_OUT = (
-    "leave it to the environment of each process that reads (PGPASSWORD or ~/.pgpass, or the "
-    "variables of an object store), or give the lake's own store its options by "
-    "kt.connect(..., options=...)"
+    "set it in the environment of each reading process (PGPASSWORD or ~/.pgpass, or the "
+    "variables of an object store), or pass options for the lake's own store to kt.connect(..., "
+    "options=...)"
 )
 
 
@@ -211,7 +209,7 @@ def refuse_secret_options(options: Mapping[str, str]) -> None:
         refuse_secret(value)
         if _SECRET.search(key):
             raise InvalidError(
-                f"option {key!r} may be a secret, which definitions never hold; {_WAY_OUT}"
+                f"option {key!r} can be a secret, which definitions must not contain; {_WAY_OUT}"
             )
 
 
@@ -221,6 +219,6 @@ def refuse_secret(location: str) -> None:
     named = _ASSIGNED.findall(query if "://" in location else location)
     if _USER_INFO.search(location) or any(map(_SECRET.search, named)):
         raise InvalidError(
-            f"the location, or an option, has a password or another secret in it, and is not "
-            f"shown: definitions never hold one; {_WAY_OUT}"
+            "the location or an option contains a password or another secret, which definitions "
+            f"must not contain (it is not shown here); {_WAY_OUT}"
         )

@@ -65,11 +65,11 @@ def check_generated(schema: TableSchema, options: TableOptions) -> None:
         again = [n for n in column.columns if n in texts or n == options.out_of_order_column]
         if again:
             raise InvalidError(
-                f"{told}: it reads {again[0]!r}, which is computed itself; read the columns that "
-                f"rows bring"
+                f"{told}: it reads {again[0]!r}, which is a generated column itself; use only "
+                "columns of the input"
             )
         if schema.field(name).default_value is not None:
-            raise InvalidError(f"{told}: column {name!r} has a DEFAULT too; give one of them")
+            raise InvalidError(f"{told}: column {name!r} also has a DEFAULT; remove one of them")
         _check_role(column, told, schema, options)
 
 
@@ -94,21 +94,22 @@ def _check_role(
     marks = {options.rowkind_field, options.delete_record_column, options.out_of_order_column}
     if name in {*orders, *marks, *options.tombstone_key}:
         raise InvalidError(
-            f"{told}: {name!r} orders or marks rows by an option, so rows have to bring it"
+            f"{told}: an option uses {name!r} to order or mark rows, so it cannot be a generated "
+            "column"
         )
     others = [each for each in column.columns if each not in key]
     if name in key and others:
         raise InvalidError(
-            f"{told}: {name!r} is in the primary key and made of {others[0]!r}, which is not, so "
-            f"an update of that would make another row of it; take {others[0]!r} into the key, or "
-            f"{name!r} out of it"
+            f"{told}: {name!r} is in the primary key but is computed from {others[0]!r}, which "
+            f"is not, so updating this column would change the key; add {others[0]!r} to the "
+            f"key, or remove {name!r} from it"
         )
     is_whole = engine_class(options).picks_a_version and not options.merges_rows
     if name not in key and key and not is_whole:
         raise InvalidError(
-            f"{told}: rows of the table are merged column by column, and {name!r} would be made of "
-            f"what one of them brings; have readers compute it, or make it of the primary key "
-            f"within the key"
+            f"{told}: rows of this table are merged column by column, so {name!r} could be "
+            "computed from an incomplete row; compute it when reading, or only from primary key "
+            "columns, as part of the key"
         )
 
 
@@ -120,12 +121,12 @@ def _told(name: str, text: str) -> str:
 def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColumn:
     by_name, told = {field.name: field for field in fields}, _told(name, text)
     if name not in by_name:
-        raise InvalidError(f"{told}: {name!r} is none of {', '.join(by_name)}")
+        raise InvalidError(f"{told}: {name!r} is not a column; columns: {', '.join(by_name)}")
     try:
         expression = row_expression(duckdb_expression(text, tuple(by_name)))
         read = expression.read_of(by_name)
         if name in expression.columns:
-            raise InvalidError("a column is not computed of itself; read others")
+            raise InvalidError("a column cannot be computed from itself; use other columns")
         expression.check(by_name[name], read)
     except KeytideError as error:
         raise type(error)(f"{told}: {error}") from error

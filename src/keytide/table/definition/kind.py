@@ -86,20 +86,21 @@ class KeyedTable(TableKind):
         missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
         if missing and (options.bucket != -1 or len(missing) < len(schema.partition_keys)):
             raise UnsupportedError(
-                f"the primary key {', '.join(schema.primary_keys)} lacks the partition columns "
-                f"{', '.join(missing)}: a key could then be in two partitions at once. Add them to "
-                f"the primary key, or partition by a key column; or leave all partition columns "
-                f"out of it and set '{keys.BUCKET}' to '-1', so that keys move between partitions"
+                f"the primary key {', '.join(schema.primary_keys)} does not contain the "
+                f"partition columns {', '.join(missing)}: a key could be in two partitions. Add "
+                "them to the primary key, or partition by a key column; or remove all partition "
+                f"columns from the key and set '{keys.BUCKET}' to '-1', so that keys move "
+                "between partitions"
             )
         reason = why_in_both_partitions(schema, options)
         if reason is not None:
             raise UnsupportedError(reason)
         reason = _why_no_buckets(options)
         if reason is not None:
-            raise UnsupportedError(f"{reason}; give '{keys.BUCKET}' a number from 1")
+            raise UnsupportedError(f"{reason}; set '{keys.BUCKET}' to 1 or more")
         reason = _why_no_vectors(options) if options.deletion_vectors_enabled else None
         if reason is not None:
-            raise UnsupportedError(f"{reason}; leave '{keys.DELETION_VECTORS_ENABLED}' out")
+            raise UnsupportedError(f"{reason}; remove '{keys.DELETION_VECTORS_ENABLED}'")
 
     def why_not_readable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
@@ -123,8 +124,8 @@ def _why_no_vectors(options: TableOptions) -> str | None:
         return f"'{keys.PK_CLUSTERING_OVERRIDE}' = 'true' sorts files by other columns than the key"
     if options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
         return (
-            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' puts deletion vectors beside the data, "
-            f"where this release does not keep them"
+            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' stores deletion vectors next to the "
+            "data, which this release does not support"
         )
     return None
 
@@ -137,8 +138,8 @@ def why_in_both_partitions(schema: TableSchema, options: TableOptions) -> str | 
     if engine_class(options).elsewhere is not Elsewhere.MOVES:
         return None
     return (
-        f"'{keys.IGNORE_DELETE}' ignores the delete that a key leaves behind when it moves to "
-        f"another partition, so the key would be in both; leave it out, or add the columns "
+        f"'{keys.IGNORE_DELETE}' ignores the delete that is written when a key moves to another "
+        "partition, so the key would be in both; remove it, or add the columns "
         f"{', '.join(schema.partition_keys)} to the primary key"
     )
 
@@ -147,8 +148,8 @@ def _why_no_buckets(options: TableOptions) -> str | None:
     """Why rows cannot be assigned to buckets as the options require. None if they can."""
     if options.bucket == -1 and options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
         return (
-            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' puts the index of dynamic buckets "
-            f"beside the data, where this release does not keep it"
+            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' stores the dynamic bucket index next "
+            "to the data, which this release does not support"
         )
     return None
 
@@ -168,39 +169,39 @@ class AppendTable(TableKind):
             option = option_of(key)
             if option in _OF_VERSIONS and option.parse(key, text) != option.default_value:
                 raise InvalidError(
-                    f"'{key}' = '{text}' says what becomes of the versions of a key, and the table "
-                    f"has no primary key: give it one, or leave the option out"
+                    f"'{key}' = '{text}' is about merging versions of a key, but the table has "
+                    "no primary key: add one, or remove the option"
                 )
         reason = _why_no_vectors(options) if options.deletion_vectors_enabled else None
         if reason is not None:
-            raise UnsupportedError(f"{reason}; leave '{keys.DELETION_VECTORS_ENABLED}' out")
+            raise UnsupportedError(f"{reason}; remove '{keys.DELETION_VECTORS_ENABLED}'")
         if options.deletion_vectors_merge_on_read:
             raise InvalidError(
-                f"'{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true' shows versions of keys before "
-                f"they are compacted, and the table has no primary key; leave it out"
+                f"'{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true' is about merging versions of "
+                "a key, but the table has no primary key; remove it"
             )
         if options.bucket < -1:
             raise InvalidError(
-                f"'{keys.BUCKET}' = '{options.bucket}' is for tables with a primary key; leave it "
-                f"out, or give a number from 1 and a '{keys.BUCKET_KEY}'"
+                f"'{keys.BUCKET}' = '{options.bucket}' requires a primary key; remove it, or set "
+                f"it to 1 or more together with '{keys.BUCKET_KEY}'"
             )
         if options.bucket > 0 and not options.bucket_key:
             raise InvalidError(
                 f"You should define a '{keys.BUCKET_KEY}' for bucketed append mode: "
-                f"'{keys.BUCKET}' is '{options.bucket}' and there is no primary key to tell the "
-                f"bucket of a row by. Name columns, or leave '{keys.BUCKET}' out"
+                f"'{keys.BUCKET}' is '{options.bucket}', and there is no primary key that could "
+                f"determine the bucket. Set it, or remove '{keys.BUCKET}'"
             )
 
     def why_not_readable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
         if options.value(keys.DATA_EVOLUTION_ENABLED):
-            return f"'{keys.DATA_EVOLUTION_ENABLED}' spreads a row over several files"
+            return f"'{keys.DATA_EVOLUTION_ENABLED}' splits a row over several files"
         return None
 
     def why_not_writable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
         if options.value(keys.ROW_TRACKING_ENABLED) or options.value(keys.DATA_EVOLUTION_ENABLED):
-            return f"'{keys.ROW_TRACKING_ENABLED}' asks every writer to number the rows"
+            return f"'{keys.ROW_TRACKING_ENABLED}' requires every writer to number the rows"
         if options.bucket > 0 and not options.bucket_key:
             return f"'{keys.BUCKET}' = '{options.bucket}' without a '{keys.BUCKET_KEY}'"
         return _why_no_vectors(options) if options.deletion_vectors_enabled else None
@@ -239,8 +240,8 @@ class IndexedTable(TableKind):
         vectors = schema.options.get(keys.DELETION_VECTORS_ENABLED, "true")
         if vectors.lower() != "true":
             raise InvalidError(
-                f"'{keys.DELETION_VECTORS_ENABLED}' = '{vectors}': with '{keys.UPSERT_MODE}' rows "
-                f"that are replaced are marked as dead; leave it out"
+                f"'{keys.DELETION_VECTORS_ENABLED}' = '{vectors}': '{keys.UPSERT_MODE}' already "
+                "uses deletion vectors for replaced rows; remove the option"
             )
         named = [name for name in schema.primary_keys if name not in schema.partition_keys]
         return {
@@ -258,13 +259,14 @@ class IndexedTable(TableKind):
                 continue
             if option in _OF_MERGING and option.parse(key, text) != option.default_value:
                 raise InvalidError(
-                    f"'{key}' = '{text}' says what becomes of versions that are merged, and none "
-                    f"are with '{keys.UPSERT_MODE}' = '{options.upsert_mode}'; leave one out"
+                    f"'{key}' = '{text}' is about merging versions of a key, which tables with "
+                    f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' do not do; remove one of "
+                    "them"
                 )
         if options.changelog_producer != "none":
             raise InvalidError(
                 f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}': a table with "
-                f"'{keys.UPSERT_MODE}' tells its changes without a changelog; leave it out"
+                f"'{keys.UPSERT_MODE}' returns its changes without a changelog; remove it"
             )
         check_marking_columns(schema, options)
         check_times_to_live(schema, options)
@@ -275,29 +277,30 @@ class IndexedTable(TableKind):
         missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
         if missing:
             raise UnsupportedError(
-                f"the primary key {', '.join(schema.primary_keys)} lacks the partition columns "
-                f"{', '.join(missing)}: a key could then be in two partitions at once. Add them to "
-                f"the primary key"
+                f"the primary key {', '.join(schema.primary_keys)} does not contain the "
+                f"partition columns {', '.join(missing)}: a key could be in two partitions. Add "
+                "them to the primary key"
             )
         if options.bucket < 1:
             raise UnsupportedError(
-                f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' needs a fixed number of buckets, "
-                f"found '{keys.BUCKET}' = '{options.bucket}'; give it a number from 1"
+                f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' requires a fixed number of "
+                f"buckets, found '{keys.BUCKET}' = '{options.bucket}'; set it to 1 or more"
             )
         if options.upsert_hash_function == "uuid" and options.bucket > 1:
             raise UnsupportedError(
-                f"'{keys.UPSERT_HASH_FUNCTION}' = 'uuid' takes spellings of one UUID for one key, "
-                f"and their texts would go to different buckets; set '{keys.BUCKET}' to '1', or "
-                f"write UUIDs in one spelling and leave the function out"
+                f"'{keys.UPSERT_HASH_FUNCTION}' = 'uuid' treats different spellings of a UUID as "
+                f"the same key, but they could go to different buckets; set '{keys.BUCKET}' to "
+                "'1', or write UUIDs in one spelling and remove the function"
             )
         if options.primary_key_nullable:
             raise UnsupportedError(
-                f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' and '{keys.UPSERT_MODE}' do not go "
-                f"together: an index has no NULL; leave one of them out"
+                f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' cannot be combined with "
+                f"'{keys.UPSERT_MODE}', because a key index does not support NULL; remove one of "
+                "them"
             )
         reason = _why_no_vectors(options)
         if reason is not None:
-            raise UnsupportedError(f"{reason}; leave it out")
+            raise UnsupportedError(f"{reason}; remove it")
 
     def why_not_readable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
@@ -340,6 +343,5 @@ def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> Non
     """Raise `UnsupportedError` if there is no primary key, which `what` needs."""
     if not kind_of(schema).has_key:
         raise UnsupportedError(
-            f"table {table} has no primary key, so {what} is not possible: no key names a row. "
-            f"{way_out}"
+            f"table {table} has no primary key, which {what} requires. {way_out}"
         )

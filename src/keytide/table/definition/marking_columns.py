@@ -17,20 +17,18 @@ _MARKS = frozenset(
 def _check_delete_record(schema: TableSchema, name: str, options: TableOptions) -> None:
     role = f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {name!r}"
     if name not in schema.by_name:
-        raise InvalidError(f"{role} is not in {', '.join(schema.names)}; name one of them")
+        raise InvalidError(f"{role} does not exist; columns: {', '.join(schema.names)}")
     type_ = schema.field(name).type
     if type_.root not in _MARKS:
-        raise InvalidError(
-            f"{role} is {type_.sql()}; expected BOOLEAN, a text or a number: name such a column"
-        )
+        raise InvalidError(f"{role} is {type_.sql()}; expected a BOOLEAN, string or number column")
     if name in schema.primary_keys:
         raise InvalidError(
-            f"{role} is in the primary key, so no delete would meet the row that it deletes; name "
-            f"another column"
+            f"{role} is in the primary key, so a delete would not find the row that it deletes; "
+            "use another column"
         )
     if options.tombstone_key:
         raise InvalidError(
-            f"{role} and '{keys.TOMBSTONE_KEY}' both mark rows as deletes; leave one of them out"
+            f"{role} and '{keys.TOMBSTONE_KEY}' both mark deletes; remove one of them"
         )
 
 
@@ -45,8 +43,8 @@ def check_marking_columns(schema: TableSchema, options: TableOptions) -> None:
         if options.out_of_order_column is not None:
             option = keys.UPSERT_OUT_OF_ORDER_COLUMN
         raise InvalidError(
-            f"'{option}' says what becomes of rows that come late, and without "
-            f"'{keys.SEQUENCE_FIELD}' none does; name what rows are compared by, or leave it out"
+            f"'{option}' is about late rows, but without '{keys.SEQUENCE_FIELD}' no row is late; "
+            "set the sequence field, or remove the option"
         )
 
 
@@ -54,17 +52,16 @@ def _check_out_of_order(schema: TableSchema, name: str, options: TableOptions) -
     role = f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}' = {name!r}"
     if options.drops_out_of_order:
         raise InvalidError(
-            f"{role} marks rows that '{keys.UPSERT_DROP_OUT_OF_ORDER}' = 'true' drops; leave one "
-            f"of them out"
+            f"{role} marks rows that '{keys.UPSERT_DROP_OUT_OF_ORDER}' = 'true' drops; remove "
+            "one of them"
         )
     if name not in schema.by_name:
-        raise InvalidError(f"{role} is not in {', '.join(schema.names)}; name one of them")
+        raise InvalidError(f"{role} does not exist; columns: {', '.join(schema.names)}")
     if schema.field(name).type.root != "BOOLEAN":
         type_ = schema.field(name).type.sql()
-        raise InvalidError(f"{role} is {type_}; expected BOOLEAN: name such a column")
+        raise InvalidError(f"{role} is {type_}; expected a BOOLEAN column")
     taken = (*schema.primary_keys, *options.sequence_field, options.delete_record_column)
     if name in taken:
         raise InvalidError(
-            f"{role} says something else of a row already, by which it is found, compared or "
-            f"deleted; name a column of its own"
+            f"{role} is already used to identify, compare or delete rows; use a separate column"
         )

@@ -89,9 +89,9 @@ def _refuse_other_kind(before: TableSchema, after: TableSchema) -> None:
     """Refuse changes of names that a key index depends on."""
     if before.upsert_mode != after.upsert_mode:
         raise InvalidError(
-            f"Change '{keys.UPSERT_MODE}' is not supported by ALTER. It is '{before.upsert_mode}', "
-            f"and with '{after.upsert_mode}' all files would have to be others; call Table.convert "
-            f"or CALL sys.convert, which writes them"
+            f"Change '{keys.UPSERT_MODE}' is not supported by ALTER. It is "
+            f"'{before.upsert_mode}', and '{after.upsert_mode}' requires rewriting all files; "
+            "call Table.convert or CALL sys.convert instead"
         )
 
 
@@ -170,15 +170,16 @@ def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool
 def _refused(key: str, found: Any, wanted: Any) -> InvalidError:
     was, becomes = (_shown(value) for value in (found, wanted))
     return InvalidError(
-        f"Change '{key}' is not supported yet. Cannot change {key} from {was} to {becomes}: what "
-        f"becomes of stored rows depends on it, and deleted or older rows could come back; "
+        f"Change '{key}' is not supported yet. Cannot change {key} from {was} to {becomes}: "
+        "stored rows were merged with the old value, and deleted or older rows could come back; "
         f"{_REWRITE}"
     )
 
 
 _REWRITE = (
-    "write the rows into a new table: CREATE TABLE new LIKE old WITH ('option' = 'value'), then "
-    "INSERT INTO new SELECT * FROM old; or TRUNCATE the table, change it, and fill it again"
+    "write the rows to a new table: CREATE TABLE new LIKE old WITH ('option' = 'value'), then "
+    "INSERT INTO new SELECT * FROM old; or TRUNCATE the table, change the option, and load it "
+    "again"
 )
 
 
@@ -191,8 +192,8 @@ def _refuse_generating(before: TableSchema, after: TableSchema) -> None:
     for name, text in _generations(after):
         if had.get(after.field(name).id) != has[after.field(name).id]:
             raise InvalidError(
-                f"column {name!r} cannot be GENERATED ALWAYS AS ({text}) from now on, for rows "
-                f"that are stored have other values; {_REWRITE}"
+                f"column {name!r} cannot become GENERATED ALWAYS AS ({text}), because existing "
+                f"rows have other values; {_REWRITE}"
             )
 
 
@@ -206,9 +207,9 @@ def _refuse_other_time(before: TableSchema, after: TableSchema) -> None:
     for name in times.keys() & new_times.keys():
         if times[name].id != new_times[name].id:
             raise InvalidError(
-                f"column {name!r} orders its entries by the last member of their ROW, which would "
-                f"be {new_times[name].name!r} in place of {times[name].name!r}; put new members "
-                f"before it"
+                f"column {name!r} orders its entries by the last field of their ROW, which would "
+                f"change from {times[name].name!r} to {new_times[name].name!r}; add new fields "
+                "before it"
             )
 
 
@@ -238,9 +239,9 @@ def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
         contains = contains if was else f"do not {contains}"
         raise InvalidError(
             f"{key!r} cannot change from {before.changelog_producer!r} to "
-            f"{after.changelog_producer!r} in a table of engine {before.merge_engine!r} with rows: "
-            f"its compacted values {contains} those on the levels above, and would be counted "
-            f"twice or not at all from now on; {_REWRITE}"
+            f"{after.changelog_producer!r} in a table with rows and engine "
+            f"{before.merge_engine!r}: its compacted values {contains} those of higher levels, "
+            f"so values would be counted twice or not at all; {_REWRITE}"
         )
 
 
@@ -265,11 +266,11 @@ def refuse_bucket_change(before: TableSchema, after: TableSchema) -> None:
     if keys.BUCKET in before.options and keys.BUCKET not in after.options:
         raise InvalidError(
             f"Cannot reset bucket. It is {old}, and without the option buckets would be dynamic; "
-            f"set another fixed number"
+            "set another fixed number"
         )
     if old != new and min(old, new) < 1:
         which = f"when it is {old}" if old < 1 else f"to {new}"
-        raise InvalidError(f"Cannot change bucket {which}; write the rows into a new table")
+        raise InvalidError(f"Cannot change bucket {which}; write the rows to a new table")
 
 
 def orders_versions(schema: TableSchema, name: str) -> bool:
@@ -288,8 +289,8 @@ def refuse_dropping_named(options: Mapping[str, str], name: str) -> None:
     naming = [key for key, value in options.items() if name in set(_columns_of(key, value))]
     if naming:
         raise InvalidError(
-            f"column {name!r} cannot be dropped: {', '.join(map(repr, naming))} name it; change or "
-            f"remove the option first, where that is allowed"
+            f"column {name!r} cannot be dropped, because {', '.join(map(repr, naming))} uses it; "
+            "change or remove the option first, if possible"
         )
 
 
@@ -306,8 +307,8 @@ def refuse_losing_read(
         gone = sorted(lost.intersection(columns))
         if gone and after.options.get(key) == before.options[key]:
             raise InvalidError(
-                f"column {gone[0]!r} cannot be dropped or renamed: '{key}' = "
-                f"{before.options[key]!r} reads it; remove that first"
+                f"column {gone[0]!r} cannot be dropped or renamed, because '{key}' = "
+                f"{before.options[key]!r} uses it; remove the option first"
             )
 
 
@@ -318,8 +319,9 @@ def renamed_options(options: Mapping[str, str], old: str, new: str) -> dict[str,
         if old in set(_columns_of(key, value)):
             if "," in new or new != new.strip():
                 raise InvalidError(
-                    f"column {old!r} cannot be renamed to {new!r}: {key!r} lists columns with "
-                    f"commas; choose a name without commas and outer blanks"
+                    f"column {old!r} cannot be renamed to {new!r}, because {key!r} is a "
+                    "comma-separated list; choose a name without commas and without leading or "
+                    "trailing blanks"
                 )
             key, value = _renamed_option(key, value, old, new)
         renamed[key] = value

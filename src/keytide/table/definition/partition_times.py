@@ -129,17 +129,17 @@ def _pattern_of(formatter: str) -> re.Pattern[str]:
             continue
         part, digits_max = _LETTERS.get(letters[0], ("", 0))
         if not part or part in parts:
-            raise _misread(formatter, f"{letters!r} is none of them, or comes twice")
+            raise _misread(formatter, f"{letters!r} is not supported, or is used twice")
         parts.add(part)
         many = f"{{1,{digits_max}}}" if len(letters) == 1 else f"{{{len(letters)}}}"
         found += f"(?P<{part}>[0-9]{many})"
     if not {"year", "month", "day"} <= parts:
-        raise _misread(formatter, "year, month and day are needed")
+        raise _misread(formatter, "year, month and day are required")
     return re.compile(found)
 
 
 def _misread(formatter: str, reason: str) -> InvalidError:
     return InvalidError(
-        f"'{keys.PARTITION_TIMESTAMP_FORMATTER}' = {formatter!r}; expected letters for the parts "
-        f"of a time, such as 'yyyyMMdd' or 'yyyy-MM-dd HH:mm:ss', each once: {reason}"
+        f"'{keys.PARTITION_TIMESTAMP_FORMATTER}' = {formatter!r}; expected a date pattern such "
+        f"as 'yyyyMMdd' or 'yyyy-MM-dd HH:mm:ss', with each part once: {reason}"
     )

@@ -51,18 +51,18 @@ def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
         told = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"
         if not options.merges_rows:
             raise InvalidError(
-                f"{told} computes a column of rows that are merged when they are written; set "
-                f"'{keys.UPSERT_MODE}' = 'partial', or leave it out"
+                f"{told} computes a column when a row is merged with an earlier one; set "
+                f"'{keys.UPSERT_MODE}' = 'partial', or remove the option"
             )
         if name not in merged - {options.delete_record_column}:
             raise InvalidError(
-                f"{told}: {name!r} is none of the columns that are merged, which are those of the "
-                f"table without the key, the sequence fields and those that mark rows; name another"
+                f"{told}: {name!r} is not a column that is merged: it does not exist, or it is a "
+                "key column, a sequence field or a column that marks rows; use another column"
             )
         if not schema.field(name).type.nullable:
             raise InvalidError(
-                f"{told}: {name!r} is {schema.field(name).type.sql()}, and an expression may give "
-                f"NULL; let the column take it"
+                f"{told}: {name!r} is {schema.field(name).type.sql()}, but an expression can "
+                "return NULL; make the column nullable"
             )
         _check_expression(schema, name, told, text)
     try:
@@ -70,8 +70,8 @@ def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
     except CycleError as error:
         names = ", ".join(map(repr, dict.fromkeys(error.args[1])))
         raise InvalidError(
-            f"'{keys.POST_MERGE_EXPRESSION}': columns {names} are computed of each other; give one "
-            f"of them an expression that reads others"
+            f"'{keys.POST_MERGE_EXPRESSION}': columns {names} are computed from each other; "
+            "change one of the expressions"
         ) from error
 
 
@@ -81,10 +81,10 @@ def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> N
         for column in expression.columns:
             if column not in schema.by_name:
                 raise InvalidError(
-                    f"it reads {column!r}, which is none of {', '.join(schema.names)}"
+                    f"it reads {column!r}, which does not exist; columns: {', '.join(schema.names)}"
                 )
         if name in expression.columns:
-            raise InvalidError("a column is not computed of itself; read others")
+            raise InvalidError("a column cannot be computed from itself; use other columns")
         expression.check(schema.field(name), schema.select(expression.columns))
     except InvalidError as error:
         raise InvalidError(f"{told}: {error}") from error

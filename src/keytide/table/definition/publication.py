@@ -32,7 +32,7 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
     for form in options.publish:
         reason = why_read_otherwise(schema, options, form)
         if reason is not None:
-            raise UnsupportedError(f"{told}: {reason}; leave one of them out")
+            raise UnsupportedError(f"{told}: {reason}; remove one of them")
     _check_alone(options, told)
     by_level = dict(options.file_formats_by_level)
     others = {
@@ -42,8 +42,8 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
     key = next((key for key, formats in others.items() if formats - {"parquet"}), None)
     if options.publish and key is not None:
         raise UnsupportedError(
-            f"{told} with '{key}' = '{options.raw[key]}': other readers know "
-            f"Parquet files only; set it to 'parquet', or leave one of them out"
+            f"{told} with '{key}' = '{options.raw[key]}': other readers support only Parquet "
+            "files; set it to 'parquet', or remove one of them"
         )
 
 
@@ -52,8 +52,8 @@ def _check_alone(options: TableOptions, told: str) -> None:
     storage = options.value(keys.METADATA_ICEBERG_STORAGE)
     if ICEBERG in options.publish and storage != "disabled":
         raise UnsupportedError(
-            f"{told} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', by which other engines "
-            f"write other metadata to the same folder; leave one of them out"
+            f"{told} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other engines "
+            "would write other metadata to the same folder; remove one of them"
         )
 
 
@@ -66,12 +66,12 @@ def why_read_otherwise(schema: TableSchema, options: TableOptions, form: str) ->
     defaults = read_defaults(schema, options)
     if defaults:
         return (
-            f"column {next(iter(defaults))!r} has a '{keys.DEFAULT_VALUE}', which other readers do "
-            f"not show in the place of NULL"
+            f"column {next(iter(defaults))!r} has a '{keys.DEFAULT_VALUE}', which other readers "
+            "do not return instead of NULL"
         )
     if options.row_lifetime_ms is not None and schema.primary_keys:
         return (
-            f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' hides rows with time, which other readers would go "
-            f"on to show"
+            f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' hides expired rows, which other readers would "
+            "still return"
         )
     return None

@@ -25,7 +25,6 @@ def check_row_merging(schema: TableSchema, options: TableOptions) -> None:
         if name in schema.by_name and name not in merged:
             raise InvalidError(
                 f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = {function!r}: column {name!r} "
-                f"is one by which rows are found, compared or marked, and is not merged; leave it "
-                f"out"
+                "identifies, orders or marks rows, so it is not merged; remove the option"
             )
     check_functions(merged, function_names(merged, options, DEFAULT_FUNCTION), options)

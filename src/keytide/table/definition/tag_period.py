@@ -44,13 +44,13 @@ class TagPeriod:
         period = cls._named(options)
         if period.length < _MINUTE or period.length % _MINUTE:
             raise InvalidError(
-                f"'{keys.TAG_CREATION_PERIOD_DURATION}' is {period.length}; names of tags tell "
-                f"minutes, so give whole ones"
+                f"'{keys.TAG_CREATION_PERIOD_DURATION}' is {period.length}; names of tags "
+                "contain minutes, so use whole minutes"
             )
         if timedelta(milliseconds=options.tag_creation_delay_ms) >= period.length:
             raise InvalidError(
-                f"'{keys.TAG_CREATION_DELAY}' is {options.tag_creation_delay_ms:,} ms, as long as "
-                f"a period ({period.length}) or longer; give less"
+                f"'{keys.TAG_CREATION_DELAY}' is {options.tag_creation_delay_ms:,} ms, but must "
+                f"be less than a period ({period.length})"
             )
         return period
 

@@ -73,7 +73,7 @@ def expire_partitions(
     """Drop partitions in one commit, and do nothing else."""
     view = writable_view(table)
     if not view.schema.partition_keys:
-        raise InvalidError(f"table {table.name} has no partitions that could expire")
+        raise InvalidError(f"table {table.name} has no partitions, so none can expire")
     with view.naming_table():
         expiry = _Expiry.of(view, age, now())
     transaction = Transaction.begin(table, view)
@@ -113,7 +113,7 @@ class _Expiry:
             lifetime_ms = duration_ms(age.expiration_time, "expiration_time")
         if lifetime_ms is None:
             raise InvalidError(
-                f"how old partitions may be is not said: give expiration_time, or set "
+                "the age at which partitions expire is not set: give expiration_time, or set "
                 f"'{keys.PARTITION_EXPIRATION_TIME}'"
             )
         strategy = age.strategy or options.partition_expiration_strategy
@@ -125,7 +125,7 @@ class _Expiry:
         times = PartitionTimes.of(fields, options, age.pattern, age.formatter)
         most = age.partitions_max
         if most is not None and most < 1:
-            raise InvalidError(f"max_expires is {most}; give 1 or more")
+            raise InvalidError(f"max_expires is {most}; expected 1 or more")
         most = options.partitions_expired_max if most is None else most
         return cls(view, times, strategy, now - timedelta(milliseconds=lifetime_ms), most)
 

@@ -39,14 +39,16 @@ class Retention:
         """Raise `InvalidError` for numbers that contradict each other."""
         for name, value in (("retain_min", self.keep_min), ("retain_max", self.keep_max)):
             if value is not None and value < 1:
-                raise InvalidError(f"{name} is {value}; should be at least 1: the newest stays")
+                raise InvalidError(
+                    f"{name} is {value}; should be at least 1: the latest snapshot is always kept"
+                )
         if self.keep_max is not None and self.keep_min > self.keep_max:
             raise InvalidError(
-                f"retain_min is {self.keep_min}, which should not be larger than retain_max, which "
-                f"is {self.keep_max}; give both, or only one of them"
+                f"retain_min is {self.keep_min}, which should not be larger than retain_max, "
+                f"which is {self.keep_max}; correct one of them"
             )
         if self.expire_max is not None and self.expire_max < 0:
-            raise InvalidError(f"max_deletes is {self.expire_max}; give 0 or more")
+            raise InvalidError(f"max_deletes is {self.expire_max}; expected 0 or more")
 
     @classmethod
     def of_snapshots(cls, options: TableOptions, now_ms: int) -> Retention:

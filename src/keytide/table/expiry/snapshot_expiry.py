@@ -331,8 +331,8 @@ class _Expiry:
                 store.create(paths.snapshot_path(snapshot.id), snapshot.to_json())
         store.delete(paths.changelog_path(snapshot.id) for snapshot in plan.outliving)
         raise ConflictError(
-            f"table {self.table.name}: it was rolled back behind snapshot {plan.kept.id} while "
-            f"older ones expired; they are kept. Expire them again"
+            f"table {self.table.name}: it was rolled back to before snapshot {plan.kept.id} "
+            "while older snapshots expired, so they are kept. Run the expiry again"
         )
 
 

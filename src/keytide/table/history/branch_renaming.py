@@ -37,12 +37,12 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
     check_name(table, new_name)
     if name == paths.MAIN_BRANCH:
         raise InvalidError(
-            f"table {table_name(table)}: {name!r} is the table itself, which keeps that name; "
-            f"name one of the branches beside it"
+            f"table {table_name(table)}: {name!r} is the main branch, which cannot be renamed; "
+            "name another branch"
         )
     if name == new_name:
         raise AlreadyExistsError(
-            f"table {table_name(table)}: branch {name!r} has this name already"
+            f"table {table_name(table)}: branch {name!r} already has this name"
         )
     refuse_named(table, name, "renamed")
     keeper = table.metadata.commits.keeper
@@ -128,8 +128,8 @@ class _Renaming:
             self.old.delete(reversed(documents))
         else:
             raise ConflictError(
-                f"table {table_name(self.table)}: other writers go on committing to branch "
-                f"{self.old.branch!r} while it is renamed; stop them and rename it again"
+                f"table {table_name(self.table)}: other writers keep committing to branch "
+                f"{self.old.branch!r} while it is renamed; stop them and try again"
             )
         self.old.main.delete_tree(paths.branch_dir(self.old.branch))
         self.new.main.discard([paths.unfinished_path(self.new.branch)])
@@ -156,9 +156,9 @@ class _Renaming:
         marks = [paths.unfinished_path(store.branch) for store in (self.old, self.new)]
         self.new.main.delete(marks)
         raise ConflictError(
-            f"table {table_name(self.table)}: other writers made {path} of branch "
-            f"{self.old.branch!r} and of {self.new.branch!r} while it was renamed; both branches "
-            f"are there: write the rows of the one into the other, and delete the one"
+            f"table {table_name(self.table)}: other writers created {path} in branches "
+            f"{self.old.branch!r} and {self.new.branch!r} during the renaming. Both branches "
+            "exist: copy the rows of one to the other, and delete the first"
         )
 
     # -- both -------------------------------------------------------------------------------------

@@ -129,8 +129,8 @@ def create_branch(
     check_name(table, name)
     if sum((snapshot_id is not None, tag is not None, empty)) > 1:
         raise InvalidError(
-            f"table {table.name}: a branch begins with a snapshot, with a tag, or empty; give one "
-            f"of them, or none for the newest snapshot"
+            f"table {table.name}: a branch starts from a snapshot, from a tag, or empty; give "
+            "only one of them, or none for the latest snapshot"
         )
     store = BranchStore(main_store(table.store), name)
     if has_branch(store, name):
@@ -156,8 +156,8 @@ def _tag_to_branch(
         return tag
     if not empty and (snapshot_id is not None or table.metadata.latest_snapshot_id() is not None):
         raise UnsupportedError(
-            f"table {table_name(table)}: its catalog makes branches of tags, or empty ones; make a "
-            f"tag first, and the branch of it: create_tag('t'), create_branch({name!r}, tag='t')"
+            f"table {table_name(table)}: its catalog creates branches only from tags, or empty "
+            f"ones; create a tag first: create_tag('t'), create_branch({name!r}, tag='t')"
         )
     return None
 
@@ -193,8 +193,9 @@ def begin_work(table: StoredTable, store: BranchStore) -> bytes:
     mark = paths.new_uuid().encode()
     if not created(store.main, paths.unfinished_path(store.branch), mark):
         raise AlreadyExistsError(
-            f"table {table_name(table)}: branch {store.branch!r} is being made or deleted by "
-            f"another caller, or by one that died; in the latter case delete it, and make it again"
+            f"table {table_name(table)}: branch {store.branch!r} is being created or deleted by "
+            "another process, or this was interrupted; if it was, delete the branch and create "
+            "it again"
         )
     return mark
 
@@ -238,7 +239,8 @@ def _make(table: StoredTable, store: BranchStore, begins: _Beginning, mark: byte
         _check_source(metadata, store, begins.source)
     if store.main.read(paths.unfinished_path(store.branch)) != mark:
         raise ConflictError(
-            f"table {table_name(table)}: branch {store.branch!r} was deleted while it was made"
+            f"table {table_name(table)}: branch {store.branch!r} was deleted while it was being "
+            "created"
         )
     if not created(store, paths.schema_path(0), first):
         raise taken(table, store.branch)
@@ -252,8 +254,8 @@ def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource
     # exists.
     if not source.is_there(metadata):
         raise ConflictError(
-            f"table {metadata.name}: snapshot {number} went away while branch {store.branch!r} was "
-            f"made of it; make it of another one"
+            f"table {metadata.name}: snapshot {number} was deleted while branch {store.branch!r} "
+            "was created from it; use another snapshot"
         )
 
 
@@ -280,8 +282,10 @@ def refuse_deletion(table: StoredTable, name: str) -> None:
     """
     main = main_store(table.store)
     if not main.list_names(paths.branch_dir(name)):
-        there = ", ".join(branch_names(main)) or "none beside the main one"
-        raise NotFoundError(f"table {table_name(table)} has no branch {name!r}; it has {there}")
+        there = ", ".join(branch_names(main)) or "only the main branch"
+        raise NotFoundError(
+            f"table {table_name(table)} has no branch {name!r}; existing branches: {there}"
+        )
     refuse_named(table, name, "deleted")
 
 
@@ -295,8 +299,8 @@ def refuse_named(table: StoredTable, name: str, what: str) -> None:
     for key in (keys.BRANCH, keys.SCAN_FALLBACK_BRANCH, keys.SCAN_PRIMARY_BRANCH):
         if options.get(key) == name:
             raise InvalidError(
-                f"table {whole}: its option '{key}' names branch {name!r}, so it cannot be "
-                f"{what}; RESET the option first"
+                f"table {whole}: branch {name!r} cannot be {what}, because the option '{key}' "
+                "names it; RESET the option first"
             )
 
 
@@ -316,20 +320,21 @@ def check_name(table: StoredTable, name: str) -> None:
         raise InvalidError(f"table {whole}: {error}") from error
     if name == paths.MAIN_BRANCH:
         raise AlreadyExistsError(
-            f"table {whole}: {name!r} is the branch that every table has; choose another name"
+            f"table {whole}: {name!r} is the name of the main branch; choose another name"
         )
     if name.isdecimal() or name != name.strip() or any(mark in name for mark in ",.$"):
         raise InvalidError(
-            f"table {whole}: {name!r} cannot be the name of a branch, which is written as in "
-            f"{branched_name(whole, 'trial')}: take no commas, dots and '$', no blanks at the "
-            f"ends, and not digits alone"
+            f"table {whole}: {name!r} is not a valid branch name, because branches are written "
+            f"as {branched_name(whole, 'trial')}: do not use commas, dots, '$', leading or "
+            "trailing blanks, or only digits"
         )
 
 
 def taken(table: StoredTable, name: str) -> AlreadyExistsError:
     """The error for a branch name that is taken."""
     return AlreadyExistsError(
-        f"table {table_name(table)} has a branch {name!r}; choose another name, or delete it"
+        f"table {table_name(table)} already has a branch {name!r}; choose another name, or "
+        "delete it"
     )
 
 
@@ -396,7 +401,7 @@ class _Steps:
         theirs = branch.snapshot_ids()
         if not theirs:
             raise InvalidError(
-                f"branch {branch.name} has no snapshots to go forward to; write to it first"
+                f"branch {branch.name} has no snapshots to fast-forward to; write to it first"
             )
         ours = into.snapshot_ids()
         start = _parting(into, branch, ours, theirs)
@@ -405,17 +410,17 @@ class _Steps:
         # A replaced snapshot must be the oldest one, because snapshots form a line.
         if ours and (ours[-1] < start.id or (is_replaced and ours[0] < start.id)):
             raise ConflictError(
-                f"table {into.name}: the snapshot {start.id} with which branch {branch.name} "
-                f"begins is no part of it any more, for it was rolled back since; write the rows "
-                f"of the branch into the table instead"
+                f"table {into.name}: snapshot {start.id}, from which branch {branch.name} was "
+                "created, is no longer part of the table, because it was rolled back; write the "
+                "rows of the branch to the table instead"
             )
         alike = _schemas_alike(into, branch)
         staying = [start.schema_id] if own is None else [start.schema_id, own.schema_id]
         if max(staying) >= alike:
             raise UnsupportedError(
-                f"table {into.name}: its columns or options parted from those of branch "
-                f"{branch.name} before snapshot {start.id}, with which the branch begins; write "
-                f"the rows of the branch into the table instead"
+                f"table {into.name}: its columns or options differ from those of branch "
+                f"{branch.name} since before snapshot {start.id}, from which the branch was "
+                "created; write the rows of the branch to the table instead"
             )
         rollback = Rollback(into, start)
         result = FastForwardResult(
@@ -459,8 +464,8 @@ class _Steps:
         if not self.branch.store.exists(path):
             self.into.store.delete([path])
             raise ConflictError(
-                f"table {self.into.name}: snapshot {number} of {self.branch.name} expired while it "
-                f"was fast-forwarded to; do it again"
+                f"table {self.into.name}: snapshot {number} of {self.branch.name} expired during "
+                "the fast-forward; try again"
             )
 
     def _copy(self, path: str) -> None:
@@ -472,8 +477,8 @@ class _Steps:
     def _check_same(self, path: str, data: bytes) -> None:
         if self.into.store.read(path) != data:
             raise ConflictError(
-                f"table {self.into.name}: another writer made {path} while it was fast-forwarded "
-                f"to {self.branch.name}; do it again"
+                f"table {self.into.name}: another writer created {path} during the fast-forward "
+                f"to {self.branch.name}; try again"
             )
 
     def _read(self, snapshot_id: int) -> bytes:

@@ -64,8 +64,8 @@ def reset_consumer(
     if not metadata.store.exists(path):
         there = ", ".join(sorted(_times_ms(metadata))) or "none"
         raise NotFoundError(
-            f"table {metadata.name} has no consumer {name!r}; it has {there}. A reader makes one: "
-            f"follow(consumer={name!r})"
+            f"table {metadata.name} has no consumer {name!r}; existing consumers: {there}. A "
+            f"reader creates one with follow(consumer={name!r})"
         )
     if next_snapshot is None:
         metadata.store.delete([path])
@@ -73,8 +73,8 @@ def reset_consumer(
     newest = metadata.latest_snapshot_id() or 0
     if not 0 < next_snapshot <= newest + 1:
         raise InvalidError(
-            f"table {metadata.name}: next_snapshot is {next_snapshot}; the newest snapshot is "
-            f"{newest}: give it or an earlier one, or {newest + 1} for what comes next"
+            f"table {metadata.name}: next_snapshot is {next_snapshot}, but the latest snapshot "
+            f"is {newest}: give this one, an earlier one, or {newest + 1} for new changes only"
         )
     if next_snapshot <= newest:
         metadata.logged(next_snapshot)
@@ -133,6 +133,6 @@ def _pattern(metadata: TableMetadata, argument: str, text: str | None) -> re.Pat
         return re.compile(text)
     except re.error as error:
         raise InvalidError(
-            f"table {metadata.name}: {argument} is {text!r}, which is no regular expression: "
-            f"{error}"
+            f"table {metadata.name}: {argument} is {text!r}, which is not a valid regular "
+            f"expression: {error}"
         ) from None

@@ -49,9 +49,9 @@ def refuse_needed(metadata: TableMetadata, name: str) -> None:
     """Raise `InvalidError` for a tag that is still needed."""
     if is_guard(name) and _is_needed(metadata, name):
         raise InvalidError(
-            f"table {metadata.name}: tag {name!r} guards files that a restore brought back, until "
-            f"the snapshots from before it have expired; it goes by itself then. To be rid of it "
-            f"now, expire them: expire_snapshots(retain_max=1, retain_min=1)"
+            f"table {metadata.name}: tag {name!r} protects restored files until the snapshots "
+            "before the restore have expired, and is then deleted automatically. To delete it "
+            "now, expire these snapshots: expire_snapshots(retain_max=1, retain_min=1)"
         )
 
 

@@ -55,7 +55,7 @@ class History(list[HistoryEntry]):
     """Commits, latest first. A notebook shows them as a table, and `print` as lines."""
 
     def __repr__(self) -> str:
-        return "\n".join(map(_line, self)) or "no commit yet"
+        return "\n".join(map(_line, self)) or "no commits"
 
     def _repr_html_(self) -> str:
         head = ("snapshot", "time", "user", "operation", "written", "deleted", "bytes")

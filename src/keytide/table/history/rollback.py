@@ -68,7 +68,9 @@ def roll_back(
     """Roll a table back, see `rollback_to`."""
     newest = metadata.latest_snapshot()
     if newest is None:
-        raise NotFoundError(f"table {metadata.name} has no snapshots, so it has no earlier state")
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshots, so there is nothing to roll back to"
+        )
     target = _target(metadata, to, as_of_ms, watermark)
     rollback = Rollback(metadata, target)
     result = RollbackResult(
@@ -94,8 +96,8 @@ def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None
     """Warn about consumers that have already read deleted snapshots."""
     if consumers:
         warn_caller(
-            f"table {metadata.name}: it was rolled back behind what {', '.join(consumers)} had "
-            f"been told of; have these consumers begin anew"
+            f"table {metadata.name}: it was rolled back to before changes that "
+            f"{', '.join(consumers)} had already read; restart these consumers"
         )
 
 
@@ -107,8 +109,8 @@ def _target(
 ) -> Snapshot:
     if sum(place is not None for place in (to, as_of_ms, watermark)) != 1:
         raise InvalidError(
-            f"table {metadata.name}: a rollback goes to a snapshot, to a tag, to a time or to a "
-            f"watermark; give one of them"
+            f"table {metadata.name}: give exactly one of a snapshot, a tag, a time and a "
+            "watermark to roll back to"
         )
     if watermark is not None:
         return _watermarked(metadata, watermark)
@@ -124,10 +126,10 @@ def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
     for told, snapshot in reversed(known):
         if told <= watermark:
             return snapshot
-    oldest = f"the earliest is {known[0][0]}" if known else "no snapshot has one"
+    oldest = f"the earliest is {known[0][0]}" if known else "no snapshot has a watermark"
     raise NotFoundError(
-        f"table {metadata.name} has no snapshot with the watermark {watermark} or an earlier one; "
-        f"{oldest}"
+        f"table {metadata.name} has no snapshot with the watermark {watermark} or an earlier "
+        f"one; {oldest}"
     )
 
 
@@ -143,7 +145,8 @@ def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
             if tag.snapshot.id == snapshot_id:
                 return tag.snapshot
         raise NotFoundError(
-            f"table {metadata.name} has no snapshot {snapshot_id} to go back to; {_kept(metadata)}"
+            f"table {metadata.name} has no snapshot {snapshot_id} to roll back to; "
+            f"{_kept(metadata)}"
         ) from error
 
 
@@ -156,8 +159,8 @@ def _kept(metadata: TableMetadata) -> str:
         return tags
     oldest = metadata.snapshot(ids[0])
     return (
-        f"the oldest one is {oldest.id}, of {moment_text(oldest.time_millis)}, the newest "
-        f"{ids[-1]}; {tags}"
+        f"the oldest is {oldest.id}, of {moment_text(oldest.time_millis)}, the latest {ids[-1]}; "
+        f"{tags}"
     )
 
 
@@ -170,7 +173,7 @@ def _tagged(metadata: TableMetadata, name: str) -> Snapshot:
     if _lists(stored) != _lists(tagged):
         raise ConflictError(
             f"table {metadata.name}: tag {name!r} keeps a snapshot {tagged.id} that was rolled "
-            f"back, and another one has this id by now; restore what the tag shows instead"
+            "back, and another snapshot has this id now; restore from the tag instead"
         )
     return stored
 
@@ -263,8 +266,8 @@ class Rollback:
                 self._delete_last(later)
                 return
         raise ConflictError(
-            f"table {self.metadata.name}: other writers go on committing while it is rolled back; "
-            f"stop them and roll it back again"
+            f"table {self.metadata.name}: other writers keep committing during the rollback; "
+            "stop them and try again"
         )
 
     def _delete_last(self, later: Sequence[int]) -> None:

@@ -217,7 +217,7 @@ def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
     tag = metadata.stored_tag(name)
     refuse_needed(metadata, name)
     if name == new_name:
-        raise AlreadyExistsError(f"table {metadata.name}: tag {name!r} has this name already")
+        raise AlreadyExistsError(f"table {metadata.name}: tag {name!r} already has this name")
     _check_name(metadata, new_name)
     # The new name first: after an interruption, both exist, and a repeated call continues.
     if not metadata.create_tag(new_name, tag) and metadata.stored_tag(new_name) != tag:
@@ -258,12 +258,12 @@ def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
     found += [tag.snapshot for tag in metadata.tags().values()
               if tag.snapshot.time_millis >= time_millis]  # fmt: skip
     if not found:
-        newest = "is not made yet"
+        newest = "does not exist yet"
         if ids:
             newest = f"is from {moment_text(metadata.snapshot(ids[-1]).time_millis)}"
         raise NotFoundError(
             f"table {metadata.name} has no snapshot at or after {moment_text(time_millis)}; the "
-            f"newest one {newest}"
+            f"latest one {newest}"
         )
     return min(found, key=lambda snapshot: (snapshot.time_millis, snapshot.id))
 
@@ -279,7 +279,7 @@ def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> S
     found = [each for told, each in known if told >= watermark]
     if not found:
         latest = max((told for told, _ in known), default=None)
-        known_ones = "no snapshot has one" if latest is None else f"the latest is {latest}"
+        known_ones = "no snapshot has a watermark" if latest is None else f"the latest is {latest}"
         raise NotFoundError(
             f"table {metadata.name} has no snapshot with the watermark {watermark} or a later one; "
             f"{known_ones}"
@@ -310,8 +310,9 @@ class TagSource:
     def gone(self, metadata: TableMetadata, name: str) -> ConflictError:
         """The error to raise if it does not."""
         return ConflictError(
-            f"table {metadata.name}: snapshot {self.snapshot.id} expired or was rolled back while "
-            f"tag {name!r} was made of it, so it has no such tag; {_what_is_there(metadata)}"
+            f"table {metadata.name}: snapshot {self.snapshot.id} expired or was rolled back "
+            f"while tag {name!r} was created from it, so the tag was not created; "
+            f"{_what_is_there(metadata)}"
         )
 
 
@@ -323,9 +324,7 @@ def source_of(metadata: TableMetadata, snapshot_id: int | None) -> TagSource:
     if snapshot_id is None:
         newest = metadata.latest_snapshot()
         if newest is None:
-            raise NotFoundError(
-                f"table {metadata.name} has no snapshot that a tag could name; write to it first"
-            )
+            raise NotFoundError(f"table {metadata.name} has no snapshot to tag; write to it first")
         return TagSource(paths.snapshot_path(newest.id), newest)
     try:
         found = metadata.snapshot(snapshot_id)
@@ -345,8 +344,8 @@ def _what_is_there(metadata: TableMetadata) -> str:
     if not ids:
         return "it has no snapshots: write to it first"
     kept = sorted({tag.snapshot.id for tag in metadata.tags().values()})
-    by_tags = f", and {', '.join(map(str, kept))} by tags" if kept else ""
-    return f"snapshots {ids[0]} to {ids[-1]} are there{by_tags}: name one of these"
+    by_tags = f", and {', '.join(map(str, kept))} through tags" if kept else ""
+    return f"snapshots {ids[0]} to {ids[-1]} exist{by_tags}"
 
 
 def _tag(snapshot: Snapshot, retained_ns: int | None, clock_ns: Callable[[], int]) -> Tag:
@@ -363,8 +362,8 @@ def _taken(metadata: TableMetadata, name: str) -> AlreadyExistsError:
     except (NotFoundError, DataError):  # it is gone again, or damaged
         of = ""
     return AlreadyExistsError(
-        f"table {metadata.name} has a tag {name!r}{of}; choose another name, or replace or delete "
-        f"that tag"
+        f"table {metadata.name} already has a tag {name!r}{of}; choose another name, or replace "
+        "or delete this tag"
     )
 
 
@@ -377,18 +376,18 @@ def _check_name(metadata: TableMetadata, name: str) -> None:
         raise InvalidError(f"table {table}: {error}") from error
     if name != name.strip() or "," in name:
         raise InvalidError(
-            f"table {table}: {name!r} would be another name, or several, where tags are listed "
-            f"with commas between them; leave out commas, and blanks at the ends"
+            f"table {table}: {name!r} is not a valid tag name: do not use commas, or leading or "
+            "trailing blanks"
         )
     if name.isdecimal():
         raise InvalidError(
-            f"table {table}: {name!r} would be taken for the id of a snapshot; put a letter "
-            f"before it, such as 'v{name}'"
+            f"table {table}: {name!r} looks like a snapshot id; put a letter in front of it, "
+            f"such as 'v{name}'"
         )
     if len(name.encode()) > _NAME_BYTES_MAX:
         raise InvalidError(
             f"table {table}: {shown(name)} has {counted(len(name.encode()), 'byte')}; a tag is a "
-            f"file, whose name has at most {_NAME_BYTES_MAX}"
+            f"file, whose name can have at most {_NAME_BYTES_MAX}"
         )
 
 

@@ -89,17 +89,19 @@ def _why_merged(buckets: Iterable[BucketPlan], view: TableView) -> str | None:
         for section in bucket.sections:
             if section.needs_merge:
                 where = view.bucket_directory(bucket.partition, bucket.bucket)
-                return f"files of {where} have versions of one key to merge"
+                return f"files of {where} contain versions of the same key that must be merged"
             for file in section.files:
                 if file.may_retract:
-                    return f"{view.shown_path(file.entry)} may hold rows that take others back"
+                    return (
+                        f"{view.shown_path(file.entry)} can contain deletes and update-before rows"
+                    )
     return None
 
 
 def _why_not_plain(entry: ManifestEntry, view: TableView) -> str | None:
     file = entry.file
     if file.external_path is not None:
-        return f"{file.external_path} lies outside of the table"
+        return f"{file.external_path} is outside the table"
     if not file.file_name.endswith(".parquet"):
-        return f"{view.shown_path(entry)} is no Parquet file"
+        return f"{view.shown_path(entry)} is not a Parquet file"
     return None

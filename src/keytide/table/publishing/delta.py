@@ -77,8 +77,8 @@ class DeltaForm:
             path = content.path(name)
             if _encoded_path(path) != path:
                 return (
-                    f"{path} has dead rows, and characters that a URL spells otherwise, so that "
-                    f"readers would not find out"
+                    f"{path} has deleted rows, and its path contains characters that must be "
+                    "escaped in a URL, so some readers would not find the deletes"
                 )
         return why_not_by_name(content)
 

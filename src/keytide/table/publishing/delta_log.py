@@ -56,8 +56,8 @@ def _listed(store: Store) -> DeltaState | None:
     first = max(checkpoints, default=-1) + 1
     if not commits.issuperset(range(first, newest + 1)):
         raise DataError(
-            f"{store.uri_of(LOG_DIR)}: commits are missing between {first} and {newest}; remove "
-            f"the folder, and the next publication makes it anew"
+            f"{store.uri_of(LOG_DIR)}: commits between {first} and {newest} are missing; delete "
+            "the folder, and the next publication recreates it"
         )
     files = [checkpoint_path(first - 1)] * (first > 0)
     data = store.read_all([*files, *(commit_path(v) for v in range(first, newest + 1))])

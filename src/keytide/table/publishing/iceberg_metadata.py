@@ -98,8 +98,8 @@ def _own_path(store: Store, state: IcebergState, uri: str) -> str:
     name = uri.rpartition("/")[2]
     if uri != f"{state.location}/{METADATA_DIR}/{name}":
         raise DataError(
-            f"{store.uri_of(METADATA_DIR)}: {uri} lies outside of it, so Keytide did not write it; "
-            f"remove the folder, and the next publication makes it anew"
+            f"{store.uri_of(METADATA_DIR)}: {uri} is outside this folder, so Keytide did not "
+            "write it; delete the folder, and the next publication recreates it"
         )
     return f"{METADATA_DIR}/{name}"
 

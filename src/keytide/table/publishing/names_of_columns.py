@@ -25,7 +25,7 @@ def _why_not(older: TableSchema, newer: TableSchema) -> str | None:
         stored = before.get(field.id)
         if stored is None:
             if field.name in older.by_name:
-                return f"column {field.name!r} took the name of another one"
+                return f"column {field.name!r} took the name of another column"
         elif stored.name != field.name:
             return f"column {stored.name!r} was renamed to {field.name!r}"
         elif not _are_alike(stored.type, field.type):

@@ -50,13 +50,13 @@ def publish(table: StoredTable) -> Publications:
     view = table.view(table.schema)
     if branch_of(table.store) != paths.MAIN_BRANCH:
         raise InvalidError(
-            f"table {table.name} is a branch, and only the table itself is published; fast-forward "
-            f"the table to the branch"
+            f"table {table.name} is a branch, but only the main branch can be published; "
+            "fast-forward the table to the branch"
         )
     if not view.options.publish:
         raise InvalidError(
-            f"table {table.name} has no '{keys.PUBLISH}'; set it to "
-            f"{' or '.join(map(repr, FORMS))} to say for whom it is to be published"
+            f"table {table.name} does not set '{keys.PUBLISH}'; set it to "
+            f"{' or '.join(map(repr, FORMS))}"
         )
     return Publications(_Publishing(table.live, form).run(None) for form in forms_for(view))
 
@@ -105,8 +105,9 @@ class _Publishing:
                 return step
             step = self._look(step.known)
         raise ConflictError(
-            f"table {self.table.name}: {_TRIES} attempts to publish it as {self.form.name} lost "
-            f"the race against others; the next commit publishes it, or Table.publish"
+            f"table {self.table.name}: publishing as {self.form.name} failed after {_TRIES} "
+            "attempts, because others published first; the next commit or Table.publish "
+            "publishes it"
         )
 
     def _look(self, known: Version | None) -> Publication | _Again:

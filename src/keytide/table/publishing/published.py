@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-NO_SNAPSHOT = "nobody has written to the table"
+NO_SNAPSHOT = "the table has no snapshots"
 """Why nothing is published of a new table."""
 
 
@@ -93,7 +93,7 @@ def _publication(table: StoredTable, view: TableView, form: AnyForm) -> Publicat
     shown = None if version is None else version.snapshot_id
     number = None if version is None else version.version
     if form.name not in view.options.publish:
-        stopped = f"'{keys.PUBLISH}' names {form.name} no more"
+        stopped = f"'{keys.PUBLISH}' no longer names {form.name}"
         return Publication(form.name, number, shown, newest, stopped, is_stopped=True)
     reason = None if shown == newest else _why_not(table, form, snapshot)
     return Publication(form.name, number, shown, newest, reason)
@@ -104,7 +104,7 @@ def _why_not(table: StoredTable, form: AnyForm, snapshot: Snapshot | None) -> st
     if snapshot is None:
         return NO_SNAPSHOT
     content = content_for(form, table, snapshot)
-    return content if isinstance(content, str) else "it is still to be published"
+    return content if isinstance(content, str) else "it is not published yet"
 
 
 def names_of_published(store: Store, view: TableView) -> frozenset[str]:

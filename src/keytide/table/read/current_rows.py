@@ -168,7 +168,9 @@ class _Bucket:
             for number, span in zip(found.tolist(), spans, strict=True)
         }
         if any(at[-1] >= self.rows.get(name, 0) for name, at in places.items()):
-            raise DataError(f"table {self.view.name}: an index names rows that there are not")
+            raise DataError(
+                f"table {self.view.name}: the key index refers to rows that do not exist"
+            )
         return places
 
 

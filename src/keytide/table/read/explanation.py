@@ -53,7 +53,7 @@ class Explanation:
         return "\n".join([*lines, "; ".join(self._readings()), *self._conditions()])
 
     def _readings(self) -> Iterator[str]:
-        yield f"read as they are: {counted(self.files_raw, 'file')}"
+        yield f"read without merging: {counted(self.files_raw, 'file')}"
         if self.merge_engine is not None:
             yield (
                 f"merged by {self.merge_engine}: {counted(self.files_merged, 'file')} in "
@@ -62,13 +62,13 @@ class Explanation:
             )
 
         if self.limit is not None:
-            yield f"no further than {counted(self.limit, 'row')}"
+            yield f"at most {counted(self.limit, 'row')}"
 
     def _conditions(self) -> Iterator[str]:
         if self.asked_of_files is not None:
-            yield f"conditions asked of files: {self.asked_of_files}"
+            yield f"conditions on files: {self.asked_of_files}"
         if self.asked_of_rows is not None:
-            yield f"conditions asked of rows alone: {self.asked_of_rows}"
+            yield f"conditions on rows only: {self.asked_of_rows}"
 
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         """The explanation as a tree of steps; `notes` are shown below its title."""
@@ -77,7 +77,7 @@ class Explanation:
 
     def _steps(self) -> Iterator[Plan]:
         if self.files_raw:
-            yield Plan(f"read as they are: {counted(self.files_raw, 'file')}")
+            yield Plan(f"read without merging: {counted(self.files_raw, 'file')}")
         if self.files_merged:
             yield Plan(
                 f"merged by {self.merge_engine}: {counted(self.files_merged, 'file')}",
@@ -87,11 +87,11 @@ class Explanation:
                 ),
             )
         if self.limit is not None:
-            yield Plan(f"no further than {counted(self.limit, 'row')}")
+            yield Plan(f"at most {counted(self.limit, 'row')}")
         if self.asked_of_files is not None:
-            yield Plan(f"files left out by: {self.asked_of_files}")
+            yield Plan(f"files skipped by: {self.asked_of_files}")
         if self.asked_of_rows is not None:
-            yield Plan(f"rows left out by: {self.asked_of_rows}")
+            yield Plan(f"rows skipped by: {self.asked_of_rows}")
 
     def _repr_html_(self) -> str:
         return notebook(plan_list(self.plan()))

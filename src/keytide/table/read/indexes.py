@@ -80,7 +80,7 @@ def _may_hold(
         return filter_bytes is None or may_hold(filter_bytes, pinned.hashes)
     except ValueError as error:
         raise DataError(
-            f"table {view.name}: the index of data file {entry.file.file_name} is torn: {error}"
+            f"table {view.name}: the index of data file {entry.file.file_name} is damaged: {error}"
         ) from error
 
 

@@ -50,8 +50,8 @@ __all__ = [
     "vector_places",
 ]
 
-MARKED_DEAD = "marked dead by a deletion vector: another version took its place"
-_NOT_COMPACTED = "not shown yet: readers of this table see compacted files only"
+MARKED_DEAD = "marked as deleted by a deletion vector: another version replaced it"
+_NOT_COMPACTED = "not visible yet: readers of this table read only compacted files"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def plan_files(
     current = current_rows(view, files, Indexes(vector_files, tuple(key_files)), terms, keys)
     if current is not None:
         files = files.filter(current.holds(files))
-        left.append(("index of keys", files))
+        left.append(("key index", files))
         if all(entry.file.file_name in current.places for entry in files):
             # Statistics give no more information about the key.
             terms = tuple(t for t in terms if not columns_of(t) <= {*view.schema.primary_keys})

@@ -304,9 +304,9 @@ class StoredVersions:
                    if f.id not in known]  # fmt: skip
         if lacking:
             raise DataError(
-                f"table {self.view.name}: schema {found.id}, with which data file "
-                f"{file.meta.file_name} was written, lacks the key column {lacking[0]!r}; restore "
-                f"{paths.schema_path(found.id)} from a copy"
+                f"table {self.view.name}: data file {file.meta.file_name} was written with "
+                f"schema {found.id}, which lacks the key column {lacking[0]!r}; restore "
+                f"{paths.schema_path(found.id)} from a backup"
             )
         return found
 

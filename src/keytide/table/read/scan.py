@@ -150,5 +150,5 @@ class Scan(RowSource):
         if reason is not None:
             raise UnsupportedError(
                 f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
-                f"engine that made it"
+                f"engine that created it"
             )

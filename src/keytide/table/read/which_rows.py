@@ -87,15 +87,15 @@ def _named(state: TableState, bucket: BucketId) -> _Places:
     """The positions, ascending, that the index of a bucket has in each of its files."""
     view = state.view
     head = key_files_by_bucket(state.key_files).get(bucket)
-    reason: str | None = "there is none"
+    reason: str | None = "there is no index"
     if head is not None:
         index = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
         reason = why_not_covered(index.head, _rows(state, bucket), _dead(state, bucket))
     if head is None or reason is not None:
         raise DataError(
-            f"table {view.name}: the index of the keys of bucket {bucket[1]} does not tell its "
-            f"last rows: {reason}; write a row of the bucket, which builds the index anew, or read "
-            f"every stored row"
+            f"table {view.name}: the key index of bucket {bucket[1]} cannot find its last rows: "
+            f"{reason}; write a row to the bucket, which rebuilds the index, or read all stored "
+            "rows"
         )
     rows = {name: found for name, found in index.rows().items() if found}
     return {name: np.asarray(at.to_array()).astype(np.int64) for name, at in rows.items()}

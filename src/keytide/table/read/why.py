@@ -103,7 +103,7 @@ class Why:
 
     def _row_lines(self) -> Iterator[str]:
         if self.row is None:
-            yield f"no row: it has expired by '{_LIFETIME}'" if self.has_expired else "no row"
+            yield f"no row: it has expired ('{_LIFETIME}')" if self.has_expired else "no row"
             return
         yield "the row"
         for name, numbers in self.taken.items():
@@ -230,7 +230,7 @@ def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> s
     return MARKED_DEAD if row.select(IS_ADD.all()).item() else _KEPT_DELETE
 
 
-_KEPT_DELETE = "marked dead: a delete, by which rows that come late are judged"
+_KEPT_DELETE = "marked as deleted: a delete, kept to detect late rows"
 
 
 def _contained(level: int) -> str:

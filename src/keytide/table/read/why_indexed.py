@@ -25,7 +25,7 @@ from keytide.types import arrow_schema
 __all__ = ["THE_ROW", "JudgedRow", "judged_rows"]
 
 THE_ROW = "the row"
-DELETE = "a delete, by which rows that come late are judged"
+DELETE = "a delete, kept to detect late rows"
 
 JudgedRow = tuple[ManifestEntry, pl.DataFrame, str]
 """The file of a row, the row with its number and kind, and what happened to it."""
@@ -38,10 +38,10 @@ def judged_rows(scan: Scan, key: Mapping[str, Any]) -> list[JudgedRow]:
     late = _late(scan, [row for *_, row in rows])
     for place, ((_, _, lives, _), is_late) in enumerate(zip(rows, late, strict=True)):
         if is_late:
-            outcomes.append("left out: it came after a fresher one")
+            outcomes.append("skipped: it arrived after a newer row")
             continue
         if last >= 0:
-            outcomes[last] = "replaced by a later one"
+            outcomes[last] = "replaced by a later row"
         last = place
         outcomes.append(THE_ROW if lives else DELETE)
     return [

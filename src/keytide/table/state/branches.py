@@ -45,7 +45,7 @@ def pinned_table(metadata: TableMetadata, branch: str | None = None) -> PinnedTa
         return open_branch(main, TableOptions.parse(main.schema.options).branch).pinned()
     except NotFoundError as error:
         raise NotFoundError(
-            f"{error}; its option '{keys.BRANCH}' names that one: RESET it in "
+            f"{error}; the option '{keys.BRANCH}' names this branch: RESET it in "
             f"'{metadata.name}{BRANCH_MARK}{paths.MAIN_BRANCH}'"
         ) from error
 
@@ -61,8 +61,8 @@ def open_branch(table: StoredTable, branch: str) -> StoredTable:
     if branch == paths.MAIN_BRANCH:
         return StoredTable.of(table.live.metadata.by(main, name))
     if not has_branch(main, branch):
-        there = ", ".join(branch_names(main)) or "no other than the main one"
-        raise NotFoundError(f"table {name} has no branch {branch!r}; it has {there}")
+        there = ", ".join(branch_names(main)) or "only the main branch"
+        raise NotFoundError(f"table {name} has no branch {branch!r}; existing branches: {there}")
     own = table.live.metadata.by(BranchStore(main, branch), branched_name(name, branch))
     return StoredTable.of(own)
 

@@ -199,8 +199,8 @@ def refuse_lost(store: Store, path: str, witness: str) -> None:
     if store.exists(path):
         store.delete([path])
         raise ConflictError(
-            f"{store.uri} is no table any more: it was renamed or dropped while this was made, so "
-            f"nothing was committed; open the table by its new name, and do it again"
+            f"{store.uri} is no longer a table: it was renamed or dropped in the meantime, so "
+            "nothing was committed; open the table by its new name, and run the operation again"
         )
 
 
@@ -300,6 +300,6 @@ def _listed(store: Store, family: Family) -> list[Found]:
             return found
         return _to_the_end(store, family, [*found, Found(following, beyond)])
     raise DataError(
-        f"{store.uri_of(family.folder)}: each listing names a newest document that is gone when it "
-        f"is read; somebody deletes there without end"
+        f"{store.uri_of(family.folder)}: the latest file is deleted before it can be read, again "
+        "and again; stop the process that deletes files there"
     )

@@ -83,10 +83,9 @@ def expired_error(table: str, snapshot_ids: Sequence[int], reason: str) -> DataE
     """The error to raise if one of these snapshots expired before it was read."""
     which = " or ".join(map(str, snapshot_ids))
     return DataError(
-        f"table {table}: snapshot {which} expired before it was read: {reason}. "
-        f"Read again: the newest snapshot is there, for a DataFrame that is made anew. Raise "
-        f"'{keys.SNAPSHOT_TIME_RETAINED}' where reads take longer, or read a tag, "
-        f"which keeps its files"
+        f"table {table}: snapshot {which} expired before it was read: {reason}. Read again from "
+        "the latest snapshot, with a new DataFrame if you use Spark. If reads take longer, "
+        f"increase '{keys.SNAPSHOT_TIME_RETAINED}', or read from a tag, which keeps its files"
     )
 
 

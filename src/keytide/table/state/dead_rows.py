@@ -164,8 +164,8 @@ def vector_file_path(file: IndexFile, table: str) -> str:
     """The path of an index file. Raises `UnsupportedError` for a file outside the table."""
     if file.external_path is not None:
         raise UnsupportedError(
-            f"table {table}: index file {file.external_path} lies outside of the table, "
-            f"which this release does not read"
+            f"table {table}: index file {file.external_path} is outside the table, which this "
+            "release cannot read"
         )
     return paths.index_path(file.file_name)
 

@@ -79,9 +79,9 @@ class KeyPlaces:
 
     def _torn(self, hash_: int, one: int, other: int) -> DataError:
         return DataError(
-            f"table {self.table}: the index of its dynamic buckets has the hash {hash_} in the "
-            f"buckets {one} and {other}, so a key may be in both: engines that expect to write "
-            f"alone wrote together. Overwrite the partition with the rows that it is to have"
+            f"table {self.table}: the dynamic bucket index has the hash {hash_} in the buckets "
+            f"{one} and {other}, so a key can be in both: engines that require a single writer "
+            "wrote at the same time. Overwrite the partition with its correct rows"
         )
 
 

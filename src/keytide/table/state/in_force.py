@@ -19,8 +19,8 @@ from keytide.table.definition.kind import kind_of
 __all__ = ["CONVERTED", "SchemasInForce"]
 
 CONVERTED = (
-    f"another writer converted it to another '{keys.UPSERT_MODE}', by which this work was not "
-    f"made; redo it"
+    f"another writer converted it to another '{keys.UPSERT_MODE}' in the meantime; run the "
+    "operation again"
 )
 
 
@@ -52,6 +52,6 @@ class SchemasInForce:
         now = self.schema.upsert_mode
         other = "full" if now == NO_UPSERTS else NO_UPSERTS
         return (
-            f"Wait until the conversion is done; or call Table.convert or CALL sys.convert, with "
-            f"'{other}' to end it or with '{now}' to take it back"
+            "Wait until the conversion is done; or call Table.convert or CALL sys.convert, with "
+            f"'{other}' to finish it or with '{now}' to undo it"
         )

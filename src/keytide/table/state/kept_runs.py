@@ -65,5 +65,5 @@ def read_run(store: Store, name: str, size: int) -> Run:
         else:
             data = np.empty(0, np.uint8)  # an empty file cannot be mapped
     if len(data) != size:
-        raise DataError(f"{uri}: {len(data):,} bytes, where {size:,} are recorded")
+        raise DataError(f"{uri}: {len(data):,} bytes found, but {size:,} recorded")
     return Run.of(data, uri)

@@ -280,7 +280,7 @@ class _StoredPart:
         return self.open().between(low, high)
 
 
-LIVING_AGAIN = "rows that were dead live again"
+LIVING_AGAIN = "deleted rows exist again"
 
 
 def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]) -> str | None:
@@ -292,11 +292,11 @@ def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]
     """
     known = {file.name: file.rows for file in head.files}
     if known.keys() - rows.keys():
-        return "another engine took data files away"
+        return "another engine removed data files"
     if rows.keys() - known.keys():
         return "another engine added data files"
     if known != dict(rows):
-        return "data files have other numbers of rows"
+        return "data files have a different number of rows"
     if any(dead.get(file.name, 0) < file.dead for file in head.files):
         return LIVING_AGAIN
     return None
@@ -333,8 +333,8 @@ class NewKeys:
         for before, after in itertools.pairwise([self, *later]):
             if after.names[: len(before.names)] != before.names:
                 raise UnsupportedError(
-                    "tasks side by side wrote rows of one bucket of a table with an index of keys, "
-                    "of which each has to know of the others; write them by one task"
+                    "several tasks wrote rows of the same bucket of a table with a key index in "
+                    "parallel; write the rows of a bucket in one task"
                 )
         return [self, *later][-1]
 

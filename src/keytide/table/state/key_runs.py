@@ -78,8 +78,8 @@ def open_keys(store: Store, file: IndexFile, kept_bytes_max: int) -> StoredKeys:
     opened = tuple(runs.result())
     if [run.name for run in head.runs] != [place.data_file_name for place in places]:
         raise DataError(
-            f"{store.uri_of(paths.index_path(file.file_name))}: the index of keys has other runs "
-            f"than the index manifest names"
+            f"{store.uri_of(paths.index_path(file.file_name))}: the key index has other runs "
+            "than the index manifest lists"
         )
     return StoredKeys(store, head, opened)
 
@@ -122,7 +122,7 @@ def _far_blocks(store: Store, path: str, size: int) -> tuple[Block, ...]:
         if not isinstance(found, int):
             return found
         if found <= wanted or wanted > size:
-            raise DataError(f"{uri}: this is no index of keys, or a torn one")
+            raise DataError(f"{uri}: this is not a key index, or it is damaged")
         wanted = found
 
 

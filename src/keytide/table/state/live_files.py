@@ -49,8 +49,8 @@ def number_after(highest: int, bucket: BucketId) -> int:
     """
     if highest > _SEQUENCE_NUMBER_MAX:
         raise DataError(
-            f"a manifest says that bucket {bucket[1]} has the sequence number {highest}, after "
-            f"which none can follow: it is damaged; Table.verify names the file"
+            f"a manifest says that bucket {bucket[1]} has the sequence number {highest}, which "
+            "is the maximum, so the manifest is damaged; Table.verify finds the file"
         )
     return highest + 1
 

@@ -69,8 +69,8 @@ _TIMES_STORED = 8
 _ENTRY_BYTES = 1 << 10
 
 _EXPIRED = (
-    f"'{keys.SNAPSHOT_TIME_RETAINED}' and '{keys.SNAPSHOT_NUM_RETAINED_MIN}' say how long "
-    f"snapshots stay, and tags and consumers keep them for longer"
+    f"'{keys.SNAPSHOT_TIME_RETAINED}' and '{keys.SNAPSHOT_NUM_RETAINED_MIN}' set how long "
+    "snapshots are kept; tags and consumers keep them longer"
 )
 
 
@@ -221,7 +221,9 @@ class TableMetadata:
 
     def _newest_schema(self, seen: Seen) -> TableSchema:
         if seen.schema is None:
-            raise NotFoundError(f"table {self.name} does not exist: no schema under {self.uri}")
+            raise NotFoundError(
+                f"table {self.name} does not exist: there is no schema under {self.uri}"
+            )
         return self._schema(seen.lineage, seen.schema.number, seen.schema.data)
 
     def _schemas_in_force(self, seen: Seen) -> SchemasInForce:
@@ -394,10 +396,10 @@ class TableMetadata:
 
     def _why_missing(self, snapshot_id: int) -> str:
         ids = self.listed_snapshot_ids()
-        there = f"snapshots {ids[0]} to {ids[-1]} are there" if ids else "it has none"
+        there = f"snapshots {ids[0]} to {ids[-1]} exist" if ids else "it has no snapshots"
         reason = f"table {self.name} has no snapshot {shown(snapshot_id)}; {there}"
         if snapshot_id < FIRST_SNAPSHOT_ID:
-            return f"{reason}. Snapshots are numbered from {FIRST_SNAPSHOT_ID}"
+            return f"{reason}. Snapshot ids start with {FIRST_SNAPSHOT_ID}"
         if ids and 0 < snapshot_id < ids[0]:
             reason += f". It has expired. {_EXPIRED}"
         return reason
@@ -437,7 +439,7 @@ class TableMetadata:
         tag = self._tag_if_there(name)
         if tag is None:
             raise NotFoundError(
-                f"table {self.name} has no tag {name!r}; it has "
+                f"table {self.name} has no tag {name!r}; existing tags: "
                 f"{', '.join(self.tag_names()) or 'none'}"
             )
         return tag
@@ -479,8 +481,8 @@ class TableMetadata:
         """Replace the content of a tag. Raises `UnsupportedError` if a catalog manages the tags."""
         if self.commits.keeper is not None:
             raise UnsupportedError(
-                f"table {self.name}: its catalog has no way to replace the tag {name!r} in one "
-                f"step; delete it and create it again"
+                f"table {self.name}: its catalog cannot replace the tag {name!r} in one step; "
+                "delete it and create it again"
             )
         self.store.put(paths.tag_path(name), tag.to_json())
 
@@ -518,7 +520,7 @@ class TableMetadata:
                 + (
                     f"from {moment_text(self.snapshot(ids[low]).time_millis)}"
                     if ids
-                    else "not made yet"
+                    else "which does not exist yet"
                 )
                 + (f". {_EXPIRED}" if ids and ids[low] > FIRST_SNAPSHOT_ID else "")
             )
@@ -637,7 +639,7 @@ class TableMetadata:
         except (DataError, InvalidError) as error:
             uri = self.store.uri_of(paths.manifest_path(meta.file_name))
             raise DataError(
-                f"{uri}: a data file that it names was written with schema {schema_id}, which "
+                f"{uri}: it lists a data file that was written with schema {schema_id}, which "
                 f"cannot be read: {error}"
             ) from error.__cause__ or error
 
@@ -687,7 +689,7 @@ def _numbered(document: _N, number: int, path: str) -> _N:
     """Check that a document has the number in its file name. Raises `DataError` otherwise."""
     if document.id != number:
         raise DataError(
-            f"{path}: member 'id' is {document.id}, and the name says {number}; restore the file "
-            f"from a copy"
+            f"{path}: member 'id' is {document.id}, but the file name says {number}; restore the "
+            "file from a backup"
         )
     return document

@@ -24,8 +24,8 @@ class Schemas(dict[int, TableSchema]):
 
     def __missing__(self, schema_id: int) -> NoReturn:
         raise DataError(
-            f"table {self.table}: a data file was written with schema {schema_id}, and what names "
-            f"it knows schemas up to {max(self, default=-1)}: {paths.schema_path(schema_id)} or "
-            f"the manifest of the file is damaged. Call verify(), which says where, and restore it "
-            f"from a copy"
+            f"table {self.table}: a data file was written with schema {schema_id}, but the "
+            f"latest known schema is {max(self, default=-1)}: {paths.schema_path(schema_id)} or "
+            "the manifest of the file is damaged. Call verify() to find it, and restore it from "
+            "a backup"
         )

@@ -276,6 +276,6 @@ def _options_of(table: str, schema: TableSchema) -> TableOptions:
     if lacking:
         raise DataError(
             f"table {table}: the options of {paths.schema_path(schema.id)} name the column "
-            f"{lacking[0]!r}, which it does not have; restore the file from a copy"
+            f"{lacking[0]!r}, which does not exist; restore the file from a backup"
         )
     return options

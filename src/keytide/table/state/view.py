@@ -193,9 +193,9 @@ class TableView:
         """
         if entry.file.external_path is not None:
             raise UnsupportedError(
-                f"table {self.name}: data file {entry.file.external_path} lies outside of the "
-                f"table, where this release reads files and changes none; use the engine that "
-                f"wrote the file"
+                f"table {self.name}: data file {entry.file.external_path} is outside the table. "
+                "This release can read such files but not change them; use the engine that wrote "
+                "the file"
             )
         directory = self.bucket_directory(entry.partition, entry.bucket)
         return paths.join(directory, entry.file.file_name)

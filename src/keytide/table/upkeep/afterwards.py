@@ -66,7 +66,7 @@ def follow(made: Made) -> None:
 
 def follow_newest(table: StoredTable, done: str, *, leaves_upkeep: bool = False) -> None:
     """The same for a change that led to the present latest snapshot, if there is one."""
-    with as_warning(table, done, "what follows that", "Table.compact"):
+    with as_warning(table, done, "the operations after it", "Table.compact"):
         newest_id = table.metadata.latest_snapshot_id()
         if newest_id is not None:
             view = table.view(table.schema)
@@ -100,11 +100,11 @@ def _expire_snapshots(made: Made) -> None:
 _LOOKS = Looks()
 
 FOLLOWERS = [
-    Follower("the compaction after that", "Table.compact", _compact),
-    Follower("the making of tags", "CALL sys.trigger_tag_automatic_creation", _make_tags),
-    Follower("the expiry of partitions", "Table.expire_partitions", _expire_partitions),
+    Follower("the compaction after it", "Table.compact", _compact),
+    Follower("creating automatic tags", "CALL sys.trigger_tag_automatic_creation", _make_tags),
+    Follower("expiring partitions", "Table.expire_partitions", _expire_partitions),
     Follower("publishing it", "Table.publish", _publish, is_upkeep=False),
-    Follower("the expiry of snapshots", "Table.expire_snapshots", _expire_snapshots),
+    Follower("expiring snapshots", "Table.expire_snapshots", _expire_snapshots),
 ]
 """In order: expiry comes last, so that new snapshots are published before old ones expire."""
 
@@ -119,6 +119,6 @@ def as_warning(table: StoredTable, done: str, what: str, instead: str) -> Iterat
         yield
     except Exception as error:
         warn_caller(
-            f"table {table.name}: {done}, and {what} failed, which a later write or {instead} "
-            f"makes up for: {error}"
+            f"table {table.name}: {done}, but {what} failed. A later write or {instead} will do "
+            f"it: {error}"
         )

@@ -228,8 +228,8 @@ class Behind:
                 due.compact()
             except BaseException as error:  # a panic in a Rust library is not an Exception
                 table.failure = (
-                    f"table {due.table.name}: the rows are written, and their compaction behind "
-                    f"that failed, which a later write or Table.compact makes up for: {error}"
+                    f"table {due.table.name}: the rows are written, but the background "
+                    f"compaction failed. A later write or Table.compact will do it: {error}"
                 )
             with self._lock:
                 table.is_under_way, table.compactions = False, table.compactions + 1

@@ -112,8 +112,8 @@ def _cluster(
     view = transaction.view
     if view.kind.has_key:
         raise UnsupportedError(
-            f"table {table.name}: its rows lie in the order of the primary key, or as they came, "
-            f"which says what a key has; order_by is for tables without one"
+            f"table {table.name}: order_by is only for tables without a primary key; this table "
+            "is sorted by its key, or its rows must keep their order"
         )
     clustering = Clustering.parse(strategy, columns, view.schema, table.name)
     memory = memory_of(view, len(transaction.state.live.buckets))
@@ -148,7 +148,7 @@ def _rewritten(
         return _dry([task.files for task in tasks])
 
     def take(compacted: Compacted) -> None:
-        assert compacted.written is not None, "nothing is merged, so nothing older is needed"
+        assert compacted.written is not None, "nothing is merged, so no older files are needed"
         transaction.take(compacted.written)
 
     with transaction:

@@ -99,9 +99,10 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
             return done
         seen = seen.live.pinned()
     raise ConflictError(
-        f"table {table.name}: {counted(tries, 'attempt')} to convert it lost the race against "
-        f"other writers; try again when fewer write, or raise '{keys.COMMIT_MAX_RETRIES}'. Until "
-        f"then it cannot be altered, unless it is converted to the '{keys.UPSERT_MODE}' that it has"
+        f"table {table.name}: the conversion failed after {counted(tries, 'attempt')}, because "
+        "other writers committed first; try again when there are fewer writers, or increase "
+        f"'{keys.COMMIT_MAX_RETRIES}'. Until then the table cannot be altered, unless you "
+        f"convert it back to its current '{keys.UPSERT_MODE}'"
     )
 
 
@@ -109,8 +110,7 @@ def _mode(table: StoredTable, upsert_mode: str) -> str:
     if upsert_mode.lower() not in _MODES:
         expected = " or ".join(map(repr, _MODES))
         raise InvalidError(
-            f"table {table.name}: upsert_mode is {shown(upsert_mode)}; a table is converted to "
-            f"{expected}"
+            f"table {table.name}: upsert_mode is {shown(upsert_mode)}; expected {expected}"
         )
     return upsert_mode.lower()
 
@@ -119,13 +119,13 @@ def _refuse_others(table: StoredTable, schema: TableSchema, wanted: str) -> None
     """Raise `UnsupportedError` for a table that is neither kind."""
     if not schema.primary_keys:
         raise UnsupportedError(
-            f"table {table.name} cannot be converted: it has no primary key; write its rows into a "
-            f"new table that has one"
+            f"table {table.name} cannot be converted, because it has no primary key; write its "
+            "rows to a new table with a primary key"
         )
     if schema.is_indexed and wanted not in (NO_UPSERTS, schema.upsert_mode):
         raise UnsupportedError(
             f"table {table.name} cannot be converted from '{keys.UPSERT_MODE}' = "
-            f"'{schema.upsert_mode}' to '{wanted}'; write its rows into a new table"
+            f"'{schema.upsert_mode}' to '{wanted}'; write its rows to a new table"
         )
 
 
@@ -146,7 +146,7 @@ def _taken_back(
         again = _numbered(found.schema, found.newest)
         if not created(table.store, paths.schema_path(again.id), again.to_json()):
             return None
-    snapshot = commit_alike(table, "the conversion is taken back")
+    snapshot = commit_alike(table, "the conversion is undone")
     return replace(result, snapshot_id=snapshot.id)
 
 

@@ -70,7 +70,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join(
-            f"{sign.subject}: {sign.found}; {sign.action or 'well'}" for sign in self.signs
+            f"{sign.subject}: {sign.found}; {sign.action or 'ok'}" for sign in self.signs
         )
 
     def _repr_html_(self) -> str:
@@ -130,8 +130,8 @@ class _Files:
         return self._sign(
             "small files",
             f"{counted(len(self._entries), 'file')} of {average:,} bytes on average, {surplus:,} "
-            f"more than their bytes need",
-            f"at most {limit:,} more, {_SURPLUS_FILES} a bucket",
+            "more than necessary",
+            f"at most {limit:,} more, {_SURPLUS_FILES} per bucket",
             self._compaction("compact(full=True)") if surplus > limit else None,
         )
 
@@ -139,7 +139,7 @@ class _Files:
         """Sorted runs, which a reader must merge."""
         options = self._view.options
         if not self._view.kind.keeps_versions:
-            return self._sign("sorted runs", "none: nothing is merged", "any number", None)
+            return self._sign("sorted runs", "none, because nothing is merged", "any number", None)
         # If versions stay separate, there are as many runs as a key has versions.
         stay_apart = self._view.engine.why_kept_apart is not None
         by_bucket = {
@@ -159,7 +159,7 @@ class _Files:
 
     def skew(self) -> Sign:
         """Buckets of a partition that are much larger than the others."""
-        worst, found = 1.0, "buckets of a partition are alike"
+        worst, found = 1.0, "the buckets of each partition have similar sizes"
         for partition in {partition for partition, _ in self._buckets}:
             sizes = {b: _bytes(files) for b, files in self._buckets.items() if b[0] == partition}
             largest = max(sizes, key=sizes.__getitem__)
@@ -176,9 +176,9 @@ class _Files:
         return self._sign(
             "skew",
             found,
-            f"at most {_SKEW} times the average, of buckets beyond one file's size",
-            f"Make a table with a '{keys.BUCKET_KEY}' that spreads the rows, or a primary key that "
-            f"does, and write these rows there"
+            f"at most {_SKEW} times the average, for buckets larger than one file",
+            f"Create a table with a '{keys.BUCKET_KEY}' or a primary key that distributes the "
+            "rows evenly, and write these rows to it"
             if worst > _SKEW
             else None,
         )
@@ -195,8 +195,8 @@ class _Files:
         )
         if is_kept_forever:
             action = (
-                f"Set '{keys.TOMBSTONE_RETENTION}' to how late a row may come, and compact the "
-                f"table in full after that time"
+                f"Set '{keys.TOMBSTONE_RETENTION}' to the maximum lateness of rows, and run a "
+                "full compaction after that time"
             )
         else:
             action = self._compaction("compact(full=True)")
@@ -212,7 +212,7 @@ class _Files:
         reason = why_not_compacted(self._view)
         if reason is None:
             return f"Call {call}, or keytide compact {'--full' if 'full' in call else ''}".rstrip()
-        return f"Overwrite partitions with their own rows; compaction is not for it: {reason}"
+        return f"Overwrite partitions with their own rows; compaction does not help: {reason}"
 
     def _sign(self, subject: str, found: str, expected: str, action: str | None) -> Sign:
         return Sign(self._view.name, subject, found, expected, action)
@@ -222,12 +222,12 @@ def _snapshots(table: StoredTable, view: TableView) -> Sign:
     """Snapshots that should have expired, which keep their files."""
     limit = view.options.snapshots_expired_max
     kept, due = len(table.metadata.snapshot_ids()), expire_snapshots(table, dry_run=True)
-    waiting = f", {due.snapshots:,} to expire with {due.bytes:,} bytes" if due.snapshots else ""
+    waiting = f", {due.snapshots:,} with {due.bytes:,} bytes can expire" if due.snapshots else ""
     return Sign(
         view.name,
         "snapshots",
         f"{counted(kept, 'snapshot')} kept{waiting}",
-        f"at most {limit:,} to expire, as many as a commit takes along: each keeps its files",
+        f"at most {limit:,} that can expire, as many as one commit expires",
         "Call expire_snapshots(), or keytide expire" if due.snapshots > limit else None,
     )
 
@@ -245,9 +245,9 @@ def _consumers(table: StoredTable, view: TableView) -> Sign:
         "consumers",
         f"{len(held):,}"
         + (f"; {slowest!r} keeps {counted(count, 'snapshot')} from expiring" if count else ""),
-        f"at most {limit:,} snapshots kept for one",
-        f"Let its reader go on, or forget it with reset_consumer({slowest!r}); "
-        f"'{keys.CONSUMER_EXPIRATION_TIME}' forgets those that do not come again"
+        f"at most {limit:,} snapshots kept per consumer",
+        f"Continue its reader, or delete the consumer with reset_consumer({slowest!r}); "
+        f"'{keys.CONSUMER_EXPIRATION_TIME}' deletes inactive consumers automatically"
         if count > limit
         else None,
     )
@@ -255,13 +255,13 @@ def _consumers(table: StoredTable, view: TableView) -> Sign:
 
 def _orphans(table: StoredTable, view: TableView) -> Sign:
     """Files that nothing references, and that are too old to be about to be committed."""
-    expected, action = "none older than a day", None
+    expected, action = "none older than one day", None
     try:
         found = orphan_files(table, wall_clock_ms() - AGE_MIN_MS)
     except DataError as error:
         return Sign(
-            view.name, "orphans", f"cannot be told: {error}", expected,
-            "Call verify(), or keytide verify, which names all that is damaged",
+            view.name, "orphans", f"cannot be determined: {error}", expected,
+            "Call verify(), or keytide verify, to list all damaged files",
         )  # fmt: skip
     size = sum(info.size for info in found)
     if found:
@@ -273,13 +273,13 @@ def _orphans(table: StoredTable, view: TableView) -> Sign:
 
 def _branches(view: TableView, store: Store) -> Sign:
     names, torn = branch_names(store), torn_branches(store)
-    half = f", and what is left of {', '.join(torn)}" if torn else ""
+    half = f", and remains of {', '.join(torn)}" if torn else ""
     return Sign(
         view.name,
         "branches",
-        f"{len(names):,} beside the main one{half}",
-        "any number: each keeps the files of its snapshots",
-        f"delete_branch({torn[0]!r}), unless somebody is making it at this moment"
+        f"{len(names):,}, not counting the main branch{half}",
+        "any number, but each keeps the files of its snapshots",
+        f"delete_branch({torn[0]!r}), unless another process is creating it right now"
         if torn
         else None,
     )
@@ -290,9 +290,9 @@ def _manifests(view: TableView, count: int) -> Sign:
     return Sign(
         view.name,
         "manifests",
-        f"{counted(count, 'manifest')} to plan a read of",
+        f"{counted(count, 'manifest')} to read for planning",
         f"at most {limit:,}",
-        f"CALL sys.compact_manifest, and lower '{keys.MANIFEST_MERGE_MIN_COUNT}'"
+        f"CALL sys.compact_manifest, and reduce '{keys.MANIFEST_MERGE_MIN_COUNT}'"
         if count > limit
         else None,
     )
@@ -300,13 +300,13 @@ def _manifests(view: TableView, count: int) -> Sign:
 
 def _other_engines(table: StoredTable) -> Sign:
     """Snapshots, changelogs and tags that other engines of the format refuse."""
-    subject, expected = "other engines", "all of them can be read by other engines"
+    subject, expected = "other engines", "all snapshots can be read by other engines"
     try:
         found = unread(table)
     except DataError as error:
         return Sign(
-            table.name, subject, f"cannot be told: {error}", expected,
-            "Call verify(), or keytide verify, which names all that is damaged",
+            table.name, subject, f"cannot be determined: {error}", expected,
+            "Call verify(), or keytide verify, to list all damaged files",
         )  # fmt: skip
     parts = (
         (found.snapshots, "snapshot"), (found.changelogs, "changelog"), (found.tags, "tag")
@@ -315,7 +315,9 @@ def _other_engines(table: StoredTable) -> Sign:
     return Sign(
         table.name,
         subject,
-        f"{counts} with an operation that they do not know" if counts else "nothing they refuse",
+        f"{counts} with an operation that other engines do not support"
+        if counts
+        else "none that other engines refuse",
         expected,
         "Call mend_snapshots(), or CALL sys.mend_snapshots" if counts else None,
     )
@@ -324,12 +326,12 @@ def _other_engines(table: StoredTable) -> Sign:
 def _conversion(table: StoredTable) -> Sign:
     """A schema of another kind of table than that of the snapshot."""
     found = table.metadata.schemas_in_force()
-    begun = f"one to schema {found.newest.id} has begun, and has not ended"
+    begun = f"one to schema {found.newest.id} has started but not finished"
     return Sign(
         table.name,
         "conversion",
-        "none has begun" if found.is_settled else begun,
-        "none that was cut short",
+        "none is running" if found.is_settled else begun,
+        "none that was interrupted",
         None if found.is_settled else found.way_out,
     )
 
@@ -342,7 +344,7 @@ def _publishing(table: StoredTable) -> Sign:
         table.name,
         "publishing",
         "; ".join(map(_published, found)) or "nothing is published",
-        "the newest snapshot, where the table is published",
+        "the latest snapshot, if the table is published",
         "; ".join(dict.fromkeys(map(_to_publish, late))) or None,
     )
 
@@ -351,17 +353,17 @@ def _published(found: Publication) -> str:
     """One format: what it shows and, if it is behind, why."""
     shown = "nothing" if found.snapshot_id is None else f"snapshot {found.snapshot_id}"
     if found.is_current:
-        return f"{found.form} shows {shown}, the newest"
+        return f"{found.form} shows {shown}, the latest"
     return f"{found.form} shows {shown} of {found.newest_snapshot_id or 0}: {found.reason}"
 
 
 def _to_publish(found: Publication) -> str:
     if found.is_stopped:
         return (
-            f"Remove the folder of {found.form} if nobody reads it any more: files that it names "
-            f"stay as long as it is there"
+            f"Delete the folder of {found.form} if nobody reads it: the files that it lists are "
+            "kept as long as it exists"
         )
-    return "Call compact(full=True) where rows are still to be merged, then publish()"
+    return "Call compact(full=True) if rows must still be merged, then publish()"
 
 
 def _bytes(entries: Iterable[ManifestEntry]) -> int:

@@ -56,7 +56,7 @@ def index_files(
     filters = file_filters(view.options)
     if not filters.columns:
         raise InvalidError(
-            f"table {table.name} asks for no index of files; name columns in "
+            f"table {table.name} has no bloom filters configured; name columns in "
             f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' first"
         )
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
@@ -70,8 +70,8 @@ def index_files(
     if isinstance(outcome, Conflict):
         view.store.discard(_new_files(view, entries))
         raise ConflictError(
-            f"table {table.name}: files were replaced while they were indexed, and nothing was "
-            f"changed; do it again"
+            f"table {table.name}: files were replaced while they were indexed, so nothing was "
+            "changed; try again"
         )
     if outcome is None:
         return IndexingResult(None, len(files), 0)

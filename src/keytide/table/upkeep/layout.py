@@ -69,8 +69,8 @@ def layout_of(
     page = min(max(1, page), pages) if number is None else number // room.buckets + 1
     if number is not None and not 0 <= number < totals.height:
         raise NotFoundError(
-            f"table {table.name} has {counted(totals.height, 'bucket')}, numbered from 0; there is "
-            f"no number {number}"
+            f"table {table.name} has {counted(totals.height, 'bucket')}, numbered from 0; there "
+            f"is no bucket {number}"
         )
     first = (page - 1) * room.buckets
     shown = totals.slice(first, room.buckets)
@@ -94,9 +94,9 @@ def layout_of(
 def _why_not(state: TableState) -> str | None:
     view = state.view
     if not view.kind.keeps_versions:
-        return "Nothing is merged in this table: its rows have no key, or an index of keys."
+        return "Nothing is merged in this table: it has no primary key, or a key index."
     if view.options.write_only:
-        return f"The table is '{keys.WRITE_ONLY}': writes leave its compaction to others."
+        return f"The table is '{keys.WRITE_ONLY}': writes do not compact it."
     return why_not_compacted(view)
 
 

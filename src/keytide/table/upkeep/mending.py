@@ -112,7 +112,7 @@ def _lines(table: StoredTable) -> Iterator[StoredTable]:
 def _mend(table: StoredTable, found: _Unread) -> None:
     newest = table.metadata.latest_snapshot()
     if newest is not None and newest.id in found.snapshots:
-        commit_alike(table, "the snapshots are mended")
+        commit_alike(table, "the snapshots are rewritten")
     for name in found.tags:
         _write_again(table, paths.tag_path(name), Tag.from_json)
     for number in found.changelogs:

@@ -85,9 +85,9 @@ def remove_orphan_files(
         before_ms = epoch_ms(older_than, table.name, "older_than")
     if before_ms > now_ms:
         raise InvalidError(
-            f"table {table.name}: older_than lies {(before_ms - now_ms) / 1000:,.3f} s ahead: "
-            f"files that are being written would go. Give a time before which nobody began to "
-            f"write what is not committed yet; a day ago when left out"
+            f"table {table.name}: older_than is {(before_ms - now_ms) / 1000:,.3f} s in the "
+            "future, so files of running writers would be deleted. Give a time before all "
+            "running writers started; the default is one day ago"
         )
     BEHIND.let_end(main_store(table.store).uri_of(""))
     found = orphan_files(table, before_ms)

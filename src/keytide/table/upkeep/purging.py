@@ -61,8 +61,8 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
     BEHIND.settle_whole(table.uri)
     if isinstance(table.store, BranchStore):
         raise InvalidError(
-            f"table {table.name}: a purge is of a whole table, which {table_name(table)} is; to be "
-            f"rid of this branch, delete it"
+            f"table {table.name}: only a whole table can be purged; purge {table_name(table)}, "
+            "or delete this branch"
         )
     branches = branch_names(table.store)
     for branch in branches:

@@ -100,23 +100,23 @@ def _refuse_unmovable(view: TableView) -> None:
     options, kind = view.options, view.kind
     if not (kind.keeps_versions or kind.has_key_index) or options.bucket < 1:
         raise UnsupportedError(
-            f"table {view.name} cannot be rescaled: that is for tables with a primary key and a "
-            f"fixed number of buckets, and '{keys.BUCKET}' is '{options.bucket}'. Overwrite the "
-            f"table with its own rows to lay it out anew"
+            f"table {view.name} cannot be rescaled: this requires a primary key and a fixed "
+            f"number of buckets, and '{keys.BUCKET}' is '{options.bucket}'. Overwrite the table "
+            "with its own rows instead"
         )
     if options.deleted_keys_ttl is not None:
         raise UnsupportedError(
-            f"table {view.name} cannot be rescaled: a bucket forgets deletes by the freshest row "
-            f"that came to it ('{keys.UPSERT_DELETED_KEYS_TTL}' = '{options.deleted_keys_ttl}'), "
-            f"and another bucket may take rows that bring deleted ones back. Write the rows into a "
-            f"new table"
+            f"table {view.name} cannot be rescaled: each bucket removes deletes by its own "
+            f"newest row ('{keys.UPSERT_DELETED_KEYS_TTL}' = '{options.deleted_keys_ttl}'), so "
+            "deleted rows could come back in another bucket. Write the rows to a new table"
         )
     if kind.has_key_index:
         return
     if compacts_by_lookup(options) and not engine_class(options).picks_a_version:
         raise UnsupportedError(
-            f"table {view.name} cannot be rescaled: its compacted values contain those on the "
-            f"levels above, so they cannot leave their level. Overwrite the table with its own rows"
+            f"table {view.name} cannot be rescaled: its compacted values include those of higher "
+            "levels, so they cannot be moved to another level. Overwrite the table with its own "
+            "rows"
         )
 
 
@@ -178,7 +178,7 @@ def _move_told(
             moved.setdefault((entry.partition, entry.bucket), []).append(entry)
 
     def take_made(compacted: Compacted) -> None:
-        assert compacted.written is not None, "they are all runs, so nothing older is needed"
+        assert compacted.written is not None, "all runs are read, so no older files are needed"
         made = [e for e in compacted.written.entries if e.kind is FileKind.ADD]
         kept.update(entry.file.file_name for entry in made)
         take(Written(tuple(made)))

@@ -102,7 +102,7 @@ def restore(
 def _source(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None) -> TagSource:
     if (to is None) == (as_of_ms is None):
         raise InvalidError(
-            f"table {metadata.name}: a restore takes a snapshot, a tag or a time; give one of them"
+            f"table {metadata.name}: give exactly one of a snapshot, a tag and a time to restore"
         )
     if isinstance(to, str):
         return TagSource(paths.tag_path(to), metadata.tag(to))
@@ -123,25 +123,25 @@ def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snap
     schema = metadata.schema(snapshot.schema_id)
     if kind_of(schema) is not view.kind:
         raise UnsupportedError(
-            f"table {view.name}: it was converted since snapshot {snapshot.id}, whose files are "
-            f"those of a table with '{keys.UPSERT_MODE}' = '{schema.upsert_mode}'; convert it to "
+            f"table {view.name}: it was converted after snapshot {snapshot.id}, when it had "
+            f"'{keys.UPSERT_MODE}' = '{schema.upsert_mode}'; convert it to "
             f"'{schema.upsert_mode}' first, and back afterwards"
         )
     try:
         refuse_changes(schema, view.schema, has_rows=True)
     except InvalidError as error:
         raise UnsupportedError(
-            f"table {view.name}: files of snapshot {snapshot.id} would be read by other rules than "
-            f"they were written by, for options have changed since: {error}. Write the rows "
-            f"instead: INSERT OVERWRITE it with a SELECT ... VERSION AS OF {snapshot.id}"
+            f"table {view.name}: options have changed since snapshot {snapshot.id}, so its files "
+            f"would be read differently: {error}. Write the rows instead: INSERT OVERWRITE the "
+            f"table with a SELECT ... VERSION AS OF {snapshot.id}"
         ) from error
 
 
 def _wanted(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
     if partitions and view.moves_keys:
         raise UnsupportedError(
-            f"table {view.name}: its primary key lacks the partition columns, so keys of one "
-            f"partition may be in another by now; restore the whole table"
+            f"table {view.name}: its primary key does not contain the partition columns, so keys "
+            "can have moved to other partitions; restore the whole table"
         )
     return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
 

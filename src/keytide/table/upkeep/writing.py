@@ -118,9 +118,10 @@ def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTab
         table.confirm()
         if view.options.write_only:
             raise UnsupportedError(
-                f"table {table.name} has rows that no compaction has seen, so what is made of the "
-                f"rows that are shown could undo them. Compact it first, with Table.compact or "
-                f"CALL sys.compact, or set '{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true'"
+                f"table {table.name} has rows that are not compacted and therefore not visible, "
+                "and a change based on the visible rows could undo them. Compact the table "
+                "first, with Table.compact or CALL sys.compact, or set "
+                f"'{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true'"
             )
         due = Planner(view).may_be_due(live, hidden)
         done, _ = compact_due(table.live, due, runner or local_runner())

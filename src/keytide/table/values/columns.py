@@ -70,8 +70,9 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
         chunks = [_convert(chunk, target, field, table) for chunk in column.chunks]
     except pa.ArrowException as error:
         raise InvalidError(
-            f"table {table}: column {field.name!r} is {field.type.sql()}, found {column.type} with "
-            f"a value that would be lost: {error}{_way_to_widen(column.type, field)}"
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found {column.type} "
+            "with a value that cannot be converted without loss: "
+            f"{error}{_way_to_widen(column.type, field)}"
         ) from error
     return pa.chunked_array(chunks, type=target)
 
@@ -111,8 +112,8 @@ def _check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
         part = _missing_part(chunk)
         if part is not None:
             raise InvalidError(
-                f"table {table}: column {field.name!r} is {field.type.sql()}, found a value whose "
-                f"{part} is NULL; give it a value, or make the whole value NULL"
+                f"table {table}: column {field.name!r} is {field.type.sql()}, found a value "
+                f"whose {part} is NULL; set it, or make the whole value NULL"
             )
 
 
@@ -126,8 +127,9 @@ def _check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> Non
         earliest = pc.min(leaf.cast(pa.int64())).as_py()
         if earliest is not None and earliest < NANOSECONDS_MIN:
             raise InvalidError(
-                f"table {table}: column {field.name!r} is {field.type.sql()}, found a time before "
-                f"1677-09-22, where nanoseconds end; use TIMESTAMP(6) for such times"
+                f"table {table}: column {field.name!r} is {field.type.sql()}, found a time "
+                "before 1677-09-22, which nanoseconds cannot represent; use TIMESTAMP(6) for "
+                "such times"
             )
 
 
@@ -139,9 +141,9 @@ def _check_text(column: pa.ChunkedArray, field: Field, table: str) -> None:
     texts = [leaf for leaf in _texts(column.slice(row, 1)) if not _is_utf8(leaf)]
     value = texts[0].view(pa.binary())[_first_bad(texts[0])].as_py()
     raise InvalidError(
-        f"table {table}: column {field.name!r} is {field.type.sql()}, found text that is no UTF-8 "
-        f"in row {row + 1} of {len(column)}: {_shortened(value)!r}; decode it with the encoding "
-        f"that it has, or give the column the type BYTES"
+        f"table {table}: column {field.name!r} is {field.type.sql()}, found a string that is not "
+        f"UTF-8 in row {row + 1} of {len(column)}: {_shortened(value)!r}; decode it with its "
+        "encoding, or use the column type BYTES"
     )
 
 
@@ -241,8 +243,8 @@ def _check_fraction(column: pa.ChunkedArray, type_: AtomicType, field: Field, ta
     if pc.any(finer).as_py():
         value = column.filter(finer)[0].as_py()
         raise InvalidError(
-            f"table {table}: column {field.name!r} is {type_.sql()}, found {value}, which has more "
-            f"digits after the second; round it before writing"
+            f"table {table}: column {field.name!r} is {type_.sql()}, found {value}, which has "
+            "more fractional digits; round it before writing"
         )
 
 
@@ -344,7 +346,7 @@ def _family(data_type: pa.DataType) -> str:
 
 def _way_out(source: pa.DataType, target: pa.DataType, field: Field) -> str:
     if {_family(source), _family(target)} == {"timestamp", "instant"}:
-        return "say which zone is meant: give the column a time zone, or take it away"
+        return "the time zone is ambiguous: add a time zone to the column, or remove it"
     return f"convert it to {target} before writing{_way_to_widen(source, field)}"
 
 

@@ -69,6 +69,6 @@ def _parts(type_: pa.DataType) -> Iterator[pa.DataType]:
 
 def _too_deep(column: object, table: str) -> InvalidError:
     return InvalidError(
-        f"table {table}: column {column!r} has a value of more than {NESTING_MAX} lists, dicts or "
-        f"structs inside one another; give one that is less deep, or its text as JSON"
+        f"table {table}: column {column!r} has a value with more than {NESTING_MAX} nested "
+        "lists, dicts or structs; flatten it, or store it as a JSON string"
     )

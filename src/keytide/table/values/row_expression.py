@@ -57,8 +57,8 @@ class RowExpression:
         for name in self.columns:
             if name not in fields:
                 raise InvalidError(
-                    f"it reads {name!r}, which is no column, and does not give the same value for "
-                    f"the same row at any time and in any session: leave it out"
+                    f"it reads {name!r}, which is not a column and can change between rows, "
+                    "times and sessions: remove it"
                 )
         return tuple(fields[name] for name in self.columns)
 
@@ -72,8 +72,8 @@ class RowExpression:
         found = self._computed(arrow_schema(fields).empty_table(), "*").schema.field(0).type
         if not _fits(found, target.type.to_arrow()):
             raise InvalidError(
-                f"it is {found}, and column {target.name!r} is {target.type.sql()}: CAST it to "
-                f"that, or give the column another type"
+                f"it is {found}, but column {target.name!r} is {target.type.sql()}: CAST it to "
+                "this type, or change the type of the column"
             )
 
     def values(self, rows: pa.Table, target: Field, table: str) -> pa.ChunkedArray:
@@ -87,8 +87,8 @@ class RowExpression:
             made = self._computed(rows, taken if taken != "COLUMNS(*)" else "*").column(0)
         except InvalidError as error:
             raise InvalidError(
-                f"table {table}: column {target.name!r}: {error}. Nothing was written; write "
-                f"values with which it can be"
+                f"table {table}: column {target.name!r}: {error}. Nothing was written; correct "
+                "the input values"
             ) from error
         return stored_column(made, target, table)
 
@@ -97,7 +97,7 @@ class RowExpression:
         found = self._computed(arrow_schema(fields).empty_table(), "*").schema.field(0).type
         if not types.is_boolean(found):
             raise InvalidError(
-                f"it is {found}, and a condition is BOOLEAN; compare it with a value"
+                f"it is {found}, but a condition must be BOOLEAN; compare it with a value"
             )
 
     def tried(self, rows: pa.Table, target: Field) -> tuple[pa.ChunkedArray, Flags]:
@@ -152,7 +152,7 @@ def row_expression(text: str) -> RowExpression:
         answer = connection.execute("SELECT json_serialize_sql(?)", [written]).fetchall()[0][0]
         parsed, bare = json.loads(answer), _shape(connection, "SELECT 1")
         if parsed["error"]:
-            raise InvalidError(f"{text!r} is no expression of SQL: {parsed['error_message']}")
+            raise InvalidError(f"{text!r} is not a valid SQL expression: {parsed['error_message']}")
         (expression,) = _only(parsed, bare, text)
         nodes = list(_nodes(expression))
         for node in nodes:
@@ -166,7 +166,7 @@ def _only(parsed: Any, bare: Any, text: str) -> list[Any]:
     """The expression of a statement that only selects one expression."""
     selected = _selected(parsed)
     if len(selected) != 1 or _emptied(parsed) != bare:
-        raise InvalidError(f"{text!r} is more than one expression of SQL")
+        raise InvalidError(f"{text!r} is more than one SQL expression")
     return selected
 
 
@@ -213,8 +213,8 @@ def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: s
     kind = node["class"]
     if kind not in _NODES:
         raise InvalidError(
-            f"{text!r} has a {kind.lower()}; it may have columns, constants, operators, CASE, CAST "
-            f"and functions of single values"
+            f"{text!r} has a {kind.lower()}; only columns, constants, operators, CASE, CAST and "
+            "scalar functions are supported"
         )
     if kind != "FUNCTION":
         return
@@ -230,8 +230,8 @@ def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: s
     is_constant = is_scalar and stabilities in _CONSTANT and name.lower() not in _CHANGING
     if not is_constant and name.lower() not in _MACROS:
         raise InvalidError(
-            f"{text!r} calls {name!r}, which does not give the same value for the same row at any "
-            f"time and in any session: leave it out"
+            f"{text!r} calls {name!r}, whose result can change between rows, times and sessions: "
+            "remove it"
         )
 
 

@@ -76,7 +76,7 @@ def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:
     except _NO_VALUE as error:
         raise InvalidError(
             f"table {table}: column {field.name!r} is {field.type.sql()}, found {text!r}, which "
-            f"is not a value of that type: {error}"
+            f"is not a value of this type: {error}"
         ) from error
     return stored_column(column, field, table)[0]
 

@@ -84,7 +84,7 @@ def read_branches(
 ) -> list[Branch]:
     """Read the main branch and all others of the table that a store is rooted at."""
     for name in branches.torn:
-        findings.skip(paths.branch_dir(name), "it was not made or not deleted in whole")
+        findings.skip(paths.branch_dir(name), "its creation or deletion was interrupted")
     own = {"": store} | {paths.branch_dir(n): BranchStore(store, n) for n in branches.whole}
     documents = (_Documents(store, each, commits, own[each], findings) for each in own)
     return [of_branch.branch(table) for of_branch in documents]
@@ -146,7 +146,7 @@ class _Documents:
         sound = {}
         for number, schema in sorted(found.items()):
             path = paths.join(self.folder, paths.schema_path(number))
-            with self.findings.reading(path, "a definition that a table can have"):
+            with self.findings.reading(path, "a valid table definition"):
                 _check_schema(schema, number)
                 sound[number] = schema
         for before, after in itertools.pairwise(sound.values()):
@@ -167,7 +167,9 @@ class _Documents:
         for name, snapshot in found.items():
             if snapshot.id != name:
                 path = paths.join(self.folder, directory, f"{directory}-{name}")
-                self.findings.add(path, f"member 'id' is {snapshot.id}", f"{name}, as its name is")
+                self.findings.add(
+                    path, f"member 'id' is {snapshot.id}", f"{name}, as the file name says"
+                )
         return dict(sorted(found.items()))
 
     def _check_numbers_follow(self) -> None:
@@ -227,10 +229,10 @@ class _Documents:
                 elif hint is paths.Hint.LATEST and not self._is_there(hinted, numbers):
                     self.findings.add(
                         path,
-                        f"it names snapshot {hinted}, which is not there",
-                        f"that snapshot, or at most {max(numbers, default=0)}",
-                        f"Restore {paths.snapshot_path(hinted)} from a copy; if it was never "
-                        f"made, {_HINT_WAY_OUT[0].lower()}{_HINT_WAY_OUT[1:]}",
+                        f"it names snapshot {hinted}, which does not exist",
+                        f"an existing snapshot, or at most {max(numbers, default=0)}",
+                        f"Restore {paths.snapshot_path(hinted)} from a backup; if it never "
+                        f"existed, {_HINT_WAY_OUT[0].lower()}{_HINT_WAY_OUT[1:]}",
                     )
 
     def _is_there(self, snapshot_id: int, listed: Sequence[int]) -> bool:
@@ -263,9 +265,9 @@ class _Documents:
             if consumer.next_snapshot < first:
                 self.findings.add(
                     paths.join(self.folder, paths.consumer_dir(), f"consumer-{name}"),
-                    f"it is to go on at snapshot {consumer.next_snapshot}",
-                    f"snapshot {first}, the oldest that is there, or a later one",
-                    "Begin with that reader anew, or restore the snapshots from a copy",
+                    f"its next snapshot is {consumer.next_snapshot}",
+                    f"snapshot {first}, the oldest existing one, or a later one",
+                    "Restart this consumer, or restore the snapshots from a backup",
                 )
 
 
@@ -279,20 +281,20 @@ def _as_known_of(snapshot: Snapshot, copy: Snapshot) -> Snapshot:
 
 _DISPENSABLE = ("writer_version", "properties", "next_row_id")
 
-_HINT_WAY_OUT = "Delete the hint: readers then look which snapshots there are"
+_HINT_WAY_OUT = "Delete the hint: readers then list the snapshots"
 
 
 def _check_schema(schema: TableSchema, number: int) -> None:
     """Raise InvalidError for an impossible schema."""
     if schema.id != number:
-        raise InvalidError(f"member 'id' is {schema.id}, and the name says {number}")
+        raise InvalidError(f"member 'id' is {schema.id}, but the file name says {number}")
     validate_schema(schema)
     ids = [each.id for each in all_fields(schema.fields)]
     if len(set(ids)) < len(ids) or min(ids) < 0:
-        raise InvalidError(f"the ids of columns and their members are {ids}, which repeat")
+        raise InvalidError(f"the ids of columns and nested fields are {ids}, which are not unique")
     if highest_field_id(schema.fields) > schema.highest_field_id:
         raise InvalidError(
-            f"highestFieldId is {schema.highest_field_id}, and a column has the id "
+            f"highestFieldId is {schema.highest_field_id}, but a column has the id "
             f"{highest_field_id(schema.fields)}"
         )
     options = TableOptions.parse(schema.options)

@@ -70,7 +70,7 @@ class FileCheck:
         with findings.reading(self.path):
             size = store.size(path)
             if size != self.entry.file.file_size:
-                raise DataError(f"{size:,} bytes, where {self.entry.file.file_size:,} are recorded")
+                raise DataError(f"{size:,} bytes found, but {self.entry.file.file_size:,} recorded")
             return True
         return False
 
@@ -104,7 +104,7 @@ class FileCheck:
             with store.open_input(path) as file:
                 stored = pq.read_schema(file)
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise DataError(f"torn or not Parquet: {error}") from error
+            raise DataError(f"damaged or not Parquet: {error}") from error
         expected = physical_schema(self.view.schema)
         for found in stored:
             problem = _column_problem(found, expected)
@@ -204,7 +204,7 @@ class _Rows:
         is_marked = meta.level > 0 and self._check.view.options.deletion_vectors_enabled
         is_exact = (meta.level > 0 and not is_marked) or meta.delete_row_count
         if is_exact and meta.delete_row_count is not None and not self._check.is_changelog:
-            self._compare("retracting rows", self._retracts, meta.delete_row_count)
+            self._compare("deletes and update-before rows", self._retracts, meta.delete_row_count)
         self._check_ends()
 
     def _found(self, what: str, expected: str) -> None:
@@ -221,7 +221,7 @@ class _Rows:
             if self._has(f.name):
                 self._check_within(frame, f.name, self._bounds, "statistics say")
         for name in self._schema.trimmed_primary_keys if self._key_bounds.width else ():
-            self._check_within(frame, name, self._key_bounds, "statistics of the key say")
+            self._check_within(frame, name, self._key_bounds, "key statistics say")
 
     def _check_within(self, frame: pl.DataFrame, name: str, bounds: pl.DataFrame, who: str) -> None:
         low, high = (bounds[f"{name}.{end}"] for end in ("min", "max"))
@@ -295,7 +295,7 @@ class _Rows:
             return
         self._numbers += [lowest, highest]
         if not kinds.is_in([int(kind) for kind in RowKind]).all():
-            self._found(f"{VALUE_KIND} is none of the row kinds", "+I, -U, +U or -D for each row")
+            self._found(f"{VALUE_KIND} is not a row kind", "+I, -U, +U or -D for each row")
         self._retracts += int(kinds.is_in([int(kind) for kind in _RETRACTS]).sum())
 
     def _check_keys(self, frame: pl.DataFrame) -> None:
@@ -368,16 +368,16 @@ def _column_problem(found: pa.Field, expected: pa.Schema) -> str | None:
     if place < 0 and found.name in SYSTEM_NAMES:
         return None  # row numbers, which some append tables have
     if place < 0:
-        return f"column {found.name!r}, which its schema does not have"
+        return f"column {found.name!r}, which is not in its schema"
     other = expected.field(place)
     own_id, schema_id = map(_field_id, (found, other))
     if own_id is not None and own_id != schema_id:
-        return f"column {found.name!r} has the id {own_id}, and in its schema {schema_id}"
+        return f"column {found.name!r} has the id {own_id}, but {schema_id} in its schema"
     decimals = [field.type for field in (found, other) if pa.types.is_decimal(field.type)]
     if len(decimals) == 2 and decimals[0].scale != decimals[1].scale:
-        return f"column {found.name!r} is {found.type}, and in its schema {other.type}"
+        return f"column {found.name!r} is {found.type}, but {other.type} in its schema"
     if pa.types.is_nested(found.type) != pa.types.is_nested(other.type):
-        return f"column {found.name!r} is {found.type}, and in its schema {other.type}"
+        return f"column {found.name!r} is {found.type}, but {other.type} in its schema"
     return None
 
 

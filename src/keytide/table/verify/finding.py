@@ -12,8 +12,8 @@ from keytide.plural import counted
 
 __all__ = ["Finding", "Findings", "Verification"]
 
-RESTORE = "Restore the file from a copy, or read a snapshot that does not name it"
-REWRITE = "Overwrite what it belongs to with rows from their source, or read an older snapshot"
+RESTORE = "Restore the file from a backup, or read a snapshot that does not refer to it"
+REWRITE = "Overwrite the damaged part with rows from their source, or read an older snapshot"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Verification:
                 counted(self.rows, "row"),
             )
         )
-        found = counted(len(self.findings), "finding") if self.findings else "nothing wrong"
+        found = counted(len(self.findings), "finding") if self.findings else "no problems found"
         return f"table {self.table}: {seen} checked, {found}"
 
     @property

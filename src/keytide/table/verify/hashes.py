@@ -24,7 +24,7 @@ __all__ = ["check_hashes"]
 
 Hashes = npt.NDArray[np.int32]
 
-_WAY_OUT = f"{REWRITE}; the index is made anew then"
+_WAY_OUT = f"{REWRITE}; this recreates the index"
 
 
 def check_hashes(
@@ -56,7 +56,7 @@ def _check_apart(
             path = paths.index_path(indexes[(partition, bucket)].file_name)
             findings.add(
                 path,
-                f"{counted(len(twice), 'hash value')} that another bucket has too",
+                f"{counted(len(twice), 'hash value')} that are in another bucket too",
                 "each hash in one bucket of a partition",
                 _WAY_OUT,
             )
@@ -79,7 +79,8 @@ def _check_file(
             if strange.any():
                 findings.add(
                     path,
-                    f"{counted(int(strange.sum()), 'row')} of keys that {index.file_name} lacks",
+                    f"{counted(int(strange.sum()), 'row')} with keys that are not in "
+                    f"{index.file_name}",
                     "keys whose hashes are in the index of their bucket",
                     _WAY_OUT,
                 )

@@ -131,8 +131,8 @@ class _Walk:
             more = len(found.keys() - before.live.keys())
             self.findings.add(
                 path,
-                f"its base lacks {counted(lost, 'file')} of snapshot {before.snapshot.id} and has "
-                f"{counted(more, 'file')} that were not there",
+                f"its base lacks {counted(lost, 'file')} of snapshot {before.snapshot.id} and "
+                f"has {counted(more, 'file')} that were not in it",
                 f"the files of snapshot {before.snapshot.id}",
                 REWRITE,
             )
@@ -152,21 +152,23 @@ class _Walk:
             name = entry.file.file_name
             if entry.kind is FileKind.DELETE and entry.identity not in start.live:
                 self.findings.add(
-                    path, f"it deletes {name}, which was not live", "deletions of live files"
+                    path, f"it deletes {name}, which was not live", "deletions of live files only"
                 )
             if entry.kind is FileKind.ADD and entry.identity in start.live:
-                self.findings.add(path, f"it adds {name}, which was live", "additions of new files")
+                self.findings.add(
+                    path, f"it adds {name}, which was already live", "additions of new files only"
+                )
             elif entry.kind is FileKind.ADD and entry.identity in start.deleted:
                 # Readers that come from the previous snapshot see the file, all others do not.
                 self.findings.add(
                     path,
-                    f"it adds {name}, which a manifest of its own deletes, so that readers do not "
-                    f"see its rows",
-                    "each file once, by a name that it alone has",
-                    "Restore the newest snapshot that shows the rows, before it expires",
+                    f"it adds {name}, which one of its manifests also deletes, so that readers "
+                    "do not see its rows",
+                    "each file once, with a unique name",
+                    "Restore the latest snapshot that shows the rows, before it expires",
                 )
             if (entry.kind, entry.identity) in seen:
-                self.findings.add(path, f"it names {name} twice", "each file once")
+                self.findings.add(path, f"it lists {name} twice", "each file once")
             seen.add((entry.kind, entry.identity))
 
     def _check_counts(
@@ -185,7 +187,7 @@ class _Walk:
             self.findings.add(
                 path,
                 f"deltaRecordCount is {snapshot.delta_record_count}",
-                f"{added}, the rows of the files that it adds less those that it deletes",
+                f"{added}, the rows of the files it adds minus those it deletes",
             )
         if snapshot.total_record_count != total:
             self.findings.add(
@@ -237,8 +239,8 @@ class _Walk:
                 if bucket >= total or total != known:
                     self.findings.add(
                         path,
-                        f"{entry.file.file_name} lies in bucket {bucket} of {total}",
-                        f"a bucket below {known}, which is the number in its partition",
+                        f"{entry.file.file_name} is in bucket {bucket} of {total}",
+                        f"a bucket below {known}, the number of buckets of its partition",
                         REWRITE,
                     )
 

@@ -106,10 +106,10 @@ class Indexes:
             if was is not None and known is not None and known < was:
                 self.findings.add(
                     seen.path,
-                    f"{counted(was - known, 'row')} of {place[2]} live again that were dead in "
-                    f"snapshot {before.snapshot_id}",
-                    f"an index manifest that marks at least {was} as dead",
-                    "Restore the file from a copy, or read a newer snapshot",
+                    f"{counted(was - known, 'row')} of {place[2]} exist again that were deleted "
+                    f"in snapshot {before.snapshot_id}",
+                    f"an index manifest that marks at least {was} as deleted",
+                    "Restore the file from a backup, or read a newer snapshot",
                 )
 
     def _check_marked(self, index: IndexFile, seen: Seen) -> None:
@@ -122,9 +122,9 @@ class Indexes:
             if place.data_file_name not in there:
                 self.findings.add(
                     paths.index_path(index.file_name),
-                    f"rows of {place.data_file_name} are marked as dead, which is not a file of "
-                    f"bucket {index.bucket} in {seen.path}",
-                    "vectors of live files of the same bucket",
+                    f"rows of {place.data_file_name} are marked as deleted, but this is not a "
+                    f"file of bucket {index.bucket} in {seen.path}",
+                    "deletion vectors of live files of the same bucket",
                 )
 
     def _check_file(self, index: IndexFile, seen: Seen) -> None:
@@ -134,12 +134,12 @@ class Indexes:
             or index.external_path is not None
             or index.index_type not in (DELETION_VECTORS, HASH, KEY_INDEX)
         ):
-            self.findings.skip(path, f"an index of type {index.index_type} that others keep")
+            self.findings.skip(path, f"an index of type {index.index_type} of another engine")
             return
         with self.findings.reading(path):
             data = self.store.read(path)
             if len(data) != index.file_size:
-                raise DataError(f"{len(data):,} bytes, where {index.file_size:,} are recorded")
+                raise DataError(f"{len(data):,} bytes found, but {index.file_size:,} recorded")
             if index.index_type == HASH:
                 self._check_hashes(path, index)
             elif index.index_type == KEY_INDEX:
@@ -168,7 +168,7 @@ class Indexes:
         if reason is not None and reason != LIVING_AGAIN:
             self.findings.skip(
                 paths.index_path(index.file_name),
-                f"an index of keys that the next write builds anew: {reason}",
+                f"a key index that the next write rebuilds: {reason}",
             )
 
     def _check_vectors(self, path: str, index: IndexFile, data: bytes, seen: Seen) -> None:
@@ -183,13 +183,13 @@ class Indexes:
             if place.cardinality is not None and place.cardinality != len(vector):
                 self.findings.add(
                     path,
-                    f"{counted(len(vector), 'row')} of {place.data_file_name} marked as dead",
+                    f"{counted(len(vector), 'row')} of {place.data_file_name} marked as deleted",
                     f"{place.cardinality}, as the index manifest says",
                 )
             count = rows.get(place.data_file_name)
             if count is not None and vector and int(vector.max()) >= count:
                 self.findings.add(
                     path,
-                    f"row {int(vector.max())} of {place.data_file_name} is marked as dead",
-                    f"rows below {count}, as many as the file has",
+                    f"row {int(vector.max())} of {place.data_file_name} is marked as deleted",
+                    f"rows below {count}, the number of rows in the file",
                 )

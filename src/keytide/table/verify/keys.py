@@ -67,8 +67,8 @@ def check_deletes_are_marked(scan: Scan, path: str, findings: Findings) -> None:
                 if count:
                     findings.add(
                         view.shown_path(file.entry),
-                        f"{counted(count, 'delete')} that {path} shows",
-                        "each of them marked dead by a deletion vector",
+                        f"{counted(count, 'delete')} visible in {path}",
+                        "each of them marked as deleted by a deletion vector",
                         REWRITE,
                     )
 
@@ -79,7 +79,10 @@ def _tell(keys: pl.DataFrame, path: str, findings: Findings) -> None:
     for row in twice.head(1).iter_rows(named=True):
         spelled = ", ".join(f"{name} = {value!r}" for name, value in row.items() if name != _COUNT)
         findings.add(
-            path, f"{counted(row[_COUNT], 'row')} of the key {spelled}", "one row per key", REWRITE
+            path,
+            f"{counted(row[_COUNT], 'row')} with the key {spelled}",
+            "one row per key",
+            REWRITE,
         )
 
 

@@ -177,7 +177,7 @@ class _Work:
                     path,
                     "missing",
                     "the statistics of the table",
-                    "Analyze the table anew with the engine that made them",
+                    "Run ANALYZE again with the engine that created them",
                 )
 
     # -- data -----------------------------------------------------------------------------------

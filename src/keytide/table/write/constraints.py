@@ -22,6 +22,6 @@ def broken_constraints(rows: pl.DataFrame, view: TableView) -> Iterator[Refusal]
     """Which rows fail which constraint. `rows` have the table's columns and `_VALUE_KIND`."""
     kept = retracts_of(rows)
     for name, constraint in constraints_of(view.schema.fields, view.options, view.name).items():
-        reason = f"the row breaks the constraint {name!r}, CHECK ({constraint.text})"
+        reason = f"the row violates the constraint {name!r}, CHECK ({constraint.text})"
         fails = constraint.fails(rows) & ~kept
         yield Refusal(fails, reason, f"constraint-{name}", constraint.columns)

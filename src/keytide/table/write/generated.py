@@ -88,7 +88,7 @@ def regenerated(
         if failed.any():
             found = pl.DataFrame({n: pl.Series(given[n]) for n in column.columns})
             named = named_rows(found.filter(pl.Series(failed)), column.columns)
-            raise InvalidError(f"table {view.name}: {_why_failed(column)}; such are: {named}")
+            raise InvalidError(f"table {view.name}: {_why_failed(column)}; examples: {named}")
         given[name] = made
     made_rows = [given[name].combine_chunks() for name in view.schema.names]
     return pa.record_batch([_plain(each) for each in made_rows], list(view.schema.names))
@@ -125,7 +125,7 @@ def _differ(given: pa.ChunkedArray, made: pa.ChunkedArray) -> Flags:
 
 def _refusals(column: GeneratedColumn, failed: Flags, differs: Flags) -> list[Refusal]:
     name, read = column.field.name, column.columns
-    brings = f"the row brings another {name!r} than it is GENERATED ALWAYS AS ({column.text})"
+    brings = f"the row contains another {name!r} than GENERATED ALWAYS AS ({column.text}) computes"
     return [
         Refusal(failed, _why_failed(column), f"generated-{name}", read),
         Refusal(differs, brings, f"generated-{name}", (name, *read)),

@@ -132,7 +132,7 @@ def _arrow_table(data: Any, schema: TableSchema, table: str, *, takes_others: bo
         raise
     except Exception as error:  # a caller's container may raise anything
         raise InvalidError(
-            f"table {table}: the rows of a {_class_of(data)} cannot be read: {error}"
+            f"table {table}: cannot read the rows of a {_class_of(data)}: {error}"
         ) from error
 
 
@@ -158,9 +158,9 @@ def _read_container(data: Any, schema: TableSchema, table: str, *, takes_others:
     if _class_of(data).startswith("pyarrow._dataset."):
         return data.to_table()
     raise InvalidError(
-        f"cannot {'read' if takes_others else 'write'} a {_class_of(data)}; give a pyarrow Table, "
-        f"RecordBatch or Dataset, a Polars, pandas or Spark DataFrame, a list of dicts, or what "
-        f"gives an Arrow stream, such as a DuckDB relation"
+        f"cannot {'read' if takes_others else 'write'} a {_class_of(data)}; give a pyarrow "
+        "Table, RecordBatch or Dataset, a Polars, pandas or Spark DataFrame, a list of dicts, or "
+        "an object with an Arrow stream, such as a DuckDB relation"
     )
 
 
@@ -178,8 +178,8 @@ def _from_pandas(data: Any, schema: TableSchema, table: str) -> pa.Table:
         return given if given.num_rows else _retyped(given, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidError(
-            f"table {table}: the pandas frame has a column whose values are not of one type that "
-            f"Arrow knows: {error}"
+            f"table {table}: the pandas DataFrame has a column with values of different types: "
+            f"{error}"
         ) from error
 
 
@@ -207,7 +207,7 @@ def _from_dicts(
             columns[name] = pa.array(values)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidError(
-                f"table {table}: column {name!r} has values of several types: {error}"
+                f"table {table}: column {name!r} has values of different types: {error}"
             ) from error
     return pa.table(columns)
 
@@ -283,8 +283,8 @@ def ignored_kinds(options: TableOptions) -> list[RowKind]:
 def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedArray:
     if options.rowkind_field and ROW_KIND in data.column_names:
         raise InvalidError(
-            f"table {table}: the rows bring kinds in {ROW_KIND!r}, and '{keys.ROWKIND_FIELD}' "
-            f"takes them from column {options.rowkind_field!r}; leave {ROW_KIND!r} out"
+            f"table {table}: the rows have row kinds in {ROW_KIND!r}, but '{keys.ROWKIND_FIELD}' "
+            f"reads them from column {options.rowkind_field!r}; remove {ROW_KIND!r}"
         )
     name = options.rowkind_field or (ROW_KIND if ROW_KIND in data.column_names else None)
     if name is None:
@@ -292,8 +292,8 @@ def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedA
         return pa.chunked_array([inserts], type=pa.int8())
     if name not in data.column_names:
         raise InvalidError(
-            f"table {table}: the rows lack column {name!r}, which '{keys.ROWKIND_FIELD}' names; "
-            "add it with values '+I', '-U', '+U' or '-D'"
+            f"table {table}: the rows have no column {name!r}, which '{keys.ROWKIND_FIELD}' "
+            "names; add it with values '+I', '-U', '+U' or '-D'"
         )
     return _parse_kinds(data.column(name), name, table)
 
@@ -306,7 +306,7 @@ def _parse_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedAr
             column = column.cast(pa.string())
         else:
             raise InvalidError(
-                f"table {table}: column {name!r} holds row kinds and should be text, "
+                f"table {table}: column {name!r} contains row kinds and must be a string column, "
                 f"found {column.type}"
             )
     if column.null_count:
@@ -438,10 +438,9 @@ def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: st
         seen.add(name)
         if name != ROW_KIND and name not in schema.by_name:
             raise NotFoundError(
-                f"table {table} has no column {name!r}, which the rows bring; it has "
-                f"{', '.join(schema.names)}. Drop the column from the rows, or write with "
-                f"merge_schema=True (for a data source of Spark the option 'mergeSchema'), which "
-                f"adds it to the table"
+                f"table {table} has no column {name!r}; columns: {', '.join(schema.names)}. Drop "
+                "the column from the rows, or write with merge_schema=True (Spark data source: "
+                "option 'mergeSchema') to add it to the table"
             )
 
 
@@ -458,9 +457,9 @@ def _missing_column(
     if not may_lack and not options.counts_row_errors:
         what = "the primary key column" if is_key else "the column"
         raise InvalidError(
-            f"table {table}: the rows lack {what} {field.name!r} ({field.type.sql()}); expected "
-            f"all of {', '.join(schema.names)}. Every row is a full image: add the column, with "
-            f"NULLs where that is meant"
+            f"table {table}: the rows lack {what} {field.name!r} ({field.type.sql()}); "
+            f"expected all of {', '.join(schema.names)}. Each row must be complete: add the "
+            "column, with NULLs if it has no value"
         )
     nulls = pa.nulls(len(kinds), field.type.to_arrow())
     return pa.chunked_array([nulls], type=nulls.type)
@@ -483,8 +482,8 @@ def _without_forbidden_nulls(
         first = pc.index(wrong, value=True).as_py() + 1
         raise InvalidError(
             f"table {table}: Cannot write null to non-null column({field.name}): {role} "
-            f"{field.name!r} is {field.type.sql()} and {count} of {len(column)} rows bring NULL, "
-            f"row {first} first; filter them out or give them a value"
+            f"{field.name!r} is {field.type.sql()} and {count} of {len(column)} rows are NULL, "
+            f"the first is row {first}; filter these rows out or set a value"
         )
     # A delete may leave out a NOT NULL column, but its file must have a value. Any value works,
     # because no reader ever shows it. This is also true for refused rows.

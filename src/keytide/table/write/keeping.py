@@ -45,10 +45,10 @@ def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
     told = " and ".join(f"'{key}' = '{age}'" for key, age in ages.items() if age is not None)
     (found,) = arrivals.rows.select(names).row(int(np.argmax(wrong)))
     raise InvalidError(
-        f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows lie further behind the "
-        f"freshest one of their bucket than {told} lets them, the first with "
-        f"{first_key(arrivals.rows, wrong, view)}, whose {names[0]} is {found!r}. Write it with a "
-        f"later one, or leave it out"
+        f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows are further behind the "
+        f"newest row of their bucket than {told} allows, the first with "
+        f"{first_key(arrivals.rows, wrong, view)}, whose {names[0]} is {found!r}. Write it with "
+        "a later value, or skip it"
     )
 
 
@@ -88,10 +88,9 @@ def _refuse_late_statements(arrivals: Arrivals, judged: Judged, view: TableView)
     wrong = judged.is_late & (arrivals.says.sum(axis=0) > 1)
     if wrong.any():
         raise InvalidError(
-            f"table {view.name}: {int(wrong.sum())} rows are older in one of the columns "
-            f"{', '.join(view.comparison.names)} than what their keys have there, the first with "
-            f"{first_key(arrivals.rows, wrong, view)}, and fresher in another one; set no lower "
-            f"values"
+            f"table {view.name}: {int(wrong.sum())} rows are older than the stored row of their "
+            f"key in one of the columns {', '.join(view.comparison.names)} and newer in another, "
+            f"the first with {first_key(arrivals.rows, wrong, view)}; do not set lower values"
         )
 
 

@@ -58,8 +58,8 @@ class Bucket:
     def anew(self, view: TableView, bucket: BucketId, reason: str) -> Bucket:
         """The same with an index that is rebuilt from the bucket's rows. Warns with the reason."""
         warn_caller(
-            f"table {view.name}: the index of the keys of bucket {bucket[1]} is built anew from "
-            f"its rows: {reason}"
+            f"table {view.name}: the key index of bucket {bucket[1]} is rebuilt from its rows: "
+            f"{reason}"
         )
         return replace(self, index=rebuilt(view, self.entries.values(), self.dead))
 
@@ -160,7 +160,7 @@ def found_bucket(
     vectors that cannot be read, and `UnsupportedError` for an index of a newer release.
     """
     reading = view.store.begin(partial(load_dead_rows, view.store, vectors, view.name))
-    index, reason = None, "there is none"
+    index, reason = None, "there is no index"
     if head is not None:
         try:
             index = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
@@ -189,7 +189,7 @@ def _why_not_its(
     counted = view.comparison.counted_in
     if why is not None or head.compared == counted:
         return why
-    return f"rows are compared by {counted} now, and it has {head.compared}"
+    return f"rows are now compared by {counted}, but the index has {head.compared}"
 
 
 def places_of(

@@ -85,9 +85,9 @@ def _refuse_other_layout(
         found = partition_buckets.get(partition, wanted)
         if found != wanted:
             raise ConflictError(
-                f"table {view.name}: Try to write partition/table with a new bucket num {wanted}, "
-                f"but the previous bucket num is {found}. Set '{keys.BUCKET}' back to {found}, or "
-                "lay the partition out anew with table.rescale() or an overwrite"
+                f"table {view.name}: Try to write partition/table with a new bucket num "
+                f"{wanted}, but the previous bucket num is {found}. Set '{keys.BUCKET}' back to "
+                f"{found}, or rewrite the partition with table.rescale() or an overwrite"
             )
 
 

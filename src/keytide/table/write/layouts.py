@@ -31,7 +31,8 @@ def _refuse_unindexed(state: TableState) -> None:
     for (partition, bucket), files in state.live.buckets.items():
         if not files.is_empty and bucket not in state.hash_files.get(partition, {}):
             raise UnsupportedError(
-                f"table {state.view.name}: bucket {bucket} has files and no index of its "
-                f"keys: an engine that keeps none wrote them. Keytide cannot tell where the keys "
-                f"of new rows are; overwrite the table with its own rows, which makes the index"
+                f"table {state.view.name}: bucket {bucket} has files but no index of its keys, "
+                "because an engine without this index wrote them, so Keytide does not know where "
+                "existing keys are; overwrite the table with its own rows, which creates the "
+                "index"
             )

@@ -24,8 +24,9 @@ def partition_to_replace(
     spec = None if partition is None else PartitionSpec.parse(partition, view.schema, view.name)
     if view.moves_keys and (spec is not None or view.options.dynamic_partition_overwrite):
         raise UnsupportedError(
-            f"table {view.name}: its primary key lacks the partition columns, so rows that replace "
-            f"one partition may have keys of another. Set '{keys.DYNAMIC_PARTITION_OVERWRITE}' to "
-            f"'false' to replace the whole table, or delete rows and write"
+            f"table {view.name}: its primary key does not contain the partition columns, so keys "
+            "of the new rows can exist in other partitions. Set "
+            f"'{keys.DYNAMIC_PARTITION_OVERWRITE}' to 'false' to replace the whole table, or "
+            "delete rows and then write"
         )
     return spec

@@ -47,7 +47,7 @@ def partition_condition(where: Condition, schema: TableSchema, table: str) -> Pr
     fields = schema.partition_fields()
     if not fields:
         raise InvalidError(
-            f"table {table} has no partitions that {shown(where)} could choose; leave it out"
+            f"table {table} has no partitions, so {shown(where)} selects none; remove it"
         )
     return predicate_of(where, fields, table)
 
@@ -92,9 +92,9 @@ class PartitionSpec:
         wrong = [name for name in given if name not in schema.partition_keys]
         if wrong or not given:
             found = ", ".join(map(repr, wrong)) or "no column"
-            there = ", ".join(schema.partition_keys) or "none: leave the partition out"
+            there = ", ".join(schema.partition_keys) or "none: do not give a partition"
             raise InvalidError(
-                f"table {table}: the partition names {found}; its partition columns are {there}"
+                f"table {table}: the partition names {found}; the partition columns are {there}"
             )
         fields = tuple(f for f in schema.partition_fields() if f.name in given)
         values = tuple(_value(given[f.name], f, table) for f in fields)
@@ -111,7 +111,7 @@ class PartitionSpec:
             name, mark, value = (piece.strip() for piece in part.partition("="))
             if not mark:
                 raise InvalidError(
-                    f"table {table}: {shown(text)} names no partition; write it like "
+                    f"table {table}: {shown(text)} is not a partition; write it as "
                     f"{'=...,'.join(schema.partition_keys) or 'column'}=..."
                 )
             if name in schema.partition_keys:
@@ -148,9 +148,9 @@ class PartitionSpec:
                 other = outside.field("values")[0].as_py()
                 count = pc.sum(outside.field("counts")).as_py()
                 raise InvalidError(
-                    f"table {self.table}: {count} of {len(column)} rows are not in the "
-                    f"partition to overwrite: {f.name!r} should be {value[0].as_py()!r}, found "
-                    f"{other!r}; leave them out, or overwrite without a partition"
+                    f"table {self.table}: {count} of {len(column)} rows are not in the partition "
+                    f"to overwrite: {f.name!r} should be {value[0].as_py()!r}, found {other!r}; "
+                    "remove these rows, or overwrite without a partition"
                 )
 
     def _encoded(self, values: tuple[pa.Array, ...]) -> bytes:
@@ -196,6 +196,6 @@ def _value(value: Any, field: Field, table: str) -> pa.Array:
     if not stored.is_valid and not field.type.nullable:
         raise InvalidError(
             f"table {table}: partition column {field.name!r} is {field.type.sql()}, found NULL; "
-            f"give it a value"
+            "give a value"
         )
     return pa.array([stored], type=stored.type)

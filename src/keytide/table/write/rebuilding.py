@@ -77,7 +77,7 @@ def _run_of(pieces: Iterable[Entries]) -> Run:
         write_run(pieces, file)
         file.flush()
         data = np.memmap(file, np.uint8, "r")
-    return Run.of(np.asarray(data), "the index that is built anew")
+    return Run.of(np.asarray(data), "the rebuilt index")
 
 
 def _pieces(rows: _Rows) -> Iterator[tuple[Entries, int]]:

@@ -123,14 +123,14 @@ def _of_no_producer(rows: pl.DataFrame, view: TableView, *, states_rows: bool) -
     columns = ", ".join(map(repr, names))
     yield Refusal(
         count == 0,
-        f"all of {columns} are NULL, one of which the row is compared by",
+        f"all of {columns} are NULL, but the row must be compared by one of them",
         "no-comparison-value",
     )
     was_read = np.asarray(rows[VALUE_KIND] != RowKind.INSERT) & states_rows
     yield Refusal(
         (count > 1) & ~was_read,
-        f"several of {columns} have a value, and a row is compared by that of its producer; leave "
-        f"the others NULL",
+        f"several of {columns} have a value, but a row is compared by the column of its producer "
+        "only; set the others to NULL",
         "several-comparison-values",
     )
 
@@ -139,5 +139,5 @@ def _not_inserted(rows: pl.DataFrame) -> Iterator[Refusal]:
     for kind in RowKind:
         if kind is not RowKind.INSERT:
             marks = np.asarray(rows[VALUE_KIND] == kind)
-            yield Refusal(marks, f"{kind.short} changes a row, and without a primary key none is "
-                          "named; an append table takes +I alone")  # fmt: skip
+            yield Refusal(marks, f"{kind.short} changes a row, but without a primary key no row "
+                          "can be identified; an append table accepts only +I")  # fmt: skip

@@ -161,13 +161,14 @@ def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
         for rows, place in ((arrivals.rows, first), (arrivals.current.rows, int(at[first])))
     )
     raise InvalidError(
-        f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows come after fresher ones of "
-        f"their keys, the first with {first_key(arrivals.rows, wrong, view)}: its "
+        f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows are older than the "
+        f"stored rows of their keys, the first with {first_key(arrivals.rows, wrong, view)}: its "
         f"{', '.join(names)} is {_told(found)}, and that of the stored row {_told(has)}. With "
-        f"'{keys.UPSERT_MODE}' = '{view.options.upsert_mode}' a late row cannot be merged into "
-        f"what later ones have made. Write the rows of a key in order, or make a table that leaves "
-        f"late rows out ('{keys.UPSERT_DROP_OUT_OF_ORDER}', '{keys.UPSERT_OUT_OF_ORDER_COLUMN}'), "
-        f"or one that merges on reading ('{keys.MERGE_ENGINE}')"
+        f"'{keys.UPSERT_MODE}' = '{view.options.upsert_mode}', a late row cannot be merged into "
+        "the result of later ones. Write the rows of a key in order, or create a table that "
+        f"skips late rows ('{keys.UPSERT_DROP_OUT_OF_ORDER}', "
+        f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}'), or one that merges on read "
+        f"('{keys.MERGE_ENGINE}')"
     )
 
 
