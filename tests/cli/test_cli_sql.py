@@ -95,7 +95,7 @@ def test_intervals_are_refused_with_the_way_out(
 ) -> None:
     done = run("sql", "-w", warehouse, "-f", format.value, "SELECT INTERVAL 1 DAY AS lag")
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("error: column 'lag' holds intervals")
+    assert done.err.startswith("error: column 'lag' contains intervals")
     assert "1 day" in run("sql", "-w", warehouse, "SELECT CAST(INTERVAL 1 DAY AS STRING)").out
 
 

@@ -15,7 +15,7 @@ Run = Callable[..., Any]
 def test_sound_table_exits_with_zero(run: Run, orders: kt.Table) -> None:
     done = run("verify", orders.uri.removeprefix("file://"))
     assert (done.code, done.out) == (0, "")
-    assert "2 snapshots, 3 data files, 6 rows checked, nothing wrong" in done.err
+    assert "2 snapshots, 3 data files, 6 rows checked, no problems found" in done.err
 
 
 def test_damage_exits_with_one_and_is_a_line_of_json(

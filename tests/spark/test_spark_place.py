@@ -266,7 +266,9 @@ def test_explain_says_where_a_statement_runs(warehouse: str, spark: Any) -> None
                 where(lake, text) == f"runs in the driver, as {size:,} bytes are at most {size:,}"
             )
         with limited(spark, str(size - 1)):
-            assert where(lake, text).startswith(f"runs on executors, as {size:,} bytes are more")
+            assert where(lake, text).startswith(
+                f"runs on executors, because {size:,} bytes are more"
+            )
     assert where(lake, plain) == "runs on executors, because driver work is disabled"
     assert where(kt.connect(warehouse), plain) == ""
 

@@ -204,7 +204,7 @@ def test_delete_removes_what_came_before_it_for_good() -> None:
     table.write([{"k": 1, "a": None, "b": "b5"}])
     assert told(table.why(1)) == [
         "+I: removed by version 2",
-        "-D: deleted the row, which version 3 began anew",
+        "-D: deleted the row, which version 3 started again",
         "+I: gives a",
         "+I: gives b",
     ]
