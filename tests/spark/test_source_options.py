@@ -144,7 +144,7 @@ ONE_OF_TWO = [
         {"versionAsOf": "1", "snapshot-id": "2"},
         "are the same option with different values, 1 and 2",
     ),
-    ({"scan.mode": "latest", "scan.snapshot-id": "1"}, "'latest', and 'scan.snapshot-id' says"),
+    ({"scan.mode": "latest", "scan.snapshot-id": "1"}, "'latest', but 'scan.snapshot-id' selects"),
     ({"scan.mode": "from-snapshot"}, "requires 'scan.snapshot-id'"),
     (
         {"scan.mode": "compacted-full"},

@@ -258,8 +258,8 @@ def test_rows_are_changed_merged_and_overwritten(found: Any) -> None:
 
 def test_rows_are_changed_by_the_driver_where_sizes_are_known(found: Any) -> None:
     delete, update, merge = found["plans"]
-    assert delete.startswith("runs in the driver, as ")
-    assert update.startswith("runs in the driver, as ")
+    assert delete.startswith("runs in the driver, because ")
+    assert update.startswith("runs in the driver, because ")
     assert merge == "runs on executors, because the size of the input is unknown"
     assert found["in driver"] == [1, 2]
     left = ["last", "v3", "v4", "v4", "v5!", "v5!", "v7", "v7", "v8"]

@@ -238,7 +238,7 @@ def test_size_is_known_of_files_ranges_and_rows_of_the_driver_unless_a_step_make
 @pytest.mark.parametrize(
     ("place", "is_driver", "words"),
     [
-        (Place(2000, 2000), True, "in the driver, as 2,000 bytes are at most 2,000"),
+        (Place(2000, 2000), True, "in the driver, because 2,000 bytes are at most 2,000"),
         (Place(2001, 2000), False, "on executors, because 2,001 bytes are more than 2,000"),
         (Place(None, 2000), False, "on executors, because the size of the input is unknown"),
         (Place(0, -1), False, "on executors, because driver work is disabled"),
@@ -263,7 +263,8 @@ def test_explain_says_where_a_statement_runs(warehouse: str, spark: Any) -> None
     for text, size in sizes.items():
         with limited(spark, str(size)):
             assert (
-                where(lake, text) == f"runs in the driver, as {size:,} bytes are at most {size:,}"
+                where(lake, text)
+                == f"runs in the driver, because {size:,} bytes are at most {size:,}"
             )
         with limited(spark, str(size - 1)):
             assert where(lake, text).startswith(

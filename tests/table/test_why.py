@@ -131,7 +131,7 @@ def test_stored_retracts_are_ignored_where_another_engine_says_so() -> None:
 def test_first_version_keeps_all_others_out() -> None:
     table = written("k int, v text", {"merge-engine": "first-row"}, ["+I 1 a", "+I 1 b"])
     why = table.why(1)
-    assert told(why, "v") == ["+I a: is the row", "+I b: ignored: version 1 came first"]
+    assert told(why, "v") == ["+I a: is the row", "+I b: ignored: version 1 was first"]
     assert (why.row, why.taken) == ({"k": 1, "v": "a"}, {"v": (1,)})
 
 
