@@ -61,7 +61,7 @@ def test_overwrite_replaces_what_options_say(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"replaceWhere": "day = 'tue'"}, "rows with day = 'mon', which do not satisfy 'replaceWhere'"),
+        ({"replaceWhere": "day = 'tue'"}, "day = 'mon', which do not satisfy 'replaceWhere'"),
         ({"replaceWhere": "id = 1"}, "no column 'id'"),
         ({"replaceWhere": "day ="}, "cannot be parsed"),
         ({"replaceWhere": "day = 'mon'", "partitionOverwriteMode": "dynamic"},
