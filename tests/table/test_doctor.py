@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from copies import empty_store
 
 import keytide as kt
+from far import far_away
 from keytide.store import LocalStore
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -227,3 +229,19 @@ def test_store_is_only_read(tmp_path: Path) -> None:
     table.verify()
     after = LocalStore(table.uri.removeprefix("file://")).list()
     assert before == sorted((each.path, each.size, each.modified_ms) for each in after)
+
+
+# -- stores that are far away ----------------------------------------------------------------------
+
+
+def test_health_of_many_snapshots_waits_no_longer_than_of_a_few() -> None:
+    waits = []
+    for commits in (5, 40):
+        store = empty_store()
+        table = kt.connect(store.uri).create_table("t", SCHEMA, ["k"], options={"bucket": "1"})
+        for number in range(commits):
+            table.write([{"k": number, "v": "x"}])
+        with far_away(0.02) as client, client.counted() as requests:
+            kt.connect(store.uri).table("t").doctor()
+        waits.append(requests.waits)
+    assert waits[1] <= waits[0] + 15, waits

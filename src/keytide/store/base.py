@@ -24,6 +24,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -43,6 +44,7 @@ __all__ = [
 
 
 T = TypeVar("T")
+_RESULTS_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,12 @@ class Store(ABC):
         that fails, once all started calls have ended.
         """
         return [call() for call in calls]
+
+    def each(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """As `together`, for any number of calls: at most 256 results are in memory at a time."""
+        left = iter(calls)
+        while some := list(islice(left, _RESULTS_MAX)):
+            yield from self.together(some)
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
         """Run a call. If requests to the store are slow, it can still be running on return."""

@@ -7,7 +7,7 @@ has. A file that moves to another level keeps its name, so some snapshot still r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
@@ -46,7 +46,7 @@ def name_of(path: str) -> str:
 # -- what keeps snapshots --------------------------------------------------------------------------
 
 
-Line: TypeAlias = "Sequence[Snapshot]"
+Line: TypeAlias = "Iterable[Snapshot]"
 """Consecutive snapshots, oldest first: each is based on the one before it."""
 
 

@@ -278,7 +278,9 @@ class _Expiry:
         numbers = self.retention.expired(ids, max(ids, default=0), held_from, made_ms)
         if not numbers:
             return None
-        expired = tuple(known.get(number) or metadata.snapshot(number) for number in numbers)
+        unread = [number for number in numbers if number not in known]
+        known |= zip(unread, metadata.each_snapshot(unread), strict=True)
+        expired = tuple(known[number] for number in numbers)
         kept = metadata.snapshot(ids[len(numbers)])
         return _Plan(
             expired,

@@ -86,7 +86,7 @@ def free_files(
     held = naming.of(held_lines(metadata.store))
     ids = metadata.snapshot_ids()
     if left is None or {number for number in ids if number <= max(left, default=0)} != {*left}:
-        held |= naming.of([[metadata.snapshot(number) for number in ids]])
+        held |= naming.of([metadata.each_snapshot(ids)])
     # Changelogs last: an expiring snapshot becomes one.
     outliving = [each for each in changelogs(metadata.store) if each not in gone]
     held |= naming.of_changelogs([*outliving, *told])

@@ -359,6 +359,10 @@ class TableMetadata:
         with self._missing(snapshot_id):
             return self._decoded(snapshot_id, self.store.read(paths.snapshot_path(snapshot_id)))
 
+    def each_snapshot(self, snapshot_ids: Iterable[int]) -> Iterator[Snapshot]:
+        """As `snapshot`, for any number of ids, which are read in parallel a few at a time."""
+        return self.store.each(partial(self.snapshot, number) for number in snapshot_ids)
+
     def remembered(self, snapshot_id: int) -> Snapshot:
         """As `snapshot`, for callers that know that it existed at the last read.
 

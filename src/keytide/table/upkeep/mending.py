@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from keytide.errors import ConflictError, DataError, NotFoundError
 from keytide.format import paths
@@ -65,9 +66,15 @@ class _Unread:
 
 def _as_stored(metadata: TableMetadata) -> Iterator[Snapshot]:
     """The stored snapshots, not those in the cache of this process."""
-    for number in metadata.snapshot_ids():
-        with suppress(NotFoundError):
-            yield metadata.snapshot(number)
+    calls = (partial(_stored, metadata, number) for number in metadata.snapshot_ids())
+    return (each for each in metadata.store.each(calls) if each is not None)
+
+
+def _stored(metadata: TableMetadata, number: int) -> Snapshot | None:
+    """A stored snapshot. None if it expired in the meantime."""
+    with suppress(NotFoundError):
+        return metadata.snapshot(number)
+    return None
 
 
 def unread(table: StoredTable) -> MendResult:
