@@ -100,9 +100,9 @@ def test_canal_message_with_one_bad_row_is_rejected_whole() -> None:
 
 def test_canal_message_without_rows_is_rejected() -> None:
     assert lines(CANAL, canal("INSERT", []), canal("DELETE", None), canal("INSERT", [5])) == [
-        "0 ! insert without the row that it leaves",
-        "1 ! delete without the row that it removes",
-        "2 ! insert without the row that it leaves",
+        "0 ! insert without an after image",
+        "1 ! delete without a before image",
+        "2 ! insert without an after image",
     ]
 
 

@@ -242,7 +242,7 @@ def test_all_of_them_are_named_in_one_warning() -> None:
         "transformFunction of column 'f'",
         *(f"defaultNullValue of column '{name}'" for name in "kbm"),
     ]
-    assert message.partition("come: ")[2].split(", ") == expected
+    assert message.partition("rows: ")[2].split(", ") == expected
 
 
 def test_sound_config_is_warned_of_nothing() -> None:
@@ -260,16 +260,17 @@ def test_warning_that_is_an_error_leaves_no_table() -> None:
 
 FIXED: list[tuple[Change, Change, str]] = [
     ({"upsertConfig.hashFunction": "MD5"}, {},
-     "made with 'none' as 'upsertConfig.hashFunction', found 'md5'"),
+     "created with 'none' as 'upsertConfig.hashFunction', found 'md5'"),
     ({"upsertConfig.comparisonColumns": ["n"]}, {},
-     "made with 'ts' as 'upsertConfig.comparisonColumns', found 'n'"),
+     "created with 'ts' as 'upsertConfig.comparisonColumns', found 'n'"),
     ({"segmentsConfig.timeColumnName": "n"}, {},
-     "made with 'ts' as 'segmentsConfig.timeColumnName', found 'n'"),
+     "created with 'ts' as 'segmentsConfig.timeColumnName', found 'n'"),
     ({"upsertConfig.deleteRecordColumn": "gone"}, {},
-     "made with nothing as 'upsertConfig.deleteRecordColumn', found 'gone'"),
+     "created with nothing as 'upsertConfig.deleteRecordColumn', found 'gone'"),
     ({PARTITIONS: {"k": {"numPartitions": 3}}}, {},
-     "made with 2 as 'segmentPartitionConfig.columnPartitionMap', found 3"),
-    ({}, {"primaryKeyColumns": ["k", "n"]}, "made with 'k' as 'primaryKeyColumns', found 'k, n'"),
+     "created with 2 as 'segmentPartitionConfig.columnPartitionMap', found 3"),
+    ({}, {"primaryKeyColumns": ["k", "n"]},
+     "created with 'k' as 'primaryKeyColumns', found 'k, n'"),
 ]  # fmt: skip
 
 
@@ -287,10 +288,12 @@ def test_strategies_cannot_change_however_they_are_said() -> None:
     make(partial, lake=lake)
     make(partial | {STRATEGIES: {"n": "INCREMENT", "s": "OVERWRITE"}}, lake=lake)
     with pytest.raises(
-        kt.InvalidError, match=r"made with 'sum' as '.*\.n', found 'max'; it cannot"
+        kt.InvalidError, match=r"created with 'sum' as '.*\.n', found 'max'; it cannot"
     ):
         make(FULL_PARTIAL | {STRATEGIES: {"n": "MAX"}}, lake=lake)
-    with pytest.raises(kt.InvalidError, match=r"made with 'last_non_null_value' as '.*Strategies"):
+    with pytest.raises(
+        kt.InvalidError, match=r"created with 'last_non_null_value' as '.*Strategies"
+    ):
         make(partial | {"upsertConfig.defaultPartialUpsertStrategy": "IGNORE"}, lake=lake)
 
 
@@ -300,7 +303,7 @@ def test_strategies_cannot_change_however_they_are_said() -> None:
         ({"upsertConfig.dropOutOfOrderRecord": True}, kt.InvalidError, "False as .*dropOutOfOrder"),
         ({"upsertConfig.outOfOrderRecordColumn": "late"}, kt.InvalidError, "nothing as .*OfOrder"),
         ({"upsertConfig.mode": "PARTIAL", "tableIndexConfig.nullHandlingEnabled": True},
-         kt.InvalidError, "made with 'full' as 'upsertConfig.mode', found 'partial'"),
+         kt.InvalidError, "created with 'full' as 'upsertConfig.mode', found 'partial'"),
         ({"upsertConfig": None}, kt.InvalidError, "there is no 'upsertConfig'"),
     ],
 )  # fmt: skip
@@ -318,7 +321,7 @@ def test_table_without_an_index_gets_none(options: dict[str, str]) -> None:
     lake = new_lake()
     fields = make().table_schema.fields
     lake.create_table("orders", list(fields), ["k"], options=options)
-    with pytest.raises(kt.InvalidError, match=r"made with 'none' as 'upsertConfig\.mode'"):
+    with pytest.raises(kt.InvalidError, match=r"created with 'none' as 'upsertConfig\.mode'"):
         make(lake=lake)
 
 
@@ -411,8 +414,8 @@ def test_thresholds_of_the_task_that_compacts_are_options(
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
-        ({"invalidRecordsThresholdPercent": "101"}, "expected a whole number from 0 to 100"),
-        ({"invalidRecordsThresholdCount": "0"}, "expected a whole number from 1"),
+        ({"invalidRecordsThresholdPercent": "101"}, "expected an integer from 0 to 100"),
+        ({"invalidRecordsThresholdCount": "0"}, "expected an integer from 1"),
         ({"bufferTimePeriod": "a week"}, "expected a period such as 7d"),
         ({"bufferTimePeriods": "7d"}, "did you mean 'bufferTimePeriod'"),
     ],

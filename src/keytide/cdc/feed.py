@@ -222,10 +222,10 @@ class Envelope:
                 CASE WHEN action IS NULL THEN {self.problem}
                     WHEN action IN ('insert', 'update')
                         AND NOT coalesce(starts_with(change.after, '{{'), FALSE)
-                        THEN action || ' without the row that it leaves'
+                        THEN action || ' without an after image'
                     WHEN action = 'delete'
                         AND NOT coalesce(starts_with(change.before, '{{'), FALSE)
-                        THEN 'delete without the row that it removes'
+                        THEN 'delete without a before image'
                 END AS problem,
                 CASE WHEN starts_with(change.before, '{{') THEN change.before END AS before,
                 change.after AS after

@@ -44,7 +44,7 @@ def signs_table(signs: Sequence[Sign]) -> Markup:
     return joined(
         paragraph(_chip(is_due=bool(due)), " ", verdict),
         _table("What to do", due) if due else "",
-        opened(f"{counted(len(fine), 'sign')} found well", _table("What is fine", fine))
+        opened(f"{counted(len(fine), 'check')} passed", _table("What is fine", fine))
         if fine
         else "",
     )

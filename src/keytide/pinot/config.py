@@ -80,7 +80,8 @@ class Column:
     @property
     def told(self) -> str:
         """The description of the column in messages."""
-        return f"{self.name!r}, which is {self.type}{'' if self.is_single else ' of many values'}"
+        many = "" if self.is_single else " with multiple values"
+        return f"{self.name!r}, which is {self.type}{many}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def parse_schema(given: Given) -> Schema:
     )
     names = [column.name for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InvalidError(f"{where} has two columns {twice[0]!r}; rename or drop one")
+        raise InvalidError(f"{where} has two columns {twice[0]!r}; rename or remove one")
     return Schema(
         at(document, where, text, "schemaName") or "",
         columns,
@@ -130,7 +131,7 @@ def _column(spec: Document, role: str, where: str) -> Column:
     column = read(Column, spec, where, role=role)
     for name, value in (("name", column.name), ("dataType", column.type)):
         if not value:
-            raise InvalidError(f"{where} lacks {name!r}, as every column has it; add it")
+            raise InvalidError(f"{where} lacks {name!r}, which every column needs; add it")
     return column
 
 
@@ -223,7 +224,7 @@ def _upsert(document: Document, where: str) -> Upsert:
             continue
         if members.get(name) is not None and value != _newest(members, name, where):
             raise InvalidError(
-                f"{where} gives {name!r} as {members[name]!r} and, by its older name {old!r}, as "
+                f"{where} gives {name!r} as {members[name]!r} and, by its old name {old!r}, as "
                 f"{document[old]!r}; give it once"
             )
         members[name] = value
@@ -253,7 +254,7 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
         found = number(value)
         if not low <= found <= high or found != int(found):
-            raise ValueError(f"a whole number from {low} to {high}")
+            raise ValueError(f"an integer from {low} to {high}")
         return int(found)
 
     return parse
@@ -344,7 +345,7 @@ def parse_table_config(given: Given) -> TableConfig:
     name = find(text, "tableName")
     for key, value in (("tableName", name), ("tableType", kind)):
         if value is None:
-            raise InvalidError(f"{where} lacks {key!r}, as every table has it; add it")
+            raise InvalidError(f"{where} lacks {key!r}, which every table needs; add it")
     upsert = find(map_of(anything), "upsertConfig")
     compaction = find(map_of(anything), "task", "taskTypeConfigsMap", COMPACTION)
     return TableConfig(
@@ -416,5 +417,5 @@ def _partitions(find: Find) -> dict[str, int]:
 def _count(value: Any) -> int:
     found = number(value)
     if not (found.is_integer() and 1 <= found < 2**31):
-        raise ValueError("a whole number from 1")
+        raise ValueError("an integer, 1 or more")
     return int(found)

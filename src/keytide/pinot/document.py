@@ -39,7 +39,7 @@ __all__ = [
 
 Document: TypeAlias = Mapping[str, Any]
 Given: TypeAlias = "Mapping[str, Any] | str | Path"
-"""A document: a dict, JSON text, or the path of a file."""
+"""A document: a dict, a JSON string, or the path of a file."""
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Returns the typed value of a member, or raises `ValueError` with the expected value."""
@@ -58,12 +58,12 @@ def document_of(given: Given, what: str) -> Document:
             content = Path(given).read_text("utf-8")
         except (OSError, ValueError) as error:
             raise InvalidError(
-                f"{named} cannot be read: {error}; give a dict, JSON text, or the path of a file"
+                f"{named} cannot be read: {error}; pass a dict, a JSON string or a file path"
             ) from error
     try:
         document = json.loads(str(content))
     except (ValueError, RecursionError) as error:
-        raise InvalidError(f"{named} is no JSON: {error}") from error
+        raise InvalidError(f"{named} is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise InvalidError(f"{named} is {shown(document)}; expected a JSON object")
     return document
@@ -80,7 +80,7 @@ def anything(value: Any) -> Any:
 def text(value: Any) -> str:
     """A non-empty string."""
     if not isinstance(value, str) or not value:
-        raise ValueError("a text")
+        raise ValueError("a non-empty string")
     return value
 
 
@@ -116,7 +116,7 @@ def choice(*words: str) -> Reader:
 def texts(value: Any) -> tuple[str, ...]:
     """A list of strings."""
     if not isinstance(value, list | tuple):
-        raise ValueError("a list of texts")
+        raise ValueError("a list of strings")
     return tuple(map(text, value))
 
 
@@ -197,7 +197,7 @@ def refuse_unknown(document: Document, known: Iterable[str], where: str) -> None
     for name in document:
         if name not in names:
             near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
-            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "leave it out"
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "remove it"
             raise InvalidError(f"{where} has the unknown member {str(name)!r}; {hint}")
 
 

@@ -61,7 +61,7 @@ def create_table(
     return table
 
 
-_IDLE = "what follows has no meaning here, where no server keeps rows and rows stay as they come:"
+_IDLE = "these settings have no effect, because Keytide has no servers and does not transform rows:"
 
 
 def _check_immutable(table: Table, case: Case) -> None:
@@ -87,8 +87,8 @@ def _check_immutable(table: Table, case: Case) -> None:
             if member == "upsertConfig.comparisonColumns" and not case.upsert.comparison:
                 member = "segmentsConfig.timeColumnName"
             raise InvalidError(
-                f"table {table.name} was made with {_told(has)} as '{member}', found "
-                f"{_told(asked)}; it cannot be changed. Write the rows into a new table"
+                f"table {table.name} was created with {_told(has)} as '{member}', found "
+                f"{_told(asked)}; it cannot be changed. Write the rows to a new table"
             )
 
 
@@ -105,9 +105,9 @@ def _warn_of_columns(table: Table, case: Case) -> None:
     differing = [name for name in {**has, **asked} if has.get(name) != asked.get(name)]
     if differing:
         warn_caller(
-            f"table {table.name} has other columns than the schema: "
+            f"table {table.name} has different columns from the schema: "
             f"{', '.join(f'{n} {has.get(n)}, not {asked.get(n)}' for n in differing)}; change them "
-            f"by Table.alter"
+            f"with Table.alter"
         )
 
 
@@ -118,6 +118,6 @@ def _warn_of_ttls(table: Table, case: Case) -> None:
     if differing:
         told = (f"'{k}' {_told(has.get(k))}, not {_told(asked.get(k))}" for k in differing)
         warn_caller(
-            f"table {table.name} has other times to live than the config: {', '.join(told)}; "
-            f"change them by Table.alter"
+            f"table {table.name} has different TTLs from the config: {', '.join(told)}; "
+            f"change them with Table.alter"
         )
