@@ -118,10 +118,10 @@ def test_value_that_does_not_fit_its_type_names_both() -> None:
 @pytest.mark.parametrize(
     ("broken", "gist"),
     [
-        ("00000002 0000000000000000 0100000000000000 0000000000000000", "2 fields where 1"),
+        ("00000002 0000000000000000 0100000000000000 0000000000000000", "2 fields, expected 1"),
         ("00000001 0000000000000000", "12 bytes is too short"),
         ("00", "1 bytes is too short"),
-        ("00000001 0000000000000000 0800000010000000", "behind its end"),
+        ("00000001 0000000000000000 0800000010000000", "after its end"),
         ("00000001 0000000000000000 61626364656667ff", "more than 7 bytes"),
     ],
 )

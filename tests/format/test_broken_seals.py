@@ -38,7 +38,7 @@ def test_any_bit_of_a_seal_that_flips_is_noticed(stored: bytes) -> None:
         for bit in range(8):
             damaged = bytearray(stored)
             damaged[place] ^= 1 << bit
-            with pytest.raises(OSError, match="footer is not the one that was written"):
+            with pytest.raises(OSError, match="checksum of its footer does not match"):
                 check_footer(opened(bytes(damaged)))
 
 

@@ -171,7 +171,7 @@ def test_wrong_offset_is_noticed(offset: int) -> None:
 
 def test_wrong_recorded_length_is_noticed() -> None:
     data, (place,) = write_vectors({"data-1": BitMap([1, 2, 3])})
-    with pytest.raises(DataError, match=f"length {place.length}, but {place.length + 8}"):
+    with pytest.raises(DataError, match=f"length {place.length}, expected {place.length + 8}"):
         read_vectors(data, [VectorRange("data-1", 1, place.length + 8)], "index-x")
 
 

@@ -32,5 +32,7 @@ def test_file_of_any_order_is_read_as_a_sorted_set(hashes: list[int]) -> None:
 
 
 def test_torn_file_is_named() -> None:
-    with pytest.raises(DataError, match=r"index-1: an index of 2 keys has 8 bytes, found 7"):
+    with pytest.raises(
+        DataError, match=r"index-1: expected 8 bytes for an index of 2 keys, found 7"
+    ):
         decode_hashes(b"1234567", "index-1", 2)

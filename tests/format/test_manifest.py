@@ -271,7 +271,7 @@ def test_torn_file_names_its_path(decode: Any) -> None:
     data = encode(values)
     assert decode(data, "table/manifest-1", len(data)) == values
     for length in range(len(data)):
-        with pytest.raises(DataError, match="table/manifest-1: torn file"):
+        with pytest.raises(DataError, match="table/manifest-1: damaged file"):
             decode(data[:length], "table/manifest-1", len(data))
     for length in (0, 3, len(data) // 2, len(data) - 1):
         with pytest.raises(DataError, match="table/manifest-1: not a complete Avro file"):
@@ -291,7 +291,7 @@ def test_flipped_byte_inside_a_manifest_never_passes_silently() -> None:
 @pytest.mark.parametrize("decode", [decode_manifest, decode_manifest_list])
 def test_record_without_required_members_names_the_path(decode: Any) -> None:
     data = avro_file([{"name": "_VERSION", "type": "int"}], [{"_VERSION": 2}])
-    with pytest.raises(DataError, match="manifest-1: missing or mistyped member"):
+    with pytest.raises(DataError, match="manifest-1: missing or invalid member"):
         decode(data, "manifest-1")
 
 

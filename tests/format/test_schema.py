@@ -106,7 +106,7 @@ def test_keys_that_are_no_columns_are_damage(keys: str) -> None:
     schema = TableSchema.create(fields, primary_keys=["k", "p"], partition_keys=["p"])
     document = json.loads(schema.to_json())
     document[keys] = [name.upper() for name in document[keys]]
-    with pytest.raises(DataError, match=r"the-file: the keys .* are no columns"):
+    with pytest.raises(DataError, match=r"the-file: the keys .* are not columns"):
         TableSchema.from_json(json.dumps(document).encode(), "the-file")
 
 
@@ -120,7 +120,7 @@ def test_newer_version_is_unsupported_and_names_the_file() -> None:
     [
         (STORED[:-9], "not a complete JSON document"),
         (b"[]", "expected a JSON object"),
-        (stored_with(fields=...), "member 'fields' should be a list"),
+        (stored_with(fields=...), "member 'fields' must be a list"),
         (stored_with(fields=[{"id": 0, "name": "a", "type": "ARRAY<INT>"}]), "unsupported type"),
         (stored_with(fields=[{"id": 0, "type": "INT"}]), "'name' is missing"),
     ],

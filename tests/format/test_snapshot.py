@@ -146,14 +146,14 @@ def test_missing_required_member_is_named_with_the_path(member: str) -> None:
         ("id", "1", "an integer of at most 64 bits, found '1'"),
         ("id", True, "an integer of at most 64 bits, found True"),
         ("id", 1.5, "an integer"),
-        ("commitUser", 1, "a text, found 1"),
+        ("commitUser", 1, "a string, found 1"),
         ("properties", [], "an object"),
     ],
 )
 def test_mistyped_member_is_named_with_what_was_found(
     member: str, value: object, expected: str
 ) -> None:
-    with pytest.raises(DataError, match=f"snapshot-1: member '{member}' should be {expected}"):
+    with pytest.raises(DataError, match=f"snapshot-1: member '{member}' must be {expected}"):
         Snapshot.from_json(changed("snapshot_min", **{member: value}), "snapshot-1")
 
 
@@ -163,7 +163,7 @@ def test_newer_format_version_is_unsupported() -> None:
 
 
 def test_unknown_commit_kind_is_unsupported() -> None:
-    with pytest.raises(UnsupportedError, match="snapshot-1: commitKind 'MERGE' is none of APPEND"):
+    with pytest.raises(UnsupportedError, match="commitKind 'MERGE' is not one of APPEND"):
         Snapshot.from_json(changed("snapshot_min", commitKind="MERGE"), "snapshot-1")
 
 

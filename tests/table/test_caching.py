@@ -155,7 +155,7 @@ def test_torn_data_file_is_read_anew_once_it_is_restored(far: FaultyStore, tmp_p
     whole = far.read(torn)
     far.inner.put(torn, whole[:-9])
     as_a_new_process()
-    with pytest.raises(kt.DataError, match="torn"):
+    with pytest.raises(kt.DataError, match="damaged"):
         rows(table)
     far.inner.put(torn, whole)
     assert rows(table) == expected

@@ -186,7 +186,7 @@ def test_why_names_the_version_that_contains_another() -> None:
     assert told == [
         (5, 1, "not counted again: the version on level 1 contains it"),
         (1, 11, f"adds 11 to v; s {later}"),
-        (0, 100, "gives s; adds 100 to v"),
+        (0, 100, "sets s; adds 100 to v"),
     ]
     assert why.taken == {"s": (3,), "v": (2, 3)}
 

@@ -146,8 +146,8 @@ def test_versions_fill_each_others_gaps() -> None:
     )
     why = table.why(1)
     assert told(why) == [
-        "+I: gives b; a replaced by version 2: it arrived later (_SEQUENCE_NUMBER 0 < 1)",
-        "+I: gives a",
+        "+I: sets b; a replaced by version 2: it arrived later (_SEQUENCE_NUMBER 0 < 1)",
+        "+I: sets a",
         "+I: ignored: all its columns are NULL",
     ]
     assert why.row == {"k": 1, "a": "a2", "b": "b1", "c": None}
@@ -167,8 +167,8 @@ def test_each_sequence_group_has_a_winner_of_its_own() -> None:
     )
     why = table.why(1)
     assert told(why) == [
-        "+I: gives a, s; adds 1 to n; b, t replaced by version 2: sequence field t 1 < 2",
-        "+I: gives b, t; adds 2 to n; a, s replaced by version 1: sequence field s 3 < 5",
+        "+I: sets a, s; adds 1 to n; b, t replaced by version 2: sequence field t 1 < 2",
+        "+I: sets b, t; adds 2 to n; a, s replaced by version 1: sequence field s 3 < 5",
         "+I: adds 4 to n; a ignored: all columns of its sequence group (s) are NULL; "
         "b, t replaced by version 2: sequence field t 1 < 2",
     ]
@@ -183,10 +183,10 @@ def test_retract_takes_back_columns_of_the_groups_it_is_newest_of() -> None:
     assert told(why) == [
         "+I: adds 3 to n; s replaced by version 2: sequence field s 5 < 6; "
         "t replaced by version 3: sequence field t 1 < 2; "
-        "a taken back by version 2: sequence field s 5 < 6",
-        "-D: gives s; takes a back",
-        "-U: gives t; takes 1 from n; does not take a back: version 2 is newer, "
-        "sequence field s 2 < 6; takes m back",
+        "a retracted by version 2: sequence field s 5 < 6",
+        "-D: sets s; retracts a",
+        "-U: sets t; subtracts 1 from n; does not retract a: version 2 is newer, "
+        "sequence field s 2 < 6; retracts m",
     ]
     assert why.row == table.get(1) == {"k": 1, "s": 6, "t": 2, "a": None, "n": 2, "m": None}
 
@@ -204,9 +204,9 @@ def test_delete_removes_what_came_before_it_for_good() -> None:
     table.write([{"k": 1, "a": None, "b": "b5"}])
     assert told(table.why(1)) == [
         "+I: removed by version 2",
-        "-D: deleted the row, which version 3 started again",
-        "+I: gives a",
-        "+I: gives b",
+        "-D: deleted the row, and version 3 created it again",
+        "+I: sets a",
+        "+I: sets b",
     ]
 
 
@@ -220,7 +220,7 @@ def test_late_add_finds_no_row_where_deciding_group_removed_it() -> None:
     assert told(table.why(1)) == [
         "+I: removed by version 2",
         "-D: deletes the row",
-        "+I: finds no row: version 2 had deleted it",
+        "+I: ignored: version 2 had already deleted the row",
     ]
     assert table.get(1) is None
 
@@ -244,11 +244,11 @@ def test_folds_name_the_versions_that_they_fold() -> None:
     )
     why = table.why(1)
     assert told(why) == [
-        "+I: adds 1 to n; gives w; is not the max of top; "
+        "+I: adds 1 to n; sets w; is not the max of top; "
         "v replaced by version 3: it arrived later (_SEQUENCE_NUMBER 0 < 2)",
-        "+I: gives the max of top; w ignored: version 1 comes first",
-        "+I: adds 5 to n; gives the max of top; gives v",
-        "-U: takes 1 from n; leaves top, v as it is ('ignore-retract')",
+        "+I: sets the max of top; w ignored: version 1 comes first",
+        "+I: adds 5 to n; sets the max of top; sets v",
+        "-U: subtracts 1 from n; leaves top, v unchanged ('ignore-retract')",
     ]
     assert why.row == table.get(1) == {"k": 1, "n": 5, "top": 3, "v": "y", "w": "w1"}
     assert why.taken == {"n": (1, 3, 4), "top": (2, 3), "v": (3,), "w": (1,)}
@@ -258,9 +258,9 @@ def test_functions_that_gather_name_every_version_that_they_were_given() -> None
     options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "listagg"}
     why = written("k int, v text", options, ["+I 1 a", "+I 1 -", "+I 1 b"]).why(1)
     assert told(why) == [
-        "+I: folds into v (listagg)",
+        "+I: is aggregated into v (listagg)",
         "+I: ignored: all its columns are NULL",
-        "+I: folds into v (listagg)",
+        "+I: is aggregated into v (listagg)",
     ]
     assert (why.row, why.taken) == ({"k": 1, "v": "a,b"}, {"v": (1, 3)})
 
@@ -269,10 +269,10 @@ def test_lone_retract_is_kept_and_shows_no_row() -> None:
     options = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
     table = written("k int, n int", options, ["-D 1 3"])
     assert told(table.why(1)) == [
-        "-D: is kept as a retract: there is no row yet to retract it from"
+        "-D: is stored as a retract: there is no row yet from which to retract"
     ]
     table.write([{"k": 1, "n": 5}])
-    assert told(table.why(1)) == ["-D: takes 3 from n", "+I: adds 5 to n"]
+    assert told(table.why(1)) == ["-D: subtracts 3 from n", "+I: adds 5 to n"]
     assert table.why(1).row == {"k": 1, "n": 2}
 
 

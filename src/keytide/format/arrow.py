@@ -85,7 +85,7 @@ def _naming_misfits(table: pa.Table, convert: Callable[[pa.ChunkedArray], Any]) 
             raise
         raise UnsupportedError(
             f"column {name!r} has a value that Python's own types cannot hold ({error}), such as a "
-            f"time outside of the years 1 to 9999; read it by to_arrow() or to_polars()"
+            f"time outside the years 1 to 9999; read it with to_arrow() or to_polars()"
         ) from error
 
 

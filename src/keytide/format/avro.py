@@ -80,12 +80,12 @@ class RecordType:
         except Exception as error:  # codecs and the decoder raise their own errors
             raise DataError(f"{path}: not a complete Avro file ({error})") from error
         if not HEADER_SEAL.is_intact(data):
-            raise DataError(f"{path}: its bytes are not those that were written; restore the file")
+            raise DataError(f"{path}: the checksum does not match; restore the file")
         for found in records:
             self._check_version(found, path)
             misfit = self.misfit(found)
             if misfit is not None:
-                raise DataError(f"{path}: missing or mistyped member {misfit}")
+                raise DataError(f"{path}: missing or invalid member {misfit}")
         return records
 
     def read_encoded(self, files: Sequence[StoredFile]) -> list[EncodedRecords | None]:
@@ -221,12 +221,13 @@ class RecordType:
         for made in records:
             misfit = self.misfit(made)
             if misfit is not None:
-                raise InvalidError(f"a manifest cannot hold the member {misfit}")
+                raise InvalidError(f"a manifest cannot contain the member {misfit}")
 
     def _check_version(self, found: Record, path: str) -> None:
         if found.get("_VERSION") != self.version:
             raise UnsupportedError(
-                f"{path}: record version {found.get('_VERSION')}, this release reads {self.version}"
+                f"{path}: record version {found.get('_VERSION')}, but this release "
+                f"reads only {self.version}"
             )
 
 
@@ -264,12 +265,12 @@ def _refusing() -> Iterator[None]:
     except KeytideError:
         raise
     except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidError(f"a manifest cannot hold this: {error}") from error
+        raise InvalidError(f"a manifest cannot contain this value: {error}") from error
 
 
 def _check_size(data: bytes, path: str, size: int | None) -> None:
     if size is not None and len(data) != size:
-        raise DataError(f"{path}: torn file, {len(data)} bytes found where {size} were recorded")
+        raise DataError(f"{path}: damaged file: {len(data)} bytes found, {size} expected")
 
 
 MILLISECONDS: Record = {"type": "long", "logicalType": "timestamp-millis"}

@@ -222,7 +222,7 @@ _INLINE_MASKS = np.array([(1 << 8 * size) - 1 for size in range(8)], np.uint64)
 def _nested_slots(array: pa.Array, type_: DataType) -> Slots:
     if array.null_count < len(array):
         raise InvalidError(
-            f"A value of type {type_.sql()} has no place in a key, partition or statistics row: "
+            f"A key, partition or statistics row cannot contain a value of type {type_.sql()}: "
             "use a column of a scalar type"
         )
     return Slots(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
@@ -356,12 +356,12 @@ class _RowImage:
         if (sizes < header_size + WORD_SIZE_BYTES * arity).any():
             raise DataError(
                 f"A binary row of {sizes.min() + ARITY_SIZE_BYTES} bytes is too short for the "
-                f"{arity} fields that were expected"
+                f"{arity} expected fields"
             )
         arities = spans.words_at(starts - ARITY_SIZE_BYTES, ">u4")
         if (arities != arity).any():
             found = arities[arities != arity][0]
-            raise DataError(f"A binary row has {found} fields where {arity} were expected")
+            raise DataError(f"A binary row has {found} fields, expected {arity}")
         return cls(spans, header_size)
 
     def nulls(self, place: int) -> Array:
@@ -381,7 +381,7 @@ class _RowImage:
         """The bytes that slots point to. Raises DataError if some are outside their row."""
         offsets = (words >> np.uint64(32)).astype(np.int64)
         if (offsets + sizes > self.rows.sizes_bytes).any():
-            raise DataError("A binary row points to bytes behind its end: the row is corrupt")
+            raise DataError("A binary row points to bytes after its end: the row is corrupt")
         return Bytes(self.rows.data, self.rows.starts + offsets, sizes)
 
 
@@ -413,7 +413,7 @@ def _decoded_text(image: _RowImage, place: int, nulls: Array, target: pa.DataTyp
     is_inline = marks >= 0x80
     sizes = np.where(is_inline, marks & 0x7F, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))
     if (is_inline & (sizes > INLINE_SIZE_BYTES_MAX)).any():
-        raise DataError("A binary row holds an inline value of more than 7 bytes: it is corrupt")
+        raise DataError("A binary row has an inline value of more than 7 bytes: it is corrupt")
     outside = image.outside(np.where(is_inline, 0, words), np.where(is_inline, 0, sizes))
     starts = np.where(is_inline, image.slot_starts(place), outside.starts)
     data = Bytes(image.rows.data, starts, sizes).gathered()
@@ -437,7 +437,7 @@ def _sign_extended(image: _RowImage, words: Array) -> Array:
     """Big-endian two's complement of 0 to 16 bytes as pairs of low and high 64 bits."""
     sizes = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
     if (sizes > 16).any():
-        raise DataError("A binary row holds a decimal of more than 16 bytes: it is corrupt")
+        raise DataError("A binary row has a decimal of more than 16 bytes: it is corrupt")
     item = image.outside(words, sizes)
     places = np.arange(16) - (16 - sizes)[:, None]
     found = item.data[item.starts[:, None] + np.maximum(places, 0)]
@@ -457,7 +457,7 @@ def _units_since_epoch(image: _RowImage, words: Array, nulls: Array, unit: str) 
     millis_max = np.iinfo(np.int64).max // per_milli - 1
     if (np.abs(millis) > millis_max).any():
         raise UnsupportedError(
-            f"A timestamp of a binary row lies beyond what 64 bits of {unit} since 1970 can hold"
+            f"A timestamp of a binary row is out of range for 64 bits of {unit} since 1970"
         )
     units: Array = millis * per_milli + nanos // nanos_per_unit
     return units

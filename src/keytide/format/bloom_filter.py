@@ -59,7 +59,7 @@ def may_hold(filter_bytes: bytes, hashes: Array) -> bool:
     functions = int.from_bytes(filter_bytes[:_COUNT_BYTES], "big")
     marks = np.frombuffer(filter_bytes, np.uint8, offset=min(_COUNT_BYTES, len(filter_bytes)))
     if not functions or not len(marks):
-        raise ValueError(f"a filter of {functions} functions and {len(marks)} bytes")
+        raise ValueError(f"a filter with {functions} functions and {len(marks)} bytes")
     found = np.ones(len(hashes), dtype=bool)
     for places in _places(hashes, functions, len(marks) * 8):
         found &= (marks[places >> 3] >> (places & 7).astype(np.uint8)) & 1 == 1

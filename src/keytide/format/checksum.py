@@ -191,7 +191,7 @@ def check_blocks_in(
     file.seek(0)
     torn = _torn_blocks(uri, file.read_buffer(size), footer, ranges)
     if torn:
-        raise OSError(f"its bytes are not those that were written, from byte {torn[0]} on")
+        raise OSError(f"its checksum does not match, from byte {torn[0]} on")
 
 
 def check_every_block(store: Store, path: str) -> bool:
@@ -211,7 +211,7 @@ def check_every_block(store: Store, path: str) -> bool:
             left -= len(piece)
             if place >= len(sums) or zlib.crc32(piece) != int(sums[place]):
                 start = place * _BLOCK_BYTES
-                raise OSError(f"its bytes are not those that were written, from byte {start} on")
+                raise OSError(f"its checksum does not match, from byte {start} on")
     return True
 
 
@@ -225,14 +225,14 @@ def check_footer(file: pa.NativeFile) -> bytes:
     file.seek(max(0, size - 8))
     length = int.from_bytes(file.read(4), "little") + 8
     if length > size:
-        raise OSError(f"a footer of {length} bytes in a file of {size}")
+        raise OSError(f"a footer of {length} bytes in a file of {size} bytes")
     file.seek(size - length)
     footer: bytes = file.read(length)
     file.seek(0)
     # Footers with block checksums always have a seal. If it is missing, it was damaged itself.
     is_lost = _BLOCKS.search(footer) is not None and not FOOTER_SEAL.is_set(footer)
     if is_lost or not FOOTER_SEAL.is_intact(footer):
-        raise OSError("its footer is not the one that was written")
+        raise OSError("the checksum of its footer does not match")
     return footer
 
 

@@ -213,10 +213,11 @@ _VECTOR_BYTES = 500
 
 def _check_version(data: bytes, path: str) -> None:
     if not data:
-        raise DataError(f"{path}: empty file where deletion vectors were expected")
+        raise DataError(f"{path}: empty file, expected deletion vectors")
     if data[0] != FILE_VERSION:
         raise UnsupportedError(
-            f"{path}: deletion vector file version {data[0]}, this release reads {FILE_VERSION}"
+            f"{path}: deletion vector file version {data[0]}, but this release reads only "
+            f"{FILE_VERSION}"
         )
 
 
@@ -225,17 +226,17 @@ def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) 
     where = f"{path}: deletion vector of {place.data_file_name} at byte {place.offset}"
     content, checksum = _framed(data, place.offset, start, where)
     if zlib.crc32(content) != checksum:
-        raise DataError(f"{where} fails its checksum")
+        raise DataError(f"{where}: the checksum does not match")
     magic, body = content[:4], content[4:]
     if magic not in (_MAGIC_32, _MAGIC_64):
         raise UnsupportedError(
-            f"{where} has the unknown magic number {magic.hex()}; this release reads vectors of "
-            f"32 and of 64 bits"
+            f"{where} has the unknown magic number {magic.hex()}; this release reads 32-bit "
+            f"and 64-bit vectors"
         )
     is_64_bit = magic == _MAGIC_64
     expected = len(content) + _FRAME_LENGTH if is_64_bit else len(content)
     if place.length != expected:
-        raise DataError(f"{where} has length {expected}, but {place.length} was recorded")
+        raise DataError(f"{where} has length {expected}, expected {place.length}")
     try:
         return (BitMap64 if is_64_bit else BitMap).deserialize(body)
     except Exception as error:
@@ -249,7 +250,7 @@ def _framed(data: bytes, offset: int, start: int, where: str) -> tuple[bytes, in
     size = int.from_bytes(data[first:begin], "big") if offset > 0 and begin <= len(data) else -1
     end = begin + size
     if size < 4 or end + 4 > len(data):
-        raise DataError(f"{where} is torn: no whole vector lies there")
+        raise DataError(f"{where} is damaged: the vector is incomplete")
     return data[begin:end], int.from_bytes(data[end : end + 4], "big")
 
 
@@ -257,5 +258,5 @@ def _check_32_bit(vector: BitMap) -> None:
     if vector and vector.max() > MAX_POSITION_32:
         raise InvalidError(
             f"row position {vector.max()} does not fit a 32-bit deletion vector (at most "
-            f"{MAX_POSITION_32}); set {keys.DELETION_VECTORS_BITMAP64} to true"
+            f"{MAX_POSITION_32}); set '{keys.DELETION_VECTORS_BITMAP64}' to true"
         )

@@ -46,7 +46,7 @@ class EncodedRecords:
         """Where each record begins in the bytes, and where the last one ends."""
         lengths = _record_lengths(self.type, self.columns)
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        assert starts[-1] == len(self.encoded), "records are not as long as their members say"
+        assert starts[-1] == len(self.encoded), "record lengths do not match their members"
         return starts
 
     def filter(self, kept: Mask) -> EncodedRecords:

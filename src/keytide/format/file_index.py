@@ -72,8 +72,8 @@ def decode_file_index(data: bytes, name: str) -> ColumnIndexes:
         return _decoded(data)
     except (struct.error, ValueError, IndexError) as error:
         raise DataError(
-            f"file index {name} is torn or none ({error}); restore it, or read without indexes: "
-            f"'{FILE_INDEX_READ_ENABLED}' = 'false'"
+            f"file index {name} is damaged or not a file index ({error}); restore it, or read "
+            f"without indexes: '{FILE_INDEX_READ_ENABLED}' = 'false'"
         ) from error
 
 
@@ -90,9 +90,9 @@ def _head(indexes: ColumnIndexes, length: int) -> bytes:
 def _decoded(data: bytes) -> ColumnIndexes:
     magic, version, length, columns = _BEGINNING.unpack_from(data)
     if (magic, version) != (_MAGIC, _VERSION):
-        raise ValueError(f"it begins with {magic} and {version}")
+        raise ValueError(f"it begins with magic {magic} and version {version}")
     if not _is_intact(data, length):
-        raise ValueError("its bytes are not those that were written")
+        raise ValueError("its checksum does not match")
     found: dict[str, dict[str, bytes]] = {}
     at = _BEGINNING.size
     for _ in range(columns):
@@ -109,7 +109,7 @@ def _decoded(data: bytes) -> ColumnIndexes:
 
 def _piece(data: bytes, start: int, size: int) -> bytes:
     if not 0 <= start <= start + size <= len(data):
-        raise ValueError(f"{size} bytes from byte {start} on in a file of {len(data)}")
+        raise ValueError(f"{size} bytes from byte {start} on in a file of {len(data)} bytes")
     return data[start : start + size]
 
 

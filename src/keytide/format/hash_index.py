@@ -33,8 +33,8 @@ def decode_hashes(data: bytes, path: str, row_count: int) -> Hashes:
     """
     if len(data) != row_count * _STORED.itemsize:
         raise DataError(
-            f"{path}: an index of {row_count} keys has {row_count * _STORED.itemsize} bytes, found "
-            f"{len(data)}; the file is torn"
+            f"{path}: expected {row_count * _STORED.itemsize} bytes for an index of {row_count} "
+            f"keys, found {len(data)}; the file is damaged"
         )
     hashes = np.frombuffer(data, _STORED).astype(np.int32)
     is_sorted = bool(np.all(hashes[1:] > hashes[:-1]))  # as Keytide writes them

@@ -98,11 +98,11 @@ def decode_index_manifest(data: bytes, path: str) -> list[IndexFile]:
     records = _RECORDS.read(data, path)
     for found in records:
         if found.get("_KIND") != _ADD:
-            raise DataError(f"{path}: an index manifest lists files, it cannot delete one")
+            raise DataError(f"{path}: an index manifest must not have entries that delete files")
     try:
         return [_index_file(found) for found in records]
     except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: missing or mistyped member ({error!r})") from error
+        raise DataError(f"{path}: missing or invalid member ({error!r})") from error
 
 
 _ADD = 0

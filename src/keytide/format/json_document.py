@@ -56,12 +56,12 @@ def _is_integer(value: Any) -> bool:
 
 INTEGER = MemberType("an integer of at most 64 bits", _is_integer)
 TIME = MemberType(
-    "epoch milliseconds of the years 1000 to 8999", lambda v: _is_integer(v) and is_moment(v)
+    "epoch milliseconds in the years 1000 to 8999", lambda v: _is_integer(v) and is_moment(v)
 )
-TEXT = MemberType("a text", _is_text)
-TEXTS = MemberType("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v)))
+TEXT = MemberType("a string", _is_text)
+TEXTS = MemberType("a list of strings", lambda v: isinstance(v, list) and all(map(_is_text, v)))
 TEXT_BY_NAME = MemberType(
-    "an object of texts", lambda v: isinstance(v, dict) and all(map(_is_text, v.values()))
+    "an object with string values", lambda v: isinstance(v, dict) and all(map(_is_text, v.values()))
 )
 OBJECTS = MemberType(
     "a list of objects", lambda v: isinstance(v, list) and all(isinstance(m, dict) for m in v)
@@ -80,7 +80,7 @@ def read_document(data: bytes, path: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DataError(f"{path}: expected a JSON object, found {type(document).__name__}")
     if not DOCUMENT_SEAL.is_intact(data):
-        raise DataError(f"{path}: its bytes are not those that were written; restore the file")
+        raise DataError(f"{path}: the checksum does not match; restore the file")
     return document
 
 
@@ -92,7 +92,7 @@ def member(document: Mapping[str, Any], name: str, type_: MemberType, path: str)
     value = document.get(name)
     if not type_.fits(value):
         found = "nothing" if value is None else repr(value)
-        raise DataError(f"{path}: member {name!r} should be {type_.name}, found {found}")
+        raise DataError(f"{path}: member {name!r} must be {type_.name}, found {found}")
     return value
 
 
@@ -116,11 +116,15 @@ def write_document(
         data = DOCUMENT_SEAL.set(_text(document, indent="").encode())
         read = parse(data, what)
     except KeytideError as error:
-        raise InvalidError(f"{what} could not be read back if it were stored: {error}") from error
+        raise InvalidError(
+            f"{what} cannot be stored, because it could not be read back: {error}"
+        ) from error
     except (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidError(f"{what} cannot be stored as JSON: {error}") from error
     if read != value:
-        raise InvalidError(f"{what} {value!r} would be read back as another one, {read!r}")
+        raise InvalidError(
+            f"{what} {value!r} cannot be stored, because it would be read back as {read!r}"
+        )
     return data
 
 

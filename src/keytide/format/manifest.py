@@ -273,7 +273,7 @@ def _decode(
     try:
         return [convert(found) for found in records]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: missing or mistyped member ({error!r})") from error
+        raise DataError(f"{path}: missing or invalid member ({error!r})") from error
 
 
 def _entry(found: Record) -> ManifestEntry:

@@ -149,7 +149,7 @@ class TableSchema:
         unknown = {*schema.partition_keys, *schema.primary_keys} - {*schema.names}
         if unknown:
             raise DataError(
-                f"{path}: the keys {_listed(sorted(unknown))} are no columns of the schema, which "
+                f"{path}: the keys {_listed(sorted(unknown))} are not columns of the schema, which "
                 f"has {_listed(schema.names)}; the file is damaged, restore it from a copy"
             )
         return schema
@@ -276,7 +276,7 @@ def check_fields(fields: Iterable[Field]) -> None:
         if depth > NESTING_MAX:
             raise InvalidError(
                 f"a column is more than {NESTING_MAX} levels deep, found {levels[0].name!r} there; "
-                "nest less, or store the inner part as text"
+                "reduce the nesting, or store the inner part as a string"
             )
         parts: list[Field] = []
         for each in levels:
@@ -294,13 +294,13 @@ def _check_field(each: Field) -> None:
         raise InvalidError(f"column {each.name!r} has no name; give it one")
     if "\0" in each.name:
         raise InvalidError(
-            f"column {each.name!r} has a NUL character in its name, at which other programs take "
-            "the name to end; leave it out"
+            f"column {each.name!r} has a NUL character in its name, where other programs "
+            "truncate the name; remove it"
         )
     if each.name == "*" or (each.name.startswith("^") and each.name.endswith("$")):
         raise InvalidError(
-            f"column {each.name!r} has a name that would be taken for a pattern of many columns; "
-            "give it another one"
+            f"column {each.name!r} has a name that looks like a pattern for several columns; "
+            "rename it"
         )
     if isinstance(each.type, RowType):
         names = [member.name for member in each.type.fields]
@@ -344,7 +344,7 @@ def _parsed_fields(members: Sequence[Mapping[str, Any]], path: str) -> tuple[Fie
     try:
         return tuple(map(parse_field, members))
     except (InvalidError, RecursionError) as error:
-        raise DataError(f"{path}: a column is not as a schema file may have it: {error}") from error
+        raise DataError(f"{path}: invalid column: {error}") from error
 
 
 def _not_null(column: Field) -> Field:

@@ -264,8 +264,8 @@ def _snapshot_from_document(document: Mapping[str, Any], path: str) -> Snapshot:
     version = member(document, "version", INTEGER, path)
     if version > SNAPSHOT_VERSION:
         raise UnsupportedError(
-            f"{path}: format version {version} is newer than {SNAPSHOT_VERSION}, the newest that "
-            "this release reads; upgrade keytide"
+            f"{path}: format version {version} is newer than {SNAPSHOT_VERSION}, the latest that "
+            "this release reads; upgrade Keytide"
         )
     values: dict[str, Any] = {}
     for name, (stored, type_) in _MEMBERS.items():
@@ -281,7 +281,7 @@ def _commit_kind(text: str, path: str) -> CommitKind:
     except ValueError as error:
         known = ", ".join(each.value for each in CommitKind)
         raise UnsupportedError(
-            f"{path}: commitKind {text!r} is none of {known}; use a newer release for this table"
+            f"{path}: commitKind {text!r} is not one of {known}; use a newer release for this table"
         ) from error
 
 

@@ -93,8 +93,8 @@ class StatsMode:
         match = _MODE.fullmatch(text.strip())
         if match is None:
             raise InvalidError(
-                f"statistics mode {text!r} is none of 'none', 'counts', 'truncate(n)' with n >= 1, "
-                "'full'"
+                f"statistics mode {text!r} is not one of 'none', 'counts', 'truncate(n)' with "
+                "n >= 1, 'full'"
             )
         length = match.group("length")
         return cls(match.group().split("(")[0].lower(), None if length is None else int(length))

@@ -114,7 +114,7 @@ class _Teller:
         if base is None or not self.engine.picks_a_version:
             return None
         if version == base:
-            said = {RowKind.DELETE: "deletes the row", RowKind.UPDATE_BEFORE: "takes the row back"}
+            said = {RowKind.DELETE: "deletes the row", RowKind.UPDATE_BEFORE: "retracts the row"}
             return said.get(self._kind(version), "is the row")
         return self.engine.loses(base, self._reason(version, base, self.order.sequence))
 
@@ -126,18 +126,18 @@ class _Teller:
             later = [number for number in self._facts if number > removal.until]
             if not self._has_row or not later:
                 return "deletes the row"
-            return f"deleted the row, which version {later[0]} started again"
+            return f"deleted the row, and version {later[0]} created it again"
         if self._has_row and version in self._used:
             return None
         if version < removal.by:
             return f"removed by version {removal.by}"
-        return f"finds no row: version {removal.by} had deleted it"
+        return f"ignored: version {removal.by} had already deleted the row"
 
     # -- explanations by column ----------------------------------------------------------------
 
     def _column_by_column(self, version: int) -> str:
         if not self._has_row:
-            return "is kept as a retract: there is no row yet to retract it from"
+            return "is stored as a retract: there is no row yet from which to retract"
         if self._used == {version}:
             return "is the row"
         said: dict[_Clause, list[str]] = {}
@@ -167,15 +167,15 @@ class _Teller:
     def _given(self, version: int, column: str) -> _Clause:
         fold, is_retract = self.engine.folds.get(column), self._is_retract(version)
         if fold is None or isinstance(fold.function, PICKS):
-            return "gives ", ""
+            return "sets ", ""
         function = fold.function
         if isinstance(function, EXTREMES):
-            return f"gives the {function.name} of ", ""
+            return f"sets the {function.name} of ", ""
         if isinstance(function, Sum):
             row = self.versions.filter(pl.col(VERSION) == version)
             value = shown(row[column][0])
-            return (f"takes {value} from ", "") if is_retract else (f"adds {value} to ", "")
-        return "is taken back from " if is_retract else "folds into ", f" ({function.name})"
+            return (f"subtracts {value} from ", "") if is_retract else (f"adds {value} to ", "")
+        return "is retracted from " if is_retract else "is aggregated into ", f" ({function.name})"
 
     def _lost(self, version: int, column: str, group: SequenceGroup | None) -> _Clause:
         """Why a non-NULL value is not in the row."""
@@ -186,8 +186,8 @@ class _Teller:
             return "", f" ignored: version {taken[0]} comes first"
         winner = taken[-1] if taken else self._winner(group) if fold is None else None
         if winner is None:
-            return "", " taken back since"
-        verb = "taken back" if self._is_retract(winner) and not taken else "replaced"
+            return "", " retracted later"
+        verb = "retracted" if self._is_retract(winner) and not taken else "replaced"
         fields = group.sequence if group else self.order.sequence
         return "", f" {verb} by version {winner}: {self._reason(version, winner, fields)}"
 
@@ -200,10 +200,10 @@ class _Teller:
         if is_null and not isinstance(fold.function, LastValue):
             return None
         if fold.ignore_retract:
-            return "leaves ", f" as it is ('{keys.word_of(keys.IGNORE_RETRACT)}')"
+            return "leaves ", f" unchanged ('{keys.word_of(keys.IGNORE_RETRACT)}')"
         if taken and taken[-1] > version:
             return "", f" replaced by version {taken[-1]}"
-        return "takes ", " back"
+        return "retracts ", ""
 
     def _taken_back_from_group(
         self, version: int, column: str, group: SequenceGroup | None
@@ -212,9 +212,9 @@ class _Teller:
             return None
         winner = self._winner(group)
         if winner is None or winner == version:
-            return "takes ", " back"
+            return "retracts ", ""
         reason = self._reason(version, winner, group.sequence)
-        return "does not take ", f" back: version {winner} is newer, {reason}"
+        return "does not retract ", f": version {winner} is newer, {reason}"
 
     def _says_nothing(self, version: int, group: SequenceGroup) -> bool:
         return all(self._facts[version][name] is None for name in group.sequence)
@@ -246,7 +246,7 @@ class _Teller:
     def _ordered(self, name: str, lost: Any, won: Any, is_less: bool) -> str:
         # The sequence does not decide, so the position did: late adds of a group only fill gaps.
         if not is_less and not (self.order.descending and name in self.order.sequence):
-            return f"both were late for {name}, and it was there first"
+            return f"both were late for {name}, and it arrived first"
         return f"sequence field {name} {shown(lost)} {'<' if is_less else '>'} {shown(won)}"
 
     def _comparable(self, name: str, value: Any) -> tuple[int, Any]:

@@ -108,7 +108,7 @@ class _Table:
         self.metadata = self.connector.metadata
         self.session = ConnectorSession()
         found = self.metadata.get_table_handle(self.session, name)
-        _holds(found is not None, "get_table_handle finds a table that was made")
+        _holds(found is not None, "get_table_handle must find an existing table")
         self.handle: ConnectorTableHandle = found
         schema = self.metadata.get_table_schema(self.session, found)
         self.columns = {column.name: column for column in schema.columns}
@@ -224,9 +224,19 @@ def pages_have_the_columns_that_were_asked_for(table: _Table) -> None:
     for split in statement.splits:
         with statement.source(split) as source:
             for page in statement.pages(source):
-                _holds(page.schema.names == wanted, f"pages have {wanted}", page.schema.names)
-                _holds(page.schema.types == types, f"their types are {types}", page.schema.types)
-            _holds(source.get_next_page() is None, "after the last page comes None, ever after")
+                _holds(
+                    page.schema.names == wanted,
+                    f"pages must have the columns {wanted}",
+                    page.schema.names,
+                )
+                _holds(
+                    page.schema.types == types,
+                    f"pages must have the types {types}",
+                    page.schema.types,
+                )
+            _holds(
+                source.get_next_page() is None, "get_next_page must return None after the last page"
+            )
 
 
 @_check
@@ -237,7 +247,7 @@ def every_row_is_in_one_split(table: _Table) -> None:
         with statement.source(split) as source:
             found += [i for page in statement.pages(source) for i in page.column(0).to_pylist()]
     expected = [row[0] for row in ROWS]
-    _holds(sorted(found) == expected, "each row is in exactly one split", sorted(found))
+    _holds(sorted(found) == expected, "each row must be in exactly one split", sorted(found))
 
 
 @_check
@@ -246,7 +256,7 @@ def row_ids_are_never_null(table: _Table) -> None:
     for split in statement.splits:
         with statement.source(split) as source:
             for page in statement.pages(source):
-                _holds(not page.column(2).null_count, "row ids are never NULL")
+                _holds(not page.column(2).null_count, "row ids must not be NULL")
 
 
 @_check
@@ -255,7 +265,7 @@ def row_ids_of_a_split_differ(table: _Table) -> None:
     for split in statement.splits:
         with statement.source(split) as source:
             ids = [repr(i) for p in statement.pages(source) for i in p.column(2).to_pylist()]
-        _holds(len(set(ids)) == len(ids), "no two rows of a split have the same row id", ids)
+        _holds(len(set(ids)) == len(ids), "row ids must be unique within a split", ids)
 
 
 @_check
@@ -270,8 +280,10 @@ def filters_lose_no_row_that_meets_them(table: _Table) -> None:
             found |= set(page.column(0).to_pylist())
         source.close()
     meant = {row[0] for row in ROWS if row[2] is not None and row[2] >= 2}
-    _holds(found >= meant, "rows that meet n >= 2 are given", sorted(meant - found))
-    _holds(left or found == meant, "n >= 2 is left open, or decides", sorted(found - meant))
+    _holds(found >= meant, "all rows with n >= 2 must be returned", sorted(meant - found))
+    _holds(left or found == meant,
+           "n >= 2 must be returned as not enforced, or all returned rows must meet it",
+           sorted(found - meant))  # fmt: skip
 
 
 # -- changing --------------------------------------------------------------------------------------
@@ -281,22 +293,22 @@ def filters_lose_no_row_that_meets_them(table: _Table) -> None:
 def delete_is_seen_when_it_is_finished_and_not_before(table: _Table) -> None:
     statement = table.begin()
     fragments = statement.run({1, 2, 8})
-    _holds(table.rows() == _START, "nothing is seen before finish_delete", table.rows())
+    _holds(table.rows() == _START, "no change must be visible before finish_delete", table.rows())
     counted = statement.finish(fragments)
     _holds(table.rows() == _after(lambda r: None if r[0] in {1, 2, 8} else r),
-           "the rows that were handed back are gone, and no others", table.rows())  # fmt: skip
-    _holds(counted == 3, "finish_delete counts the rows that are gone: 3", counted)
+           "exactly the rows passed to delete_rows must be deleted", table.rows())  # fmt: skip
+    _holds(counted == 3, "finish_delete must return the number of deleted rows, 3", counted)
 
 
 @_check
 def update_takes_values_from_the_channels_it_is_told(table: _Table) -> None:
     statement = table.begin(["v", "n"])
     fragments = statement.run({0, 7})
-    _holds(table.rows() == _START, "nothing is seen before finish_update", table.rows())
+    _holds(table.rows() == _START, "no change must be visible before finish_update", table.rows())
     counted = statement.finish(fragments)
     _holds(table.rows() == _after(lambda r: (r[0], "new", 100) if r[0] in {0, 7} else r),
-           "each column has the values of its channel", table.rows())  # fmt: skip
-    _holds(counted == 2, "finish_update counts the rows that were changed: 2", counted)
+           "each column must have the values of its channel", table.rows())  # fmt: skip
+    _holds(counted == 2, "finish_update must return the number of updated rows, 2", counted)
 
 
 @_check
@@ -304,7 +316,7 @@ def update_leaves_other_columns_alone(table: _Table) -> None:
     statement = table.begin(["n"])
     statement.finish(statement.run({4, 5}))
     _holds(table.rows() == _after(lambda r: (r[0], r[1], 100) if r[0] in {4, 5} else r),
-           "columns that are not updated keep their values", table.rows())  # fmt: skip
+           "columns that are not updated must keep their values", table.rows())  # fmt: skip
 
 
 @_check
@@ -321,7 +333,7 @@ def one_column_may_give_values_for_two(table: _Table) -> None:
             fragments += source.finish()
     statement.finish(fragments)
     _holds(table.rows() == _after(lambda r: (r[0], r[1], r[0])),
-           "a channel may be a column as it was read", table.rows())  # fmt: skip
+           "a channel can be a column that was read", table.rows())  # fmt: skip
 
 
 @_check
@@ -329,8 +341,12 @@ def change_of_nothing_is_finished_too(table: _Table) -> None:
     for updated in (None, ["n"]):
         statement = table.begin(updated)
         counted = statement.finish(statement.run(set()))
-        _holds(counted == 0, "a change of no row counts 0", counted)
-    _holds(table.rows() == _START, "a change of no row changes none", table.rows())
+        _holds(counted == 0, "a statement that changes no rows must return 0", counted)
+    _holds(
+        table.rows() == _START,
+        "a statement that changes no rows must leave the table unchanged",
+        table.rows(),
+    )
 
 
 @_check
@@ -339,8 +355,8 @@ def fragments_come_in_any_order_and_attempts_count_once(table: _Table) -> None:
     first, second = statement.run({3, 9}), statement.run({3, 9})
     counted = statement.finish([*reversed(first), *second])
     _holds(table.rows() == _after(lambda r: None if r[0] in {3, 9} else r),
-           "a split that was worked on twice is changed once", table.rows())  # fmt: skip
-    _holds(counted == 2, "a split that was worked on twice counts once: 2", counted)
+           "a split that was processed twice must be changed once", table.rows())  # fmt: skip
+    _holds(counted == 2, "a split that was processed twice must count once: 2", counted)
 
 
 @_check
@@ -349,8 +365,10 @@ def deletes_without_reading_count_exactly(table: _Table) -> None:
     if whole is None:
         return
     counted = table.metadata.execute_delete(table.session, whole)
-    _holds(counted == len(ROWS), f"execute_delete counts the rows that went: {len(ROWS)}", counted)
-    _holds(table.rows() == [], "execute_delete deletes every row", table.rows())
+    _holds(counted == len(ROWS),
+           f"execute_delete must return the number of deleted rows, {len(ROWS)}",
+           counted)  # fmt: skip
+    _holds(table.rows() == [], "execute_delete must delete all rows", table.rows())
 
 
 # -- failing ---------------------------------------------------------------------------------------
@@ -369,10 +387,11 @@ def aborted_change_leaves_nothing(table: _Table) -> None:
             else:
                 fragments += source.finish()
     statement.abort(fragments)
-    _holds(table.rows() == _START, "an aborted change leaves nothing behind", table.rows())
+    _holds(table.rows() == _START, "an aborted change must have no effect", table.rows())
     again = table.again().begin()
     again.finish(again.run({0}))
-    _holds(len(table.rows()) == len(ROWS) - 1, "the table can be changed after that", table.rows())
+    _holds(len(table.rows()) == len(ROWS) - 1, "the table must be writable after an abort",
+           table.rows())  # fmt: skip
 
 
 @_check
@@ -382,8 +401,8 @@ def after_abort_comes_nothing(table: _Table) -> None:
         with statement.source(split) as source:
             ids = next(statement.pages(source)).column(2)
             source.abort()
-            _refuses(partial(source.delete_rows, ids), "delete_rows after abort is refused")
-            _refuses(source.finish, "finish after abort is refused")
+            _refuses(partial(source.delete_rows, ids), "delete_rows after abort must be refused")
+            _refuses(source.finish, "finish after abort must be refused")
     statement.abort([])
 
 
@@ -393,7 +412,7 @@ def null_row_ids_are_refused(table: _Table) -> None:
     for split in statement.splits:
         with statement.source(split) as source:
             nulls = pa.nulls(1, statement.row_id.type)
-            _refuses(partial(_delete, source, nulls), "a NULL row id is refused")
+            _refuses(partial(_delete, source, nulls), "a NULL row id must be refused")
             source.abort()
     statement.abort([])
 
@@ -406,7 +425,7 @@ def wrong_channels_are_refused(table: _Table) -> None:
             with statement.source(split) as source:
                 page = next(statement.pages(source))
                 update = partial(source.update_rows, page, channels)
-                _refuses(update, f"the channels {channels} of 3 columns are refused")
+                _refuses(update, f"the channels {channels} of 3 columns must be refused")
                 source.abort()
     statement.abort([])
 
@@ -432,7 +451,9 @@ def second_of_two_changes_of_a_row_conflicts(table: _Table) -> None:
         other.finish(second)
     except ConflictError:
         return
-    raise BrokenContractError("two changes of one row cannot both be made on what was before")
+    raise BrokenContractError(
+        "the second of two concurrent changes of a row must raise ConflictError"
+    )
 
 
 # -- INSERT ----------------------------------------------------------------------------------------
@@ -448,18 +469,18 @@ def insert_is_seen_when_it_is_finished_and_not_before(table: _Table) -> None:
             return
         sink.store_rows(page.slice(0, 1))
         sink.store_rows(page.slice(1))
-        _holds(table.rows() == _START, "nothing is seen before finish", table.rows())
+        _holds(table.rows() == _START, "no row must be visible before finish", table.rows())
         if ends == "abort":
             sink.abort()
             sink.abort()
-            _holds(table.rows() == _START, "an insert that is aborted adds nothing", table.rows())
+            _holds(table.rows() == _START, "an aborted insert must add no rows", table.rows())
     counted = sink.finish()
     expected = sorted([*_START, (100, None, 7), (101, None, None)], key=repr)
-    _holds(table.rows() == expected, "all rows come, with defaults where columns are left out",
+    _holds(table.rows() == expected, "all rows must be inserted, with defaults for missing columns",
            table.rows())  # fmt: skip
-    _holds(counted == 2, "finish counts the rows that came: 2", counted)
+    _holds(counted == 2, "finish must return the number of inserted rows, 2", counted)
     sink.abort()
-    _holds(table.rows() == expected, "an abort after finish changes nothing", table.rows())
+    _holds(table.rows() == expected, "an abort after finish must have no effect", table.rows())
 
 
 # -- MERGE -----------------------------------------------------------------------------------------
@@ -470,7 +491,7 @@ def merge_inserts_updates_and_deletes(table: _Table) -> None:
     metadata, sinks = table.metadata, table.connector.merge_sinks
     if sinks is None:
         _refuses(lambda: metadata.begin_merge(table.session, table.handle, {}),
-                 "a connector without merge sinks refuses MERGE", UnsupportedError)  # fmt: skip
+                 "a connector without merge sinks must refuse MERGE", UnsupportedError)  # fmt: skip
         return
     row_id = metadata.get_merge_row_id_column_handle(table.session, table.handle)
     paradigm = metadata.get_row_change_paradigm(table.session, table.handle)
@@ -493,12 +514,12 @@ def merge_inserts_updates_and_deletes(table: _Table) -> None:
     values = [pa.array([77]), pa.array(["in"]), pa.array([None], pa.int64())]
     sink.store_merged_rows(pages.inserted(values, 1))
     fragments = sink.finish()
-    _holds(table.rows() == _START, "nothing is seen before finish_merge", table.rows())
+    _holds(table.rows() == _START, "no change must be visible before finish_merge", table.rows())
     counted = metadata.finish_merge(table.session, begun, fragments)
     expected = [r for r in _after(lambda r: (8, "new", 100) if r[0] == 8 else r) if r[0] > 1]
     expected = sorted([*expected, (77, "in", None)], key=repr)
-    _holds(table.rows() == expected, "a MERGE inserts, updates and deletes", table.rows())
-    _holds(counted == 4, "an update of a MERGE counts once: 4", counted)
+    _holds(table.rows() == expected, "a MERGE must insert, update and delete", table.rows())
+    _holds(counted == 4, "an update by a MERGE must count once: 4", counted)
 
 
 @_check
@@ -522,12 +543,14 @@ def merge_reads_all_rows_with_the_values_that_a_source_has(table: _Table) -> Non
 
     handle = metadata.apply_values(session, begun, values)
     found = with_values(handle, table.connector.splits.get_splits(session, handle))
-    _holds(found == [2, 8], "a handle of apply_values gives all rows with the values", found)
+    _holds(
+        found == [2, 8], "the handle from apply_values must return all rows with the values", found
+    )
     splits = table.connector.splits.get_splits(session, begun)
     narrowed = [pages.apply_values(session, begun, split, values) for split in splits]
-    _pickles("a split of apply_values", narrowed)
+    _pickles("splits from apply_values", narrowed)
     found = with_values(begun, narrowed)
-    _holds(found == [2, 8], "splits of apply_values give all rows with the values", found)
+    _holds(found == [2, 8], "splits from apply_values must return all rows with the values", found)
     metadata.abort_merge(session, begun, [])
 
 
@@ -536,7 +559,7 @@ def _pickles(what: str, value: object) -> None:
         pickle.loads(pickle.dumps(value))
     except Exception as error:  # whatever prevents pickling
         found = f"{type(error).__name__}: {error}"
-        raise BrokenContractError(f"{what} pickles; found {found}") from error
+        raise BrokenContractError(f"{what} must be picklable; found {found}") from error
 
 
 def _delete(source: UpdatablePageSource, ids: pa.Array) -> None:
@@ -552,5 +575,5 @@ def _refuses(
     except kind:
         return
     except Exception as error:  # any other error
-        raise BrokenContractError(f"{rule} by a {kind.__name__}; found {error!r}") from error
+        raise BrokenContractError(f"{rule} with {kind.__name__}; found {error!r}") from error
     raise BrokenContractError(rule)

@@ -50,7 +50,7 @@ def stored_file(
     """The file. Its types come from the schema that it was written with."""
     source = store.open_input(path)
     if size is not None and source.size() != size:
-        raise OSError(f"{source.size()} bytes found where {size} were recorded")
+        raise OSError(f"{source.size()} bytes found, {size} expected")
     container = _Container.of(source)
     expected = physical_schema(schema)
     there = [expected.field(name) for name in container.names if name in expected.names]
@@ -148,7 +148,7 @@ def _blocks(source: pa.NativeFile, start: int) -> Iterator[_Block]:
         rows, length = _long(source), _long(source)
         stop = source.tell() + length + _SYNC_BYTES
         if rows < 0 or length < 0 or stop > size:
-            raise OSError(f"a block from byte {start} to {stop} in a file of {size}")
+            raise OSError(f"a block from byte {start} to {stop} in a file of {size} bytes")
         yield _Block(start, stop, rows)
         start = stop
 
@@ -159,7 +159,7 @@ def _long(source: pa.NativeFile) -> int:
     while True:
         byte: bytes = source.read(1)
         if not byte or shift > 63:
-            raise OSError("no whole number where a block begins")
+            raise OSError("no valid integer at the start of a block")
         value |= (byte[0] & 0x7F) << shift
         if byte[0] < 0x80:
             return (value >> 1) ^ -(value & 1)

@@ -31,7 +31,7 @@ def record_type(schema: pa.Schema) -> dict[str, Any]:
         reason = why_no_name(column.name) or _why_no_type(column.type)
         if reason is not None:
             raise InvalidError(
-                f"column {column.name!r}: Avro files have no {reason}; write them with "
+                f"column {column.name!r}: Avro files do not support {reason}; write the table with "
                 f"'{FILE_FORMAT}' = 'parquet'"
             )
     return _record(f"{_NAMESPACE}.record", list(schema), count())
@@ -49,7 +49,7 @@ def why_no_name(name: str) -> str | None:
     """Why no Avro record can have a member with that name. None if it can."""
     # Java's library, which reads the files, accepts any letters. Others accept only these.
     is_name = name.isascii() and name.isidentifier()
-    return None if is_name else f"name {name!r} (letters, digits and underscores make one)"
+    return None if is_name else f"the name {name!r} (only ASCII letters, digits and underscores)"
 
 
 def _why_no_type(kind: pa.DataType) -> str | None:

@@ -80,7 +80,7 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
 
 def _fetched(store: Store, path: str, size: int) -> FarFile:
     if size < 0:
-        raise OSError(f"metadata says that it has {size} bytes")
+        raise OSError(f"metadata records a size of {size} bytes")
     begin = 0 if size <= WHOLE_BYTES_MAX else size - _TAIL_BYTES
     end = _bytes(store, path, begin, size)
     footer_bytes = int.from_bytes(end[-8:-4], "little") + 8
@@ -95,7 +95,7 @@ def _fetched(store: Store, path: str, size: int) -> FarFile:
 def _bytes(store: Store, path: str, begin: int, end: int) -> bytes:
     (found,) = store.read_ranges(path, [(begin, end)])
     if len(found) < end - begin:
-        raise OSError(f"it ends before byte {end}, where metadata says it does")
+        raise OSError(f"it ends before byte {end}, which metadata expects")
     return found
 
 

@@ -44,7 +44,7 @@ def read_footer(file: pa.NativeFile) -> pq.FileMetaData:
             raise
         # Thrift raises any kind of error for bytes that it does not understand.
         except Exception as error:
-            raise OSError(f"its footer is not to be understood: {error!r}") from error
+            raise OSError(f"its footer is not readable: {error!r}") from error
     return footer
 
 
@@ -54,7 +54,7 @@ def _refuse_contradictions(schema: pq.ParquetSchema, footer: Sequence[Member]) -
     for group in _items(footer, 4):
         chunks = _items(group, 1)
         if len(chunks) != len(leaves):
-            raise OSError(f"its footer tells of {len(chunks)} column chunks, not {len(leaves)}")
+            raise OSError(f"its footer lists {len(chunks)} column chunks, expected {len(leaves)}")
         for leaf, chunk in zip(leaves, chunks, strict=True):
             _refuse_chunk(leaf, _value(chunk, 3, TType.STRUCT, ()))
 
@@ -64,17 +64,17 @@ def _refuse_chunk(leaf: pq.ColumnSchema, chunk: Sequence[Member]) -> None:
     # unencoded_byte_array_data_bytes, 2 and 3 how many values there are on each level.
     stored = _TYPES[_value(chunk, 1, TType.I32, 0)]
     if stored != leaf.physical_type:
-        raise OSError(f"its footer gives type {stored} to a column of {leaf.physical_type}")
+        raise OSError(f"its footer has type {stored} for a column of type {leaf.physical_type}")
     sizes = _value(chunk, 16, TType.STRUCT, ())
     lists, nulls = len(_items(sizes, 2)), len(_items(sizes, 3))
     is_counted = lists in (0, leaf.max_repetition_level + 1)
     is_counted &= nulls in (0, leaf.max_definition_level + 1)
     if not is_counted or (has(sizes, 1) and stored != "BYTE_ARRAY"):
-        raise OSError("its footer counts values that its columns cannot have")
+        raise OSError("its footer has value counts that do not fit its columns")
     bounds = _value(chunk, 12, TType.STRUCT, ())
     width = _VALUE_BYTES.get(stored, 0)
     if any(len(_value(bounds, n, TType.STRING, b"0" * width)) < width for n in _BOUNDS):
-        raise OSError("its footer has bounds of another type than their column")
+        raise OSError("its footer has bounds that do not fit the type of their column")
 
 
 def _items(members: Sequence[Member], number: int) -> Sequence[Any]:
@@ -90,5 +90,5 @@ def _value(members: Sequence[Member], number: int, type_: int, default: Any) -> 
     if not found:
         return default
     if len(found) > 1 or found[0].type != type_:
-        raise OSError(f"member {number} of its footer comes twice, or in another type")
+        raise OSError(f"member {number} of its footer is repeated or has another type")
     return found[0].value

@@ -19,7 +19,7 @@ def format_of(path: str) -> FileFormat:
     name = format_name(path)
     if name not in FORMATS:
         raise UnsupportedError(
-            f"data file {path}: the format {name!r} cannot be read, only {', '.join(FORMATS)}; "
+            f"data file {path}: the format {name!r} is not supported, only {', '.join(FORMATS)}; "
             f"rewrite the file with '{FILE_FORMAT}' = 'parquet' in the engine that wrote it"
         )
     return FORMATS[name]

@@ -108,8 +108,8 @@ class _StripedFile:
         schema = pa.schema([self.columns.field(name) for name in names])
         if any(_has_timestamps(t) for t in schema.types) and _wraps_timestamps():
             raise SetupError(
-                f"pyarrow {pa.__version__} reads timestamps of ORC files before 1678 and after "
-                f"2262 as others, without saying so; install a newer one"
+                f"pyarrow {pa.__version__} reads wrong timestamps from ORC files, without "
+                f"an error, for times before 1678 and after 2262; install a newer version"
             )
         stop = self.file.nrows if length is None else min(offset + length, self.file.nrows)
         pieces, start = [], 0
@@ -163,20 +163,21 @@ def _as_stored_column(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
     try:
         stored = column.cast(_stored_type(field.type))
     except pa.ArrowInvalid as error:
-        raise _not_storable(field.name, f"no times before 1678 and after 2262 ({error})") from error
+        raise _not_storable(field.name, f"times before 1678 and after 2262 ({error})") from error
     if pa.types.is_nested(field.type):
         # In a slice, Arrow's writer uses the NULLs of other rows, so rows outside the slice are
         # dropped.
         stored = pa.chunked_array([pa.concat_arrays([c]) for c in stored.chunks], stored.type)
     for chunk in stored.chunks if _has_timestamps(field.type) else ():
         if any(map(_has_early_fractions, _timestamps(chunk))):
-            raise _not_storable(field.name, "no times before 1970 that are no whole seconds")
+            raise _not_storable(field.name, "times before 1970 with fractions of a second")
     return stored
 
 
 def _not_storable(name: str, what: str) -> InvalidError:
     return InvalidError(
-        f"column {name!r}: ORC files take {what}; write them with '{FILE_FORMAT}' = 'parquet'"
+        f"column {name!r}: ORC files do not support {what}; write the table with "
+        f"'{FILE_FORMAT}' = 'parquet'"
     )
 
 

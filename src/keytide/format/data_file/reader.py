@@ -347,12 +347,12 @@ def _unreadable(store: Store, path: str, error: BaseException) -> DataError:
     store.forget([path])  # after it is restored, it must be read again
     if not store.exists(path):
         return DataError(
-            f"data file {uri} is missing although a snapshot names it; restore it, or read an "
-            f"older snapshot. Other partitions stay readable"
+            f"data file {uri} is missing, but a snapshot references it; restore it, or read an "
+            f"older snapshot. Other partitions are still readable"
         )
     return DataError(
-        f"data file {uri} is torn or not {format_name(path)} ({error}); restore it, or read an "
-        f"older snapshot. Other partitions stay readable"
+        f"data file {uri} is damaged or not {format_name(path)} ({error}); restore it, or read an "
+        f"older snapshot. Other partitions are still readable"
     )
 
 

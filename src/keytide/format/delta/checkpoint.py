@@ -88,7 +88,7 @@ def decode_checkpoint(data: bytes, version: int, path: str) -> DeltaState:
         table = pq.read_table(pa.BufferReader(data), columns=names)
         actions = [_without_nulls(row) for row in table.to_pylist(maps_as_pydicts="strict")]
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise DataError(f"{path}: not a whole checkpoint of a Delta log ({error})") from error
+        raise DataError(f"{path}: not a complete checkpoint of a Delta log ({error})") from error
     return NOTHING.after(version, actions)
 
 

@@ -25,7 +25,7 @@ def why_no_column(field: Field) -> str | None:
     """Why Delta Lake does not support the column. None if it does."""
     found = sorted(_NO_NAME.intersection(field.name))
     if found:
-        return f"its name has {found[0]!r}, which names of Delta Lake's columns must not have"
+        return f"its name has {found[0]!r}, which Delta Lake does not allow in column names"
     return _why_no_type(field.type)
 
 
@@ -34,13 +34,13 @@ def _why_no_type(type_: DataType) -> str | None:
         return next((why for f in type_.fields if (why := why_no_column(f))), None)
     if isinstance(type_, AtomicType) and type_.root in _TIMES:
         if (type_.precision or 0) > _TIME_PRECISION_MAX:
-            return f"Delta Lake has no {type_.sql()}: its times end at microseconds"
+            return f"Delta Lake does not support {type_.sql()}: its times have at most microseconds"
         return None
     inner = _parts(type_)
     if inner is not None:
         return next((why for part in inner if (why := _why_no_type(part))), None)
     is_known = isinstance(type_, AtomicType) and (type_.root in _NAMES or type_.root == "DECIMAL")
-    return None if is_known else f"Delta Lake has no type for {type_.sql()}"
+    return None if is_known else f"Delta Lake does not support {type_.sql()}"
 
 
 def _parts(type_: DataType) -> tuple[DataType, ...] | None:

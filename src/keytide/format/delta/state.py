@@ -125,9 +125,9 @@ def decode_actions(data: bytes, path: str) -> list[Action]:
     try:
         actions = [json.loads(line) for line in data.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not a whole commit of a Delta log ({error})") from error
+        raise DataError(f"{path}: not a complete commit of a Delta log ({error})") from error
     if not all(isinstance(each, dict) for each in actions):
-        raise DataError(f"{path}: not a commit of a Delta log, for a line is no JSON object")
+        raise DataError(f"{path}: not a commit of a Delta log: a line is not a JSON object")
     return actions
 
 

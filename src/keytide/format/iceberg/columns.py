@@ -32,12 +32,12 @@ def _why_no_type(type_: DataType) -> str | None:
     if isinstance(type_, AtomicType):
         if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
             is_fine = (type_.precision or 0) > _TIME_PRECISION_MAX
-            ends = "its times end at microseconds"
-            return f"Apache Iceberg has no {type_.sql()}: {ends}" if is_fine else None
+            ends = "its times have at most microseconds"
+            return f"Apache Iceberg does not support {type_.sql()}: {ends}" if is_fine else None
         if type_.root in _NAMES or type_.root == "DECIMAL":
             return None
     # Iceberg has TIME in microseconds, but the files have it in milliseconds.
-    return f"Apache Iceberg has no type for {type_.sql()} as it is stored"
+    return f"Apache Iceberg does not support {type_.sql()} as it is stored"
 
 
 def _parts(type_: DataType) -> tuple[DataType, ...] | None:

@@ -170,7 +170,7 @@ def _decoded(data: bytes, path: str) -> list[Entry]:
     try:
         return [dict(each) for each in fastavro.reader(io.BytesIO(data))]
     except Exception as error:  # fastavro may raise anything
-        raise DataError(f"{path}: not a whole file of Iceberg's metadata ({error})") from error
+        raise DataError(f"{path}: not a complete Iceberg metadata file ({error})") from error
 
 
 # -- the records of the format ---------------------------------------------------------------------

@@ -167,7 +167,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
             int(document["properties"].get(_SCHEMA, 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path}: not a whole metadata file of Iceberg ({error!r})") from error
+        raise DataError(f"{path}: not a complete Iceberg metadata file ({error!r})") from error
     return state, document
 
 

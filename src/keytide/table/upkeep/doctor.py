@@ -139,7 +139,9 @@ class _Files:
         """Sorted runs, which a reader must merge."""
         options = self._view.options
         if not self._view.kind.keeps_versions:
-            return self._sign("sorted runs", "none, because nothing is merged", "any number", None)
+            return self._sign(
+                "sorted runs", "none, because reads merge nothing", "any number", None
+            )
         # If versions stay separate, there are as many runs as a key has versions.
         stay_apart = self._view.engine.why_kept_apart is not None
         by_bucket = {
@@ -153,7 +155,7 @@ class _Files:
         return self._sign(
             "sorted runs",
             f"up to {counted(count, 'run')}{where}",
-            f"at most {limit}, as '{keys.NUM_SORTED_RUN_COMPACTION_TRIGGER}' says",
+            f"at most {limit} ('{keys.NUM_SORTED_RUN_COMPACTION_TRIGGER}')",
             self._compaction("compact()") if count > limit else None,
         )
 
@@ -227,7 +229,7 @@ def _snapshots(table: StoredTable, view: TableView) -> Sign:
         view.name,
         "snapshots",
         f"{counted(kept, 'snapshot')} kept{waiting}",
-        f"at most {limit:,} that can expire, as many as one commit expires",
+        f"at most {limit:,} that can expire, the number that one commit expires",
         "Call expire_snapshots(), or keytide expire" if due.snapshots > limit else None,
     )
 
@@ -317,7 +319,7 @@ def _other_engines(table: StoredTable) -> Sign:
         subject,
         f"{counts} with an operation that other engines do not support"
         if counts
-        else "none that other engines refuse",
+        else "all snapshots can be read",
         expected,
         "Call mend_snapshots(), or CALL sys.mend_snapshots" if counts else None,
     )
@@ -326,12 +328,12 @@ def _other_engines(table: StoredTable) -> Sign:
 def _conversion(table: StoredTable) -> Sign:
     """A schema of another kind of table than that of the snapshot."""
     found = table.metadata.schemas_in_force()
-    begun = f"one to schema {found.newest.id} has started but not finished"
+    begun = f"a conversion to schema {found.newest.id} has started but not finished"
     return Sign(
         table.name,
         "conversion",
         "none is running" if found.is_settled else begun,
-        "none that was interrupted",
+        "no interrupted conversion",
         None if found.is_settled else found.way_out,
     )
 
