@@ -1,6 +1,6 @@
-"""The `keytide` command: look into tables and feed them, from a shell.
+"""The `keytide` command: inspects tables and loads data into them from a shell.
 
-`address` finds the table that an argument names; `text` and `output` turn rows into a table, JSON
-or CSV on standard output; `progress` is what standard error shows meanwhile. `catalog`, `read` and
-`ingest` hold the commands, `main` puts them together and maps errors to exit codes.
+`address` finds the table that an argument names. `output` and `grid` write rows as a table, JSON or
+CSV to standard output. `progress` reports progress on standard error. `catalog`, `read` and
+`ingest` contain commands. `main` combines them and maps errors to exit codes.
 """

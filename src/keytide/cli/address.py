@@ -1,8 +1,8 @@
-"""Where the table lies that an argument names.
+"""Finds the table that an argument names.
 
-One rule for every command: an argument with a slash, or one that starts with `.` or `~`, is a
-path or address; anything else is a name within the warehouse. Without a warehouse there are no
-names: then a folder that lies here may be called by its bare name.
+All commands follow one rule. An argument with a slash, or one that starts with `.` or `~`, is a
+path or address. Any other argument is a name in the warehouse. Without a warehouse, it is the name
+of a folder in the current directory.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def is_path(argument: str) -> bool:
 
 
 def open_named_table(table: str, warehouse: str | None) -> Table:
-    """The table at a path, or of that name in the warehouse; a path wins over a warehouse.
+    """The table at a path, or with that name in the warehouse. A path ignores the warehouse.
 
-    Raises `NotFoundError` when there is no such table, saying what is there instead; a usage error
-    when a name comes without a warehouse.
+    Raises `NotFoundError`, which says what was found instead, if there is no such table. A name
+    without a warehouse is a usage error.
     """
     if is_path(table) or (not warehouse and os.path.isdir(table)):
         return _table_at(table, warehouse)
@@ -54,7 +54,7 @@ def open_named_table(table: str, warehouse: str | None) -> Table:
 
 
 def open_readable_table(table: str, warehouse: str | None) -> Table | ExternalTable:
-    """As `open_named_table`; a name may also be that of a table whose rows others keep."""
+    """Like `open_named_table`, but a name can also be that of an external table."""
     if is_path(table) or not warehouse:
         return open_named_table(table, warehouse)
     found = connect(warehouse, **cache_arguments()).table(table)
@@ -63,7 +63,7 @@ def open_readable_table(table: str, warehouse: str | None) -> Table | ExternalTa
 
 
 def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
-    """The warehouse and the name `database.table`, of a table that need not exist.
+    """The warehouse and the name `database.table` of a table that may not exist.
 
     Raises `InvalidError` for a path that is not `warehouse/database.db/table`.
     """
@@ -80,14 +80,14 @@ def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
 
 
 def required_warehouse(warehouse: str | None) -> str:
-    """The warehouse, or a usage error that says how to give one."""
+    """The warehouse. If it is missing, a usage error says how to set it."""
     if not warehouse:
         raise typer.BadParameter(_NO_WAREHOUSE)
     return warehouse
 
 
 def way_into(place: str) -> str:
-    """How to look into the table, database or warehouse that lies at a path; or nothing."""
+    """The command that shows the table, database or warehouse at a path. Empty if there is none."""
     parent, _, name = full_path(place).rpartition("/")
     warehouse, _, above = parent.rpartition("/")
     if above.endswith(_DATABASE_SUFFIX):
@@ -102,7 +102,7 @@ def way_into(place: str) -> str:
 
 
 def full_path(path: str) -> str:
-    """The address, or the path from the root of the file system."""
+    """The address, or the absolute path."""
     if "://" in path or path.startswith("file:"):
         return path.rstrip("/")
     return os.path.abspath(os.path.expanduser(path))

@@ -1,4 +1,4 @@
-"""The commands `keytide branch ...`: lines of a table's history beside the main one."""
+"""The commands `keytide branch ...`: branches of a table."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def fast_forward(
     Example: keytide branch fast-forward -w /data/lake shop.orders trial --dry-run
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", KeytideWarning)  # said below
+        warnings.simplefilter("ignore", KeytideWarning)  # reported below
         done = open_named_table(table, warehouse).fast_forward(name, dry_run=dry_run)
     write_table(done.to_arrow(), format)
     if done.consumers:

@@ -1,4 +1,4 @@
-"""Commands about what there is: tables, their definitions, their snapshots."""
+"""Commands that list tables, and show their definitions and snapshots."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def history(
 
 
 def list_tables(lake: Lake, database: str | None, format: Format) -> int:
-    """Write the names of a lake's tables, or of one database; gives how many."""
+    """Write the names of the tables of a lake, or of one database. Returns their number."""
     tables = lake.tables(database)
     rows = pa.table({"table": pa.array(tables, pa.string())})
     if tables or format is Format.CSV:
@@ -143,7 +143,7 @@ def list_tables(lake: Lake, database: str | None, format: Format) -> int:
 
 
 def describe_table(found: Table | ExternalTable, format: Format) -> None:
-    """Write a table's columns, keys and options, and how much it stores, or others for it."""
+    """Write a table's columns, keys and options, and the size of the stored data."""
     schema = found.table_schema
     columns = _columns(schema)
     if format is Format.CSV:
@@ -165,7 +165,7 @@ def describe_table(found: Table | ExternalTable, format: Format) -> None:
 
 
 def _what_else(place: str | None, database: str | None) -> str:
-    """Which database was looked at, and what may have been meant."""
+    """Which database was searched, and what the user may have meant."""
     within = f", database {database}" if database else ""
     if place is not None and database is None:
         way = way_into(place)
@@ -176,7 +176,7 @@ def _what_else(place: str | None, database: str | None) -> str:
 
 
 def _shown(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is to say; an id is a name, so no commas between its digits."""
+    """The properties to show. An id is a name, so its digits have no commas."""
     said = {name: value for name, value in about.items() if value is not None}
     if "snapshot_id" in said:
         said["snapshot_id"] = str(said["snapshot_id"])
@@ -222,7 +222,7 @@ def _stored(table: Table) -> dict[str, Any]:
 
 
 def _snapshot_batches(table: Table) -> Iterator[pa.RecordBatch]:
-    """One batch a snapshot, so that a limit reads no more of them than it shows."""
+    """One batch per snapshot, so that a limit reads only the snapshots that it shows."""
     for snapshot_id in reversed(table.metadata.snapshot_ids()):
         with suppress(NotFoundError):  # it expired meanwhile
             row = _snapshot_row(table.metadata.snapshot(snapshot_id))

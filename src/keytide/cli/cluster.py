@@ -1,4 +1,4 @@
-"""Where the tasks of a command run that may run on Spark: threads here, or jobs of a session."""
+"""Where a command runs its tasks: in threads of this process, or as Spark jobs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ SparkMaster = Annotated[
 
 @contextmanager
 def tasks_run(on_spark: str | None, what: str) -> Iterator[TaskRunner]:
-    """What carries out tasks within a block: threads with a bar that counts `what`, or a master.
+    """Runs tasks within a block: in threads with a progress bar that counts `what`, or on a master.
 
-    Raises `SetupError` where pyspark or Java is missing and where Spark does not start.
+    Raises `SetupError` if pyspark or Java is missing, or if Spark does not start.
     """
     if on_spark is None:
         yield TrackedThreads(local_runner(), what)
         return
-    # Spark is an extra; where it is missing, this import says how to get it.
+    # Spark is an extra. If it is missing, the error of this import says how to install it.
     from keytide.spark.runner import Cluster
 
     with spark_log() as log:
@@ -63,7 +63,7 @@ def tasks_run(on_spark: str | None, what: str) -> Iterator[TaskRunner]:
 
 
 def spark_session(master: str | None, log: SparkLog) -> SparkSession:
-    """A session at a master, or a local one. Raises `SetupError` where Spark does not start."""
+    """A session on a master, or a local one. Raises `SetupError` if Spark does not start."""
     from pyspark.errors import PySparkException
 
     from keytide.spark.errors import on_driver

@@ -1,4 +1,4 @@
-"""What may stand at the cursor of the prompt: keywords, tables, and their columns."""
+"""Completions at the cursor of the prompt: keywords, tables, and their columns."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _WORD = re.compile(r"[\w.$]+")
 class Names(Completer):
     """Completes keywords, the tables of a lake, and the columns of tables that the text names.
 
-    Behind `o.` come the columns of the table that is called `o` in the text, before the cursor or
-    after it.
+    After `o.`, it completes the columns of the table with the alias `o`, which is defined before or
+    after the cursor.
     """
 
     def __init__(self, lake: Lake, before: str = "") -> None:
@@ -37,7 +37,7 @@ class Names(Completer):
         self._before = before
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
-        """What may stand in place of the word before the cursor; nothing when it cannot be read."""
+        """Completions of the word before the cursor. None if the text cannot be parsed."""
         word = document.get_word_before_cursor(pattern=_WORD)
         if not word:
             return
@@ -63,7 +63,7 @@ class Names(Completer):
 
 
 def _mentioned(text: str, known: list[str], database: str) -> Iterator[tuple[str, set[str]]]:
-    """The tables that a text names, each with all that it may be called there, in small letters."""
+    """The tables that a text names, each with all of its names there, in lower case."""
     for table in known:
         spellings = {table.lower(), _short(table, database).lower()}
         spelt = "|".join(map(re.escape, spellings))

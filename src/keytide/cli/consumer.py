@@ -1,4 +1,4 @@
-"""The commands `keytide consumer ...`: places of named readers."""
+"""The commands `keytide consumer ...`: the positions of named readers."""
 
 from __future__ import annotations
 

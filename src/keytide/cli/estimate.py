@@ -1,4 +1,4 @@
-"""The command that sizes an index of keys before there is one."""
+"""The command that estimates the size of a key index before it exists."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""What people see: lines of text no wider than the terminal, which say so where they leave
-something out.
+"""Output for people: lines of text that fit the terminal, and that say what they omit.
 
-A `Grid` shows rows as a table, or as one block a row with a value on each line. In a table, wide
-texts are cut to an ellipsis and columns for which there is no room are named below; in blocks
-everything is shown, over as many lines as it takes. Where there is no terminal the width is None,
-and nothing is cut at all.
+A `Grid` shows rows as a table, or as one block per row with a value on each line. In a table, wide
+strings are truncated with an ellipsis, and columns that do not fit are named below. Blocks show
+everything, on as many lines as necessary. Without a terminal, the width is None and nothing is
+truncated.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from keytide.value_text import visible
 __all__ = ["Column", "Content", "Grid", "Part", "Properties", "Words", "grid"]
 
 WIDTH_MIN = 10
-"""The narrowest terminal that lines are fitted to."""
+"""The smallest terminal width that lines are fitted to."""
 
 _GAP = 2
 _TEXT_WIDTH_MIN = 12
 
 
 class Part(Protocol):
-    """A piece of what is shown."""
+    """A part of the output."""
 
     def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
-        """Its lines, none wider than `width`; `vertical` asks for blocks in place of tables."""
+        """Its lines, at most `width` wide. `vertical` shows blocks in place of tables."""
 
 
 class Content(Enum):
-    """What the cells of a column are: texts may be cut, figures stand to the right."""
+    """The content of a column: strings can be truncated, numbers are right-aligned."""
 
     TEXT = "text"
     TIME = "time"
@@ -47,7 +46,7 @@ class Content(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of texts, NULL as None."""
+    """A column of strings, with NULL as None."""
 
     name: str
     cells: Sequence[str | None]
@@ -55,19 +54,19 @@ class Column:
 
     @property
     def width(self) -> int:
-        """The cells of a terminal that the widest text or the name takes."""
+        """The width in the terminal of the widest string or of the name."""
         shown = ("NULL" if cell is None else visible(cell) for cell in self.cells)
         return max(map(cell_len, (visible(self.name), *shown)))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows, column by column; every column has as many cells."""
+    """Rows, as columns with the same number of cells."""
 
     columns: Sequence[Column]
 
     def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
-        """A table, or blocks where they are wanted or the first column alone is too wide."""
+        """A table, or blocks if they are requested or if the first column alone is too wide."""
         widths = fitted_widths(self.columns, width)
         value = self._only_value()
         if vertical or (self.columns and not widths):
@@ -101,30 +100,30 @@ class Grid:
 
 @dataclass(frozen=True)
 class Properties:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
 
     values: Mapping[str, Any]
 
     def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
-        """The same lines in any case."""
+        """The same lines, whatever `vertical` is."""
         return _block(list(self.values), list(map(_figure, self.values.values())), width)
 
 
 @dataclass(frozen=True)
 class Words:
-    """Running text. Lines that are too long go on below, indented."""
+    """Running text. Lines that are too long are wrapped and indented."""
 
     text: str
     style: str = ""
 
     def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
-        """The same lines in any case."""
+        """The same lines, whatever `vertical` is."""
         for line in self.text.split("\n"):
             yield from _wrapped(visible(line), self.style, width)
 
 
 def grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
-    """Alike records, without what none of them has."""
+    """Records of one kind, without the properties that none of them has."""
     names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     return Grid(
         [
@@ -139,9 +138,9 @@ def grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
 
 
 def fitted_widths(columns: Sequence[Column], width: int | None) -> list[int]:
-    """How wide each of the first columns is shown, as many of them as there is room for.
+    """The widths of the first columns, as many as fit.
 
-    Names, figures and times are shown in full; texts get what is left, the short ones first.
+    Names, numbers and times are shown in full. Strings get the remaining width, short ones first.
     """
     wished = [column.width for column in columns]
     if width is None:
@@ -154,7 +153,7 @@ def fitted_widths(columns: Sequence[Column], width: int | None) -> list[int]:
 
 
 def _grown(widths: Sequence[int], wished: Sequence[int], room: int) -> list[int]:
-    """The widths after sharing what room is left, first to columns that need little."""
+    """The widths after the remaining width is distributed, first to columns that need little."""
     grown = list(widths)
     by_need = sorted(range(len(grown)), key=lambda i: wished[i] - grown[i])
     for left, i in zip(range(len(grown), 0, -1), by_need, strict=True):
@@ -192,7 +191,7 @@ def _left_out(columns: Sequence[Column], width: int | None) -> Iterator[Text]:
 
 
 def _block(names: Sequence[str], cells: Sequence[str | None], width: int | None) -> Iterator[Text]:
-    """Names beside their values; above them where names would take more than half of the width."""
+    """Names next to their values, or above them if names would need more than half of the width."""
     label = max(cell_len(visible(name)) for name in names) + _GAP if names else 0
     is_beside = width is None or label <= max(width, WIDTH_MIN) // 2
     indent = label if is_beside else _GAP
@@ -213,7 +212,7 @@ def _cell(text: str | None) -> Text:
 
 
 def _folded(text: str, width: int | None) -> Iterator[str]:
-    """The text over lines: at its own line breaks, and where the width ends."""
+    """The text, split at its own line breaks and at the width."""
     for line in map(visible, text.split("\n")):
         if width is None or not line:
             yield line
@@ -222,7 +221,7 @@ def _folded(text: str, width: int | None) -> Iterator[str]:
 
 
 def _wrapped(text: str, style: str, width: int | None) -> Iterator[Text]:
-    """A line over several, cut at blanks where possible; those after the first are indented."""
+    """A line, wrapped at blanks if possible. All lines after the first are indented."""
     if width is None or cell_len(text) <= max(width, WIDTH_MIN):
         yield Text(text, style)
         return

@@ -1,4 +1,4 @@
-"""The commands that feed a table from change data, and tell how far it is behind."""
+"""The commands that load change data into a table and show how far it is behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FeedFormat(str, Enum):
 
 
 class Lost(str, Enum):
-    """What to do where messages are gone before they were read."""
+    """What to do if messages were deleted before they were read."""
 
     FAIL = "fail"
     EARLIEST = "earliest"
@@ -213,7 +213,7 @@ def ingest(
     Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
     """
-    # Change feeds bring DuckDB along, which other commands start without.
+    # Change feeds import DuckDB, which other commands do not need.
     from keytide.cdc.request import FeedRequest
     from keytide.kafka.address import is_kafka
     from keytide.kafka.dealing import is_template
@@ -290,7 +290,7 @@ def lag(
 
 
 def _run_files(request: FeedRequest, master: str | None) -> IngestReport:
-    """Feed from files and tell of each batch. Raises `SetupError` without Spark."""
+    """Load files and report each batch. Raises `SetupError` without Spark."""
     with _on_spark(master) as (spark, told):
         from keytide.spark.ingest import run_feed
 
@@ -315,8 +315,8 @@ def _run_tables(request: KafkaRequest) -> TablesReport:
 
 @contextmanager
 def _on_spark(master: str | None) -> Iterator[tuple[SparkSession, _Told]]:
-    """A session, and who is told of batches and of progress in between."""
-    # Spark is an extra; where it is missing, this import says how to get it.
+    """A session, and the receiver of batches and of progress between them."""
+    # Spark is an extra. If it is missing, the error of this import says how to install it.
     from keytide.spark.runner import running_tasks
 
     with spark_log() as log:
@@ -327,7 +327,7 @@ def _on_spark(master: str | None) -> Iterator[tuple[SparkSession, _Told]]:
 
 
 class _Told:
-    """What standard error was told of a feed, and what there is to tell in between."""
+    """Reports a feed on standard error: its batches, and its progress between them."""
 
     def __init__(self) -> None:
         self._batches = self._messages = 0
@@ -335,20 +335,20 @@ class _Told:
         self._began = time.monotonic()
 
     def batch(self, batch: BatchReport) -> None:
-        """A batch is committed."""
+        """Report a committed batch."""
         self._batches += 1
         self._messages += batch.rows_in
         _tell(batch)
 
     def batch_of(self, table: str, batch: BatchReport) -> None:
-        """The same of one of several tables."""
+        """The same for one of several tables."""
         with self._lock:
             self._batches += 1
             self._messages += batch.rows_in
             _tell(batch, f"{table}: ")
 
     def progress(self, tasks: tuple[int, int]) -> str:
-        """A line about what is done so far, with the tasks of what runs now: done, and all."""
+        """A line about what is done, and the completed and total tasks of the running batch."""
         seconds = time.monotonic() - self._began
         done, count = tasks
         committed = (
@@ -371,7 +371,7 @@ def _tell_in_all(report: IngestReport) -> None:
 
 
 def _tell_of_tables(report: TablesReport) -> None:
-    """What was done to each table. Exits with 1 where one failed."""
+    """Report the result of each table. Exits with 1 if one failed."""
     done = [
         {
             "table": each.table,
@@ -420,7 +420,7 @@ def _fields(text: str) -> tuple[Field, ...]:
 
 
 def _properties(given: list[str] | None, file: Path | None) -> dict[str, str]:
-    """Properties of a client; those that are given win over those of the file."""
+    """Properties of a client. Those that are given override those of the file."""
     from keytide.kafka.properties import read_properties
 
     found = {} if file is None else read_properties(file)

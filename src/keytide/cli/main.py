@@ -1,7 +1,7 @@
 """The command `keytide`.
 
-Data goes to standard output and everything else to standard error. The exit code is 0 when all went
-well, 1 for a problem (an error, a row that is not there), 2 for wrong usage and 130 after Ctrl-C. A
+Data goes to standard output and everything else to standard error. The exit code is 0 for
+success, 1 for a problem (an error, or a missing row), 2 for wrong usage and 130 after Ctrl-C. A
 reader that stops early (`| head`) is not an error.
 """
 
@@ -44,17 +44,17 @@ from keytide.errors import KeytideError
 __all__ = ["app", "main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
-"""The exit code by which a shell knows that Ctrl-C ended a command."""
+"""The exit code of a command that Ctrl-C ended."""
 
 
 class _Commands(TyperGroup):
-    """The group of commands; every error leaves it as one line and an exit code."""
+    """The group of commands. Every error is written as one line, with an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Nobody reads any more. What is left in buffers goes nowhere, also at exit.
+            # The reader has stopped. The rest of the buffers is discarded, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except KeyboardInterrupt as error:
@@ -71,7 +71,7 @@ class _Commands(TyperGroup):
     def _report(self, ctx: Any, message: str, error: Exception) -> None:
         if ctx.params.get("debug"):
             raise error
-        is_pointing = message.endswith("^")  # at a place in a SQL text, shown below the message
+        is_pointing = message.endswith("^")  # at a position of a SQL text, shown below the message
         shown = message if is_pointing else " ".join(message.split())
         typer.echo(f"error: {shown}", err=True)
         raise typer.Exit(1) from error

@@ -1,4 +1,4 @@
-"""The cache that the command line was given, for whatever a command opens."""
+"""The cache of the command line, for everything that a command opens."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _GIVEN: ContextVar[CacheArguments] = ContextVar("cache")
 
 
 def give_cache(cache: str | None, cache_bytes: str | None) -> None:
-    """Have the command that runs next use a cache."""
+    """Set the cache for the next command."""
     _GIVEN.set({"cache": cache, "cache_bytes": cache_bytes})
 
 
 def cache_arguments() -> CacheArguments:
-    """What the command line says of a cache."""
+    """The cache that the command line sets."""
     return _GIVEN.get({"cache": None, "cache_bytes": None})
 
 
 def refuse_cache(command: str) -> None:
-    """A usage error where a cache was given to a command that has no use for one."""
+    """A usage error if a cache is set for a command that does not use one."""
     if any(cache_arguments().values()):
         raise typer.BadParameter(
             f"--cache has no effect on {command}, which reads no table; remove it"

@@ -1,9 +1,9 @@
 """Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
 
-Rows in JSON are JSON lines: one object a row. CSV quotes every text, so that an empty text (`""`)
-and NULL (nothing) remain different; nested values are JSON inside of it. `keytide.value_text` says
-how values are spelled, `keytide.cli.grid` what fits on a terminal. JSON and CSV stream; a table
-holds the rows that it shows.
+JSON output is JSON lines: one object per row. CSV quotes every string, so that an empty string
+(`""`) and NULL (nothing) remain different. Nested values are JSON strings. `keytide.value_text`
+formats values, and `keytide.cli.grid` fits them to a terminal. JSON and CSV are streamed. A table
+keeps the rows that it shows in memory.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 TABLE_ROWS = 50
-"""How many rows a table shows where `--limit` does not say."""
+"""The number of rows that a table shows without `--limit`."""
 
 _BATCH_ROWS = 64 << 10
 
 
 class Format(str, Enum):
-    """How results are written."""
+    """The output format."""
 
     TABLE = "table"
     VERTICAL = "vertical"
@@ -54,7 +54,7 @@ class Format(str, Enum):
 def write_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: Format, limit: int | None = None
 ) -> None:
-    """Write rows, all of them or the first `limit`; without one, people see `TABLE_ROWS`.
+    """Write the first `limit` rows. Without a limit, a table shows `TABLE_ROWS`.
 
     Raises `UnsupportedError` for a column of intervals.
     """
@@ -63,7 +63,7 @@ def write_rows(
         _write_table(batches, schema, format, TABLE_ROWS if limit is None else limit)
         return
     encode = json_lines if format is Format.JSON else csv_lines
-    # The header waits for the first rows: a scan that fails writes nothing.
+    # The header is written with the first rows, so that a failed scan writes nothing.
     header = csv_header(schema) if format is Format.CSV else b""
     for batch in _first(_small(batches), limit):
         _write(header + encode(batch))
@@ -72,12 +72,12 @@ def write_rows(
 
 
 def write_table(rows: pa.Table, format: Format) -> None:
-    """Write rows, all of them whatever the format."""
+    """Write all rows, in any format."""
     write_rows(rows.to_batches(), rows.schema, format, limit=max(1, rows.num_rows))
 
 
 def write_document(document: Mapping[str, Any], shown: Sequence[Part], format: Format) -> None:
-    """Write one thing: as JSON the whole document, else what is shown of it."""
+    """Write one object: as JSON the whole document, otherwise its lines."""
     if format is Format.JSON:
         _write(json.dumps(document, ensure_ascii=False, indent=2).encode() + b"\n")
     else:
@@ -85,13 +85,13 @@ def write_document(document: Mapping[str, Any], shown: Sequence[Part], format: F
 
 
 def records(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows as parts of a document, with every value as JSON spells it."""
+    """Rows as parts of a JSON document."""
     lines = b"".join(json_lines(batch) for batch in rows.to_batches())
     return [json.loads(line) for line in lines.splitlines()]
 
 
 def note(message: str) -> None:
-    """Tell the person something beside the data, on standard error."""
+    """Write a message for people, on standard error."""
     typer.echo("\n".join(map(visible, message.split("\n"))), err=True)
 
 
@@ -145,7 +145,7 @@ def _print(parts: Sequence[Part], format: Format) -> None:
 
 
 def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The batches up to `limit` rows; reads no further."""
+    """The batches up to `limit` rows. Later batches are not read."""
     left = limit
     for batch in batches:
         if left is None:

@@ -87,7 +87,7 @@ AsOf = Annotated[
 
 
 def group(name: str, help: str) -> typer.Typer:
-    """Commands that share a first word."""
+    """A group of commands."""
     return typer.Typer(
         name=name, help=help, no_args_is_help=True, rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -95,6 +95,6 @@ def group(name: str, help: str) -> typer.Typer:
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """The names in a list separated by commas, each once; none for no text."""
+    """The distinct names in a comma-separated list. None for no value."""
     parts = (part.strip() for part in (text or "").split(","))
     return tuple(dict.fromkeys(part for part in parts if part))

@@ -1,4 +1,4 @@
-"""What standard error shows while long work runs."""
+"""Progress of long work, on standard error."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ __all__ = [
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 15.0
-"""Between lines of progress: logs stay short, and nobody takes the work for dead."""
+"""The time between progress lines: logs stay short, and the work does not look stuck."""
 
 _LONG_ROWS = 1_000_000
-# Rows become several times as large when they are spelled out; a shell needs no larger batches.
+# Rows become several times as large as text, and a shell needs no larger batches.
 _MEMORY_BYTES_MAX = 128 << 20
 
 
 def tracked_batches(scan: Scan | ExternalScan) -> Iterator[pa.RecordBatch]:
     """The scan's batches, with a progress bar over its rows if it will take a while.
 
-    Of a bucket nobody knows beforehand how many of its stored rows are left: the bar moves with
-    those that come, and makes up for the others where the bucket ends.
+    How many of a bucket's stored rows remain after merging is not known in advance. The bar moves
+    with the merged rows, and skips the others at the end of the bucket.
 
-    The bar is for people who watch: it needs a terminal that the rows do not go to themselves.
-    Rows that others keep lie in no buckets, and come without one.
+    The bar needs a terminal to which the rows themselves are not written. External tables have no
+    buckets and no bar.
     """
     if isinstance(scan, ExternalScan):
         yield from scan.to_batches()
@@ -88,16 +88,16 @@ def _bar(scan: Scan) -> Progress:
 
 
 class Show(Protocol):
-    """Shows how far some work is."""
+    """Shows the progress of some work."""
 
     def __call__(self, done: int, total: int, rows: int = 0) -> None:
-        """So many things are done of all, and so many rows are written."""
+        """Report the number of completed things, of all things, and of written rows."""
         ...
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Show]:
-    """A bar over things done of so many; where no terminal shows it, a line from time to time."""
+    """A progress bar. Without a terminal, a line from time to time."""
     if not sys.stderr.isatty():
         yield _Lines(what).show
         return
@@ -123,9 +123,9 @@ def _of_rows(count: int) -> str:
 
 @contextmanager
 def heartbeat(tell: Callable[[], str]) -> Iterator[None]:
-    """A line from time to time while a block runs that may say nothing for long.
+    """Write a line from time to time while a block runs that may report nothing for a long time.
 
-    On a terminal too: what runs there has no bar.
+    Also on a terminal, because such a block has no bar.
     """
     is_over = Event()
 
@@ -143,14 +143,14 @@ def heartbeat(tell: Callable[[], str]) -> Iterator[None]:
 
 
 class _Lines:
-    """Tells things done of so many, in a line from time to time."""
+    """Writes the progress as a line from time to time."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._told_at = time.monotonic()
 
     def show(self, done: int, total: int, rows: int = 0) -> None:
-        """Tell it, if it is time to."""
+        """Write the line, if it is time."""
         if time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
             self._told_at = time.monotonic()
             note(f"{done:,} of {total:,} {self._what}{_of_rows(rows)}")
@@ -158,23 +158,23 @@ class _Lines:
 
 @dataclass(frozen=True)
 class TrackedThreads:
-    """Runs tasks in this process, each of them a step of a bar; see `TaskRunner`.
+    """Runs tasks in this process. Each task is a step of a progress bar. See `TaskRunner`.
 
-    A task that takes long is seen to go on by the rows that it has written.
+    The number of written rows shows the progress within a long task.
     """
 
     threads: Threads
     what: str
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """Run tasks and hand on what they made, in their order."""
+        """Run tasks and yield their results in order."""
         with progress_bar(self.what) as show:
             way = _Way(show, len(tasks))
             self.threads.each([partial(way.tracked, task) for task in tasks], take)
 
 
 class _Way:
-    """How far some tasks are; for many threads."""
+    """The progress of some tasks. Thread-safe."""
 
     def __init__(self, show: Show, total: int) -> None:
         self._show, self._total = show, total
@@ -183,7 +183,7 @@ class _Way:
         show(0, total)
 
     def tracked(self, task: Callable[[], T]) -> T:
-        """Run a task, and tell what it does."""
+        """Run a task and report its progress."""
         with listening(lambda rows: self._add(0, rows)):
             made = task()
         self._add(1, 0)

@@ -28,8 +28,8 @@ def talk(
 ) -> None:
     r"""Read statements and run each as soon as it ends with a semicolon, until Ctrl-D or `\q`.
 
-    Where no statement has begun, a line with a backslash is a command of the prompt. Ctrl-C drops
-    what has been typed. Errors are shown, and the talk goes on.
+    At the start of a statement, a line with a backslash is a command of the prompt. Ctrl-C discards
+    the typed text. Errors are shown, and the prompt continues.
     """
     asked = PromptSession(history=_history()) if session is None else session
     note(f"{lake.uri}: end statements with a semicolon; \\? for help, \\q or Ctrl-D to quit")
@@ -56,7 +56,7 @@ def talk(
 
 
 def _answered(lake: Lake, run: Callable[[str, Format], None], typed: str, format: Format) -> Format:
-    """Carry out what has been typed, and give the format that holds from then on."""
+    """Run the typed text. Returns the output format to use from then on."""
     try:
         if is_shortcut(typed):
             return carry_out(typed, lake, format)

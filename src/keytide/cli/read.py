@@ -1,4 +1,4 @@
-"""Commands that read rows, or tell how they would be read."""
+"""Commands that read rows, or show how they would be read."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _write_explained(explained: ExternalExplanation, format: Format) -> None:
 def _when(
     table: Table | ExternalTable, snapshot_id: int | None, tag: str | None, as_of: Any
 ) -> dict[str, Any]:
-    """The arguments by which a table is asked for what it was."""
+    """The arguments for time travel."""
     if isinstance(table, Table):
         return {"snapshot_id": snapshot_id, "tag": tag, "as_of": as_of}
     if as_of is not None or (snapshot_id is not None and tag is not None):

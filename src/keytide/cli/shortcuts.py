@@ -1,4 +1,4 @@
-"""The commands of the prompt that are no SQL: a backslash and a letter."""
+"""The commands of the prompt that are not SQL: a backslash and a letter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keytide.sql.names import table_of
 __all__ = ["LEAVE", "carry_out", "is_shortcut"]
 
 LEAVE = ("\\q", "exit", "quit")
-"""What ends a talk."""
+"""The command that ends the prompt."""
 
 _HELP = ("\\?", "help", "?")
 _ALL = {
@@ -30,15 +30,15 @@ _GUIDE = (
 
 
 def is_shortcut(line: str) -> bool:
-    """Whether a line is for this module, and no SQL."""
+    """Whether a line is a command of this module, and not SQL."""
     return line.startswith("\\") or line.rstrip("; ").lower() in _HELP
 
 
 def carry_out(line: str, lake: Lake, format: Format) -> Format:
-    """Do what a line asks for, and give the format that holds from then on.
+    """Run a command. Returns the output format to use from then on.
 
-    Raises `InvalidError` naming the commands there are when this is none of them, and what opening
-    a table raises.
+    Raises `InvalidError`, which lists the commands, for an unknown command, and the errors of
+    opening a table.
     """
     match line.rstrip("; ").split():
         case ["\\d"]:

@@ -1,4 +1,4 @@
-"""Where Spark's own words go while a command runs: into a file, out of the way of the command's."""
+"""Redirects Spark's own messages to a file while a command runs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["SparkLog", "spark_log"]
 
 
 class SparkLog:
-    """A file for what Spark's processes write to standard error."""
+    """A file for the standard error of Spark's processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def standard_error(self) -> Iterator[None]:
-        """Processes that start in here, and theirs, write to the file; so does this one until then.
+        """Within the block, this process and all processes that it starts write to the file.
 
-        Spark's driver and its Python workers inherit their standard error, and no setting of Spark
-        reaches what they write before it is read or past the log.
+        Spark's driver and its Python workers inherit standard error. No setting of Spark covers
+        what they write before the setting is read, or outside of Spark's log.
         """
         kept = os.dup(2)
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
@@ -40,9 +40,9 @@ class SparkLog:
 
 @contextmanager
 def spark_log() -> Iterator[SparkLog]:
-    """A log that stays, and is named on standard error, where a command ends unexpectedly.
+    """A log that is kept, and named on standard error, if a command ends unexpectedly.
 
-    An error of Keytide's says itself what happened and what to do.
+    A `KeytideError` does not need it: its message says what happened and what to do.
     """
     handle, name = tempfile.mkstemp(prefix="keytide-spark-", suffix=".log")
     os.close(handle)

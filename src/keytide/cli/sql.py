@@ -60,7 +60,7 @@ def sql(
     if file is not None:
         text = _text_of(file)
     if text is None and sys.stdin.isatty():
-        from keytide.cli.prompt import talk  # few runs need what a prompt loads
+        from keytide.cli.prompt import talk  # most runs do not need these libraries
 
         talk(lake, lambda typed, shown: run_text(lake, typed, shown, limit), format)
         return
@@ -68,7 +68,7 @@ def sql(
 
 
 def run_text(lake: Lake, text: str, format: Format, limit: int | None) -> None:
-    """Run statements and write what each of them gives."""
+    """Run statements and write the result of each."""
     for result in lake.sql_results(text):
         _write(result, format, limit)
 

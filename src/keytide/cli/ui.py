@@ -54,7 +54,7 @@ def ui(
     """
     for library in ("starlette", "uvicorn", "jinja2"):
         require(library, "ui", "keytide ui")
-    from keytide.ui.server import is_loopback, serve  # these libraries are there now
+    from keytide.ui.server import is_loopback, serve  # these libraries were checked above
 
     lake = connect(required_warehouse(warehouse), **cache_arguments())
     if not is_loopback(host):

@@ -1,4 +1,4 @@
-"""Commands that keep a table in shape."""
+"""Commands for maintenance."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def rollback(
         raise typer.BadParameter("use exactly one of --snapshot-id, --tag and --as-of")
     to = snapshot_id if tag is None else tag
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", KeytideWarning)  # said below
+        warnings.simplefilter("ignore", KeytideWarning)  # reported below
         done = open_named_table(table, warehouse).rollback_to(to, as_of=as_of, dry_run=dry_run)
     write_table(done.to_arrow(), format)
     if done.consumers:

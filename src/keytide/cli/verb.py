@@ -1,4 +1,4 @@
-"""Commands made of verbs of tables: the options are what a verb takes, with its defaults."""
+"""Commands derived from table methods: their options are the arguments, with their defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _OPTIONS = {
     "dry_run": typer.Option("--dry-run", help="Show what would be deleted, without doing it.")
 }
-"""What is said of a parameter, whatever the verb."""
+"""The help of a parameter, for any method."""
 
 
 def command(
@@ -62,7 +62,7 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _typed(annotation: Any) -> Any:
-    """The type of what is typed: a text for whatever can be given as one, such as a time."""
+    """The type of an argument: a string for all types that a string can express, such as a time."""
     choices = get_args(annotation)
     if str not in choices:
         return annotation

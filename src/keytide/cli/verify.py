@@ -1,4 +1,4 @@
-"""Commands about the state that a table is in: what is stored is true, and how well it is."""
+"""Commands that check a table: whether its files are valid, and its health."""
 
 from __future__ import annotations
 

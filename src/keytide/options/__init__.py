@@ -1,7 +1,7 @@
 """Table options: every key Keytide knows, parsed once into a frozen value.
 
-`TableOptions.parse` is the edge: behind it nobody reads a string. What there is to know of an
-option is a row of the table in `keytide.options.table`.
+Only `TableOptions.parse` reads strings. Each option is defined by a row of the table in
+`keytide.options.table`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _option(key: str) -> Any:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The options that steer Keytide, of one table, typed and defaulted.
+    """The options of one table that Keytide uses, with types and defaults.
 
-    `raw` keeps the text of every option as stored, those for other engines among them.
+    `raw` has the stored string of every option, including those for other engines.
     """
 
     # -- layout: fixed when the table is made -------------------------------------------------
@@ -198,9 +198,9 @@ class TableOptions:
 
     @property
     def stop_trigger_runs(self) -> int:
-        """The sorted runs of a bucket that a write leaves at most.
+        """The maximum number of sorted runs of a bucket after a write.
 
-        Three above the trigger, or twelve times as many where they are compacted behind the writer.
+        Three above the trigger, or twelve times as many with background compaction.
         """
         given = self.given_stop_trigger_runs
         trigger = self.compaction_trigger_runs
@@ -210,7 +210,7 @@ class TableOptions:
 
     @property
     def background_compaction_runs(self) -> int:
-        """The sorted runs of a bucket at which a compaction behind the writer begins."""
+        """The number of sorted runs of a bucket that starts a background compaction."""
         trigger, given = self.compaction_trigger_runs, self.given_background_compaction_runs
         return max(trigger, min(given or 4 * trigger, self.stop_trigger_runs))
 
@@ -221,12 +221,12 @@ class TableOptions:
 
     @property
     def merges_rows(self) -> bool:
-        """Whether a row that is written is merged with the current one of its key."""
+        """Whether a written row is merged with the current row of its key."""
         return self.upsert_mode == "partial"
 
     @property
     def counts_row_errors(self) -> bool:
-        """Whether rows that the table cannot take are left out and counted."""
+        """Whether invalid rows are skipped and counted."""
         return self.row_errors == "count"
 
     @property
@@ -236,13 +236,13 @@ class TableOptions:
 
     @property
     def tells_out_of_order(self) -> bool:
-        """Whether a write says how many rows came late."""
+        """Whether a write reports the number of late rows."""
         has_ttl = self.metadata_ttl is not None or self.deleted_keys_ttl is not None
         return self.counts_out_of_order or self.leaves_out_late_rows or has_ttl
 
     @property
     def compactions_tell(self) -> bool:
-        """Whether compactions make the changelog."""
+        """Whether compactions create the changelog."""
         return self.changelog_producer in ("lookup", "full-compaction")
 
     @property
@@ -263,7 +263,7 @@ class TableOptions:
 
     @property
     def num_levels(self) -> int:
-        """The levels of a bucket; one more than the runs that start a compaction."""
+        """The levels of a bucket. By default one more than the runs that start a compaction."""
         return self.given_num_levels or self.compaction_trigger_runs + 1
 
     @property
@@ -278,13 +278,13 @@ class TableOptions:
 
     @property
     def changelog_lifetime_ms(self) -> int:
-        """How long changelogs are kept; as long as snapshots."""
+        """How long changelogs are kept. By default as long as snapshots."""
         given = self.changelog_time_retained_ms
         return self.snapshot_time_retained_ms if given is None else given
 
     @property
     def changelogs_outlive_snapshots(self) -> bool:
-        """Whether a snapshot that expires leaves its changelog behind."""
+        """Whether an expired snapshot leaves its changelog."""
         most, most_snapshots = self.most_changelogs, self.snapshots_retained_max
         is_more = most_snapshots is not None and (most is None or most > most_snapshots)
         is_longer = self.changelog_lifetime_ms > self.snapshot_time_retained_ms
@@ -292,9 +292,9 @@ class TableOptions:
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> TableOptions:
-        """Parse the stored options of a table; all others are kept in `raw`.
+        """Parse the stored options of a table. All other options are only in `raw`.
 
-        Raises `InvalidError` naming option, value and what was expected.
+        Raises `InvalidError`, which names the option, the value and the expected value.
         """
         values: dict[str, Any] = {}
         for spec in fields(cls):
@@ -306,7 +306,7 @@ class TableOptions:
         return cls(**values, raw=dict(raw))
 
     def value(self, key: str) -> Any:
-        """The typed value of any option, its default where it is not set.
+        """The typed value of any option, or its default if it is not set.
 
         For options that few ask for. Raises `InvalidError` as `parse` does.
         """

@@ -1,7 +1,7 @@
-"""Durations that callers give: one range for texts, timedeltas and numbers of seconds.
+"""Durations that callers give: one range for strings, timedeltas and numbers of seconds.
 
-A duration lies between nothing and 2^63 nanoseconds, some 292 years, which is what other engines
-keep of one and what a thread can wait. So now plus or minus a duration is always a time.
+A duration is between 0 and 2^63 nanoseconds, about 292 years. This is the range of other engines,
+and the longest time that a thread can wait. So now plus or minus a duration is always a valid time.
 
 >>> from datetime import timedelta
 >>> duration_ms("2 h", "expiration_time") == duration_ms(timedelta(hours=2), "expiration_time")
@@ -25,7 +25,7 @@ _LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
 
 
 def duration_ms(given: str | timedelta, argument: str) -> int:
-    """Whole milliseconds of a text such as '7 d', or of a timedelta.
+    """Whole milliseconds of a string such as '7 d', or of a timedelta.
 
     Raises `InvalidError`, naming the argument, for what is no duration, and for one that is
     negative or longer than 292 years.
@@ -36,13 +36,13 @@ def duration_ms(given: str | timedelta, argument: str) -> int:
 
 
 def lifetime_ms(given: str | timedelta, argument: str) -> int | None:
-    """The same, where 'forever' is None, and less than a millisecond is refused."""
+    """The same, but 'forever' is None, and less than a millisecond is an error."""
     return _parsed(given, argument, DURATION_OR_FOREVER, least_ms=1)
 
 
 def check_seconds(given: float, argument: str, *, is_zero_allowed: bool) -> None:
     """Raise `InvalidError`, naming the argument, for no number of seconds or one out of range."""
-    # Compared as it is: a whole number may be too large for a float.
+    # Not converted before the comparison: an integer may be too large for a float.
     is_long_enough = given >= 0 if is_zero_allowed else given > 0
     if not (is_long_enough and given <= _LONGEST.total_seconds()):
         least = (

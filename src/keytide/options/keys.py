@@ -1,7 +1,7 @@
-"""Keys of options as constants, for code and messages that speak of an option.
+"""Keys of options as constants, for code and messages that mention an option.
 
-Each is the key of a row of the table, which is looked up when this module is imported. With a
-`<place>` in it a key is one for all columns; `key_of` gives that of some.
+Each is the key of a row of the table, which is looked up when this module is imported. A key with
+a `<place>` stands for all columns. `key_of` returns the key for some columns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DYNAMIC_BUCKET = tuple(
     _key(f"dynamic-bucket.{what}")
     for what in ("target-row-num", "initial-buckets", "max-buckets", "assigner-parallelism")
 )
-"""The options that say something of dynamic buckets only."""
+"""The options that apply only to dynamic buckets."""
 PRIMARY_KEY_NULLABLE = _key("primary-key.nullable")
 ROW_TRACKING_ENABLED = _key("row-tracking.enabled")
 DATA_EVOLUTION_ENABLED = _key("data-evolution.enabled")
@@ -95,7 +95,7 @@ PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP = _key(
 )
 AGGREGATION_REMOVE_RECORD_ON_DELETE = _key("aggregation.remove-record-on-delete")
 
-# -- tables that others keep -----------------------------------------------------------------------
+# -- external tables ------------------------------------------------------------------------------
 
 TYPE = _key("type")
 EXTERNAL_FORMAT = _key("external.format")

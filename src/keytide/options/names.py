@@ -1,4 +1,4 @@
-"""Names of options: other spellings, the row of a key, and what to say of an unknown one."""
+"""Names of options: other spellings, the row of a key, and hints for unknown names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_KEY = {
 
 
 def option_of(key: str) -> Option | None:
-    """The row of a key in its stored spelling; None for a key that Keytide does not know."""
+    """The row of a key in its stored spelling. None for an unknown key."""
     found = _BY_KEY.get(key)
     if found is not None:
         return found
@@ -30,8 +30,8 @@ def option_of(key: str) -> Option | None:
 def stored_name(key: str) -> str:
     """The format's own spelling of an option's name.
 
-    Letter case does not count, and `_` or `-` may stand for `-` or `.`; names of columns in a key
-    stay as they are. Raises `InvalidError` with the nearest names for an unknown option.
+    Names are case-insensitive, and `_` or `-` can stand for `-` or `.`. Column names in a key
+    do not change. Raises `InvalidError` with similar names for an unknown option.
     """
     if key in _BY_KEY:
         return _BY_KEY[key].key

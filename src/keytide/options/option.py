@@ -1,4 +1,4 @@
-"""What is known of one table option: a row of the table of options."""
+"""The definition of one table option: a row of the table of options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ACTS", "Acts", "Change", "ForOthers", "Option", "Refused", "Use"]
 
 
 class Change(Enum):
-    """When an option of a table may be changed. The value is for people."""
+    """When an option of a table can be changed. The value is for people."""
 
     FREE = "at any time"
     FIXED = "while the table has no rows"
@@ -27,12 +27,12 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class Acts:
-    """Keytide does what the option says."""
+    """Keytide applies the option."""
 
 
 @dataclass(frozen=True)
 class ForOthers:
-    """Kept with the table for the engines that act on it; `here` says what it means to Keytide.
+    """Stored for the engines that use it. `here` says what it means in Keytide.
 
     A user who sets the option is warned.
     """
@@ -42,7 +42,7 @@ class ForOthers:
 
 @dataclass(frozen=True)
 class Refused:
-    """Whoever sets the option would be misled, for the reason given; `instead` is the way out."""
+    """Setting the option would mislead, for the given reason. `instead` is what to do instead."""
 
     why: str
     instead: str
@@ -60,12 +60,12 @@ _PLACES = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option, or with a `<place>` in its key one option for each name there.
+    """One option or, with a `<place>` in its key, one option for each name there.
 
-    `default` is a text as a user would write it. `functions` are the merge functions for which the
-    option means something, all of them when empty; merge engines say for themselves which options
-    act on them. `used_with` is the option without which this one has no meaning. `uses` says of
-    single values what is done with them, in place of `use`.
+    `default` is a string as a user would write it. `functions` are the merge functions to which the
+    option applies, all if empty. Merge engines themselves define the options that apply to them.
+    `used_with` is the option without which this one has no effect. `uses` overrides `use` for
+    single values.
     """
 
     key: str
@@ -81,10 +81,10 @@ class Option:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The keys of this option, in any spelling; a group for each place, `columns` among them.
+        """The pattern of this option's keys, in any spelling, with a group for each place.
 
-        Letter case does not count and `_` is `-`, but dots are dots: a column's name may have any
-        character.
+        Case-insensitive, and `_` matches `-`. Dots match only dots, because a column name can have
+        any character. Columns are in the group `columns`.
         """
         parts = _PLACE.split(self.key)
         parts[::2] = ["[_-]".join(map(re.escape, text.split("-"))) for text in parts[::2]]
@@ -103,16 +103,16 @@ class Option:
 
     @property
     def takes_many(self) -> bool:
-        """Whether the key may name several columns."""
+        """Whether the key can name several columns."""
         return "<columns>" in self.key
 
     @property
     def default_value(self) -> Any:
-        """The typed value where the option is not set."""
+        """The typed value if the option is not set."""
         return self.type.absent if self.default is None else self.type.parse(self.default)
 
     def parse(self, key: str, text: str) -> Any:
-        """The typed value of a text. Raises `InvalidError` naming option, value and what is due."""
+        """The typed value of a string. Raises `InvalidError`, with the option and the value."""
         try:
             return self.type.parse(text)
         except ValueError as error:

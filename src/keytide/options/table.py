@@ -1,9 +1,8 @@
 """The table of table options: every key that Keytide knows, one row each.
 
-Keys are those of Apache Paimon, and a few of our own. Whatever has to be known of an option is
-said here: how its text is read, its default, what it means, when it may change, and what Keytide
-does with it. Options that other engines act on are listed too, because the same table is theirs
-as well.
+The keys are those of Apache Paimon, and a few of Keytide's own. A row has everything about an
+option: its type, its default, its meaning, when it can change, and what Keytide does with it.
+Options that only other engines use are listed too, because they use the same tables.
 """
 
 from __future__ import annotations
@@ -223,7 +222,7 @@ _ORDER = (
            "false", FIXED),
 )  # fmt: skip
 
-# -- tables that others keep -----------------------------------------------------------------------
+# -- external tables ------------------------------------------------------------------------------
 
 
 def _external(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:

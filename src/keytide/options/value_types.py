@@ -1,4 +1,4 @@
-"""Types of option values: how a text is read, and what a good and a bad one look like."""
+"""Types of option values: how a string is parsed, with valid and invalid samples."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ __all__ = [
 class ValueType:
     """What the values of an option look like.
 
-    `parse` gives the typed value of a text, or raises `ValueError` saying what was expected.
-    `samples` are some values that parse, `wrong` is one that does not, None where every text does.
+    `parse` returns the typed value of a string, or raises `ValueError` with the expected value.
+    `samples` are valid values. `wrong` is an invalid one, None if every string is valid.
     `absent` is the typed value of an option that is not set and has no default.
     """
 
@@ -55,7 +55,7 @@ class ValueType:
     lists_columns: bool = False
 
 
-# Other engines read the same texts as long and int of Java.
+# Other engines parse the same strings as long and int of Java.
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 
@@ -82,7 +82,7 @@ _DURATION_UNITS_NS = {
 def parse_memory_size(text: str) -> int:
     """Bytes of a size such as `128 mb`, `1g` or `4096` (units are powers of 1024).
 
-    Raises `ValueError` saying what was expected.
+    Raises `ValueError` with the expected value.
     """
     return _quantity(text, _MEMORY_UNITS, "a size such as '128 mb'")
 
@@ -279,12 +279,12 @@ def _folder(text: str) -> str:
 
 
 def choice(*allowed: str) -> ValueType:
-    """One of some words, in any letter case."""
+    """One of some words, case-insensitively."""
     return ValueType(", ".join(f"`{word}`" for word in allowed), _one_of(allowed), allowed, "?")
 
 
 def integer(low: int = 0, high: int = _INT_MAX) -> ValueType:
-    """A whole number of at least `low`."""
+    """An integer, `low` or more."""
     samples = (str(low + 3), str(low + 4))
     name = "integer" if low < 0 else f"integer, {low} or more"
     return ValueType(name, _whole(low, high), samples, "1.5")
