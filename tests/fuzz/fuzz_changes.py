@@ -265,8 +265,8 @@ def _wanted(worlds: Worlds, made: Statement) -> int | str:
 
 
 def _may_be_refused(error: str) -> bool:
-    reasons = ["ignores as 'no new value'", "partial-update can not support Delete",
-               "Partial update can not accept delete", "use internally"]  # fmt: skip
+    reasons = ["ignores as 'no new value'", "partial-update does not support DELETE",
+               "partial-update does not accept deletes", "use internally"]  # fmt: skip
     return any(reason in error for reason in reasons)
 
 

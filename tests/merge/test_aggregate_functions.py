@@ -112,7 +112,7 @@ def test_function_without_retraction_says_so_unless_retracts_are_ignored(
     function: str, type_: str, add: Any
 ) -> None:
     retract = ("-U", add)
-    with pytest.raises(InvalidError, match=f"'{function}' does not support retraction.*column 'v'"):
+    with pytest.raises(InvalidError, match=f"'{function}' cannot retract values.*column 'v'"):
         folded(function, type_, add, retract, nested_key="n")
     kept = folded(function, type_, add, retract, nested_key="n", ignore_retract="true")
     assert kept == folded(function, type_, add, None, nested_key="n")
@@ -209,8 +209,8 @@ def test_value_that_is_no_bitmap_is_an_error() -> None:
     ("function", "type_", "options", "expected"),
     [
         ("count", "INT", {}, "'count' .it is chosen column by column"),
-        ("sum", "STRING", {}, "column 'v': type not support.*'sum'.*STRING"),
-        ("max", "ARRAY<INT>", {}, "'max' cannot be used for ARRAY<INT>"),
+        ("sum", "STRING", {}, "column 'v'.*'sum' does not support the type STRING"),
+        ("max", "ARRAY<INT>", {}, "'max' does not support the type ARRAY<INT>"),
         ("bool_or", "INT", {}, "expected one of BOOLEAN"),
         ("listagg", "VARCHAR(9)", {}, "Data type for list agg column must be STRING"),
         ("collect", "INT", {}, "'collect'.*expected ARRAY"),

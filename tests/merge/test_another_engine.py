@@ -145,8 +145,8 @@ def test_why_speaks_in_the_words_of_another_engine(table: kt.Table) -> None:
 @pytest.mark.parametrize(
     ("statement", "answer"),
     [
-        ("UPDATE t SET size = 1", "keep-smallest can not support Update; a greater value would"),
-        ("DELETE FROM t", "keep-smallest can not support Delete of single rows; leave the row"),
+        ("UPDATE t SET size = 1", "keep-smallest does not support UPDATE; a greater value would"),
+        ("DELETE FROM t", "keep-smallest does not support DELETE of single rows; leave the row"),
     ],
 )
 def test_sql_asks_another_engine_what_it_can(
@@ -167,7 +167,7 @@ def test_rows_that_another_engine_refuses_are_not_written(table: kt.Table) -> No
     ("columns", "options", "message"),
     [
         ("v INT", "", "needs a column 'size'"),
-        ("size INT", ", 'sequence.field' = 'size'", "sequence field on KEEP_SMALLEST merge engine"),
+        ("size INT", ", 'sequence.field' = 'size'", "keep-smallest does not use sequence fields"),
     ],
 )
 def test_another_engine_checks_its_tables(

@@ -17,13 +17,11 @@ from keytide.errors import InvalidError
 CASES = json.loads((Path(__file__).parents[1] / "data/golden.json").read_text())["merge_functions"]
 
 ERRORS = {
-    "pu_delete_error": "By default, Partial update can not accept delete records, you can choose "
-    "one of the following solutions",
+    "pu_delete_error": "partial-update does not accept deletes by default",
     "agg_sum_overflow_int": r"column 'a'.*'sum' does not fit Int32 \(overflow\)",
-    "agg_max_retract_error": "Aggregate function 'max' does not support retraction.*"
+    "agg_max_retract_error": "aggregate function 'max' cannot retract values.*"
     "'fields.a.ignore-retract'='true'",
-    "first_row_delete_error": "By default, First row merge engine can not accept "
-    "DELETE/UPDATE_BEFORE records",
+    "first_row_delete_error": "first-row does not accept -D and -U rows",
 }
 
 # Where our answer is another on purpose: the law that asks for it, and our rows.

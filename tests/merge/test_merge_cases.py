@@ -31,8 +31,7 @@ MERGES: dict[str, Callable[[Merging, list[Any]], pl.DataFrame]] = {
 }
 ERRORS = {
     "fn-sum-overflow-int": r"column 'v'.*'sum'.*overflow",
-    "fn-nested-update-null-key-error": "Nested key contains null values. Primary key fields must "
-    "not be null.",
+    "fn-nested-update-null-key-error": "column '.*': an element has NULL in its nested key",
 }
 
 

@@ -236,7 +236,7 @@ def test_partition_columns_are_not_aggregated() -> None:
 
 def test_null_left_in_a_not_null_column_is_an_error() -> None:
     rows = [("+I", 1, "A"), ("-D", 1, "A")]
-    with pytest.raises(InvalidError, match="Field 'a' expected not null but found null value"):
+    with pytest.raises(InvalidError, match="the field 'a' is NOT NULL, but a delete"):
         seen("a STRING NOT NULL", {"merge-engine": "aggregation"}, *rows)
 
 
@@ -245,7 +245,9 @@ def test_null_left_in_a_not_null_column_is_an_error() -> None:
 
 def test_first_row_refuses_retracts_with_the_way_out() -> None:
     rows = [("+I", 1, 1), ("-U", 1, 1)]
-    with pytest.raises(InvalidError, match=r"DELETE/UPDATE_BEFORE.*ignore-delete"):
+    with pytest.raises(
+        InvalidError, match=r"first-row does not accept -D and -U rows.*ignore-delete"
+    ):
         seen("a INT", {"merge-engine": "first-row"}, *rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,15 @@ def validate(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_case_is_refused_in_its_words(case: dict[str, Any]) -> None:
+def test_case_is_refused_for_what_it_names(case: dict[str, Any]) -> None:
     ddl = case["ddl"]
     columns = ", ".join(f"`{n}` {t}" for n, t in zip(ddl["columns"], ddl["types"], strict=True))
     with pytest.raises(InvalidError) as caught:
         validate(columns, ddl["options"], tuple(ddl["primary_key"]), tuple(ddl["partition_keys"]))
-    assert case["expect_error"] in str(caught.value)
+    quoted = re.findall(r"'([^' =]+)'", case["expect_error"])
+    words = re.findall(r"[\w.-]*\w", case["expect_error"])
+    named = {*quoted, *(word for word in words if word in {*ddl["columns"], *ddl["options"]})}
+    assert named <= {*re.findall(r"[\w.-]*\w", str(caught.value))}
 
 
 def test_every_definition_case_is_here() -> None:
@@ -54,46 +58,51 @@ GROUPED = {**PARTIAL, "fields.g.sequence-group": "a"}
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"sequence.field": "nope"}, "Sequence field: 'nope' can not be found in table schema"),
+        ({"sequence.field": "nope"},
+         "'sequence.field' names the column 'nope', which does not exist"),
         ({"sequence.field": "m"}, "'sequence.field' must name columns that have an order"),
         ({"merge-engine": "first-row", "sequence.field": "a"},
-         "Do not support use sequence field on FIRST_ROW merge engine"),
-        ({"sequence.snapshot-ordering": "true", "sequence.field": "a"}, "mutually exclusive"),
-        ({"rowkind.field": "a"}, "only support string type for rowkind"),
-        ({"fields.nope.sequence-group": "a"}, "Field nope can not be found in table schema."),
-        ({"fields.a,nope.aggregate-function": "sum"}, "Field nope can not be found"),
+         "first-row does not use sequence fields. Remove 'sequence.field'"),
+        ({"sequence.snapshot-ordering": "true", "sequence.field": "a"},
+         "both define which version is newer"),
+        ({"rowkind.field": "a"}, "'rowkind.field' names the column 'a' of type INT"),
+        ({"fields.nope.sequence-group": "a"},
+         "names the field 'nope', which does not exist"),
+        ({"fields.a,nope.aggregate-function": "sum"},
+         "names the field 'nope', which does not"),
         ({"fields.r.x.aggregate-function": "sum"},
-         "Nested-field path is not supported on ROW field 'r'"),
+         "names a nested field of the ROW column 'r'"),
         ({**PARTIAL, "fields..sequence-group": "a"}, "Invalid sequence-group option"),
         ({**PARTIAL, "fields.g,.sequence-group": "a"}, "Invalid sequence-group option"),
         ({**PARTIAL, "fields.sequence-group": "a"}, "Invalid sequence-group option"),
         ({**PARTIAL, "fields.k.sequence-group": "a"},
-         "The sequence-group 'fields.k.sequence-group' contains primary key field 'k'"),
+         "option 'fields.k.sequence-group' names the primary key field 'k'"),
         ({**PARTIAL, "fields.m.sequence-group": "a"}, "must name columns that have an order"),
         ({**GROUPED, "ignore-delete": "true",
           "partial-update.remove-record-on-sequence-group": "g"},
-         "ignore-delete and partial-update.remove-record-on-sequence-group have conflicting"),
+         "ignore-delete and partial-update.remove-record-on-sequence-group conflict"),
         ({**GROUPED, "partial-update.remove-record-on-sequence-group": "b"},
-         "field 'b' defined in 'partial-update.remove-record-on-sequence-group' option must be "
-         "part of sequence groups"),
+         "'partial-update.remove-record-on-sequence-group' names the field 'b', which is not a "
+         "field of a sequence group"),
         ({**GROUPED, "fields.default-aggregate-function": "sum"},
-         "Must use sequence group for aggregation functions but not found for field b."),
+         "the field 'b' has the aggregate function 'sum' but is in no sequence group"),
         ({**GROUPED, "fields.a.aggregate-function": "nope"},
-         "Could not find any factory for identifier 'nope'"),
+         "column 'a' has the unknown aggregate function 'nope'"),
         ({**AGGREGATION, "aggregation.remove-record-on-delete": "true",
           "fields.a.ignore-retract": "true"},
-         "aggregation.remove-record-on-delete and fields.a.ignore-retract have conflicting"),
+         "aggregation.remove-record-on-delete and fields.a.ignore-retract conflict"),
         ({**AGGREGATION, "fields.a.ignore-retract": "yes"}, "'fields.a.ignore-retract'"),
-        ({**AGGREGATION, "fields.s.aggregate-function": "sum"}, "type not support"),
+        ({**AGGREGATION, "fields.s.aggregate-function": "sum"}, "'sum' does not support the type"),
         ({**AGGREGATION, "fields.default-aggregate-function": "sum"}, "column 's'"),
-        ({"bucket": "2", "bucket-key": "nope"}, "Field nope can not be found in table schema"),
-        ({"bucket": "2", "bucket-key": "m"}, "nested type can not in bucket-key"),
-        ({"bucket": "2", "bucket-key": "a"}, "should contain all bucket keys"),
-        ({"bucket-key": "k"}, "Cannot define 'bucket-key' with bucket = -1"),
-        ({"record-level.expire-time": "1 h"}, "You should set time field for record-level expire"),
-        ({"record-level.time-field": "s"}, "should be one of INT, BIGINT, or TIMESTAMP"),
+        ({"bucket": "2", "bucket-key": "nope"},
+         "'bucket-key' names the field 'nope', which does"),
+        ({"bucket": "2", "bucket-key": "m"}, "'bucket-key' names the column 'm' of type MAP"),
+        ({"bucket": "2", "bucket-key": "a"}, "names 'a', which is not in the primary key"),
+        ({"bucket-key": "k"}, "needs a fixed number of buckets"),
+        ({"record-level.expire-time": "1 h"}, "needs 'record-level.time-field'"),
+        ({"record-level.time-field": "s"}, "expected INT, BIGINT or TIMESTAMP"),
         ({"changelog-producer": "full-compaction", "streaming-read-overwrite": "true"},
-         "Cannot set streaming-read-overwrite to true"),
+         "'streaming-read-overwrite' = 'true' would report changes twice"),
     ],
 )  # fmt: skip
 def test_options_are_refused_with_the_reason(options: dict[str, str], expected: str) -> None:
@@ -106,8 +115,11 @@ def test_options_are_refused_with_the_reason(options: dict[str, str], expected: 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"sequence.snapshot-ordering": "true"}, "requires a primary-key table"),
-        ({"streaming-read-overwrite": "true"}, "when the primary keys are not defined"),
+        ({"sequence.snapshot-ordering": "true"}, "needs a primary key"),
+        (
+            {"streaming-read-overwrite": "true"},
+            "'streaming-read-overwrite' = 'true' needs a primary key",
+        ),
     ],
 )
 def test_options_that_need_a_primary_key_say_so(options: dict[str, str], expected: str) -> None:
@@ -116,12 +128,15 @@ def test_options_that_need_a_primary_key_say_so(options: dict[str, str], expecte
 
 
 def test_bucket_key_of_partition_columns_is_refused() -> None:
-    with pytest.raises(InvalidError, match="should not contain partition keys"):
+    with pytest.raises(InvalidError, match="names the partition column 'd'"):
         validate("k INT, d INT", {"bucket": "1", "bucket-key": "d"}, ("k", "d"), ("d",))
 
 
 def test_count_is_no_function_of_stored_values() -> None:
-    with pytest.raises(InvalidError, match=r"'count' \(it is chosen column by column.*'a'"):
+    with pytest.raises(
+        InvalidError,
+        match=r"'a' has the unknown aggregate function 'count' \(it is chosen column by column",
+    ):
         validate("k INT, a INT", {**AGGREGATION, "fields.a.aggregate-function": "count"})
 
 

@@ -177,7 +177,7 @@ def test_retract_is_taken_back_or_refused(warehouse: str) -> None:
         table.write([{"k": 1, "s": "", "n": n, "g": 1, "_row_kind": kind}])
     assert table.scan(columns=["n"]).to_pylist() == [{"n": 3}]
     kt.register_merge_function("total", total, types=["BIGINT"])
-    with pytest.raises(kt.InvalidError, match=r"db\.t.*'total' does not support retraction.*'n'"):
+    with pytest.raises(kt.InvalidError, match=r"db\.t.*'total' cannot retract values.*'n'"):
         table.scan().to_pylist()
 
 
@@ -237,8 +237,8 @@ def test_function_that_fails_on_stored_rows_is_named(warehouse: str) -> None:
 
 @pytest.mark.parametrize(
     ("column", "function", "message"),
-    [("s", "total", "'total' cannot be used for STRING; expected one of BIGINT"),
-     ("n", "nobodys", "identifier 'nobodys'.*register_merge_function")],
+    [("s", "total", "'total' does not support the type STRING; expected one of BIGINT"),
+     ("n", "nobodys", "function 'nobodys'.*register_merge_function")],
 )  # fmt: skip
 def test_column_that_the_function_does_not_take_is_refused(
     warehouse: str, column: str, function: str, message: str

@@ -220,7 +220,7 @@ def test_changes_that_the_table_could_not_merge_are_dead_letters_too(feed: Feed)
     assert feed.rows() == [(1, "a"), (2, "b")]
     [(raw, reason)] = feed.rows(report.dead_letter, "raw", "reason")
     assert raw == delete.encode()
-    assert "'max' does not support retraction" in reason
+    assert "'max' cannot retract values" in reason
 
 
 def test_rows_that_pinot_counts_as_errors_are_dead_letters(feed: Feed) -> None:

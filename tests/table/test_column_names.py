@@ -198,14 +198,17 @@ def deep(levels: int) -> kt.Field:
     ("arguments", "message"),
     [
         ({"schema": []}, "at least one column"),
-        ({"schema": pa.schema([("k", pa.int32()), ("k", pa.int32())])}, "duplicates"),
+        ({"schema": pa.schema([("k", pa.int32()), ("k", pa.int32())])}, "duplicate names"),
         ({"schema": pa.schema([("k", pa.int32()), ("", pa.int32())])}, "has no name"),
         ({"schema": [kt.Field(-1, "k", INT), kt.Field(-1, "  ", INT)]}, "has no name"),
         ({"schema": [kt.Field(-1, "k", INT), deep(200)]}, "levels deep"),
         ({"schema": [kt.Field(-1, "k", INT), deep(5000)]}, "levels deep"),
-        ({"schema": [kt.Field(-1, "k", INT), kt.Field(-1, "r", TWICE)]}, "'r' have duplicates"),
-        ({"primary_key": ["z"]}, "should include all primary key"),
-        ({"primary_key": ["k", "k"]}, "must not contain duplicates"),
+        (
+            {"schema": [kt.Field(-1, "k", INT), kt.Field(-1, "r", TWICE)]},
+            "column 'r' has duplicate names",
+        ),
+        ({"primary_key": ["z"]}, "names columns that do not exist"),
+        ({"primary_key": ["k", "k"]}, "has duplicate names"),
         ({"name": ""}, "not a valid table name"),
     ],
 )

@@ -315,9 +315,9 @@ def strip_index(table: kt.Table) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bucket": "-1", "bucket-key": "k"}, "Cannot define 'bucket-key' with bucket = -1"),
-        ({"bucket": "0"}, "number of buckets needs to be greater than 0"),
-        ({"bucket": "-3"}, "number of buckets needs to be greater than 0"),
+        ({"bucket": "-1", "bucket-key": "k"}, "needs a fixed number of buckets"),
+        ({"bucket": "0"}, "a table has at least 1 bucket"),
+        ({"bucket": "-3"}, "a table has at least 1 bucket"),
         ({"bucket": "-1", "dynamic-bucket.max-buckets": "0"}, "integer from 1"),
         ({"bucket": "-1", "dynamic-bucket.target-row-num": "0"}, "integer from 1"),
         ({"bucket": "-1", "index-file-in-data-file-dir": "true"}, "index-file-in-data-file-dir"),

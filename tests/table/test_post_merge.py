@@ -138,7 +138,7 @@ def test_expression_gives_a_value_of_the_column(
         ("total", "upper(a, b)", "cannot be computed"),
         ("k", "a", "'k' is not a column that is merged"),
         ("ts", "a", "'ts' is not a column that is merged"),
-        ("x", "a", "Field x can not be found in table schema"),
+        ("x", "a", "names the field 'x', which does not exist"),
         ("full", "a", "'full' is INT NOT NULL, but an expression can return NULL"),
     ],
 )

@@ -41,7 +41,7 @@ def files_below(table: kt.Table) -> list[str]:
     [
         ("INT", {"merge-engine": "first-row"}, DELETE, "ignore-delete"),
         ("INT", {"merge-engine": "partial-update"}, DELETE, "ignore-delete"),
-        ("INT", MAX, DELETE, r"'max' does not support retraction.*fields\.v\.ignore-retract"),
+        ("INT", MAX, DELETE, r"'max' cannot retract values.*fields\.v\.ignore-retract"),
         ("INT NOT NULL", {"merge-engine": "aggregation"}, DELETE, "make the column nullable"),
         ("BYTES", BITMAP, {"k": 2, "v": b"garbage"}, "no serialized roaring bitmap"),
         ("BYTES", SKETCH, {"k": 2, "v": b"garbage"}, "no serialized sketch"),

@@ -489,9 +489,9 @@ def test_sum_that_does_not_fit_is_refused_before_anything_is_written() -> None:
     ("options", "expected"),
     [
         ({"fields.k.aggregate-function": "MAX"}, "'k' identifies, orders or marks rows"),
-        ({"fields.ts.aggregate-function": "MAX"}, "aggregation on sequence field: 'ts'"),
-        ({"fields.v.aggregate-function": "INCREMENT"}, "'sum' cannot be used for STRING"),
-        ({"fields.sum.aggregate-function": "APPEND"}, "'collect' cannot be used for INT"),
+        ({"fields.ts.aggregate-function": "MAX"}, "sequence field 'ts' cannot have an aggregate"),
+        ({"fields.v.aggregate-function": "INCREMENT"}, "'sum' does not support the type STRING"),
+        ({"fields.sum.aggregate-function": "APPEND"}, "'collect' does not support the type INT"),
         ({"fields.sum.aggregate-function": "count"}, "about merging versions.*remove one"),
         ({"fields.sum.ignore-retract": "true"}, "about merging versions.*remove one"),
         ({"merge-engine": "aggregation"}, "'merge-engine' = 'aggregation'"),

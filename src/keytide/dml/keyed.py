@@ -168,8 +168,8 @@ def _check_deletable(table: KeyedHandle) -> None:
     way_out = view.engine.refuses_delete
     if way_out is not None:
         raise UnsupportedError(
-            f"{table}: merge engine {view.options.merge_engine} can not support Delete of single "
-            f"rows; {way_out}, or overwrite the table with the rows to keep"
+            f"{table}: the merge engine {view.options.merge_engine} does not support DELETE of "
+            f"single rows; {way_out}, or overwrite the table with the rows to keep"
         )
 
 
@@ -179,7 +179,8 @@ def _check_updatable(table: KeyedHandle) -> None:
     reason = view.engine.refuses_update
     if reason is not None:
         raise UnsupportedError(
-            f"{table}: merge engine {view.options.merge_engine} can not support Update; {reason}"
+            f"{table}: the merge engine {view.options.merge_engine} does not support UPDATE; "
+            f"{reason}"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -253,13 +253,13 @@ def validate_schema(schema: TableSchema) -> None:
     do not exist or have a nested type, and for a key that consists only of partition columns.
     """
     _check_columns(schema)
-    _check_key_columns(schema, schema.partition_keys, "partition", "partition fields")
-    _check_key_columns(schema, schema.primary_keys, "primary key", "primary key constraint")
+    _check_key_columns(schema, schema.partition_keys, "partition key")
+    _check_key_columns(schema, schema.primary_keys, "primary key")
     if schema.primary_keys and set(schema.primary_keys) <= set(schema.partition_keys):
         raise InvalidError(
-            f"Primary key constraint {_listed(schema.primary_keys)} should not be same with "
-            f"partition fields {_listed(schema.partition_keys)}: this will result in only one "
-            "record in a partition; add a column to the primary key"
+            f"the primary key {_listed(schema.primary_keys)} consists of partition columns only, "
+            f"so each partition of {_listed(schema.partition_keys)} would have one row; add "
+            "a column to the primary key"
         )
 
 
@@ -304,7 +304,7 @@ def _check_field(each: Field) -> None:
         )
     if isinstance(each.type, RowType):
         names = [member.name for member in each.type.fields]
-        _check_unique(names, lambda found: f"members of {each.name!r} have duplicates: {found}")
+        _check_unique(names, f"column {each.name!r}")
 
 
 def _parts(each: Field) -> list[Field]:
@@ -392,44 +392,45 @@ def _members(type_: DataType) -> Iterator[Field]:
 
 def _check_columns(schema: TableSchema) -> None:
     if not schema.fields:
-        raise InvalidError("A table needs at least one column, found none")
+        raise InvalidError("a table needs at least one column; found none")
     check_fields(schema.fields)
-    _check_unique(schema.names, lambda found: f"Table columns must not contain duplicates: {found}")
+    _check_unique(schema.names, "the table")
     for name in schema.names:
         if name in SYSTEM_NAMES:
             raise InvalidError(
-                f"Field name[{name}] in schema cannot be exist in {_listed(SYSTEM_NAMES)}: "
-                "these names are reserved for system columns; rename the column"
+                f"column {name!r}: the names {_listed(SYSTEM_NAMES)} are reserved for system "
+                "columns; rename the column"
             )
         if name.upper().startswith(KEY_PREFIX):  # Spark is case-insensitive
             raise InvalidError(
-                f"Field name[{name}] in schema cannot start with [{KEY_PREFIX}]: "
-                "the prefix is reserved for key columns of data files; rename the column"
+                f"column {name!r} begins with {KEY_PREFIX!r}, which is reserved for key columns of "
+                "data files; rename the column"
             )
 
 
-def _check_key_columns(
-    schema: TableSchema, names: Sequence[str], role: str, constraint: str
-) -> None:
+def _check_key_columns(schema: TableSchema, names: Sequence[str], role: str) -> None:
     missing = [name for name in names if name not in schema.by_name]
     if missing:
         raise InvalidError(
-            f"Table column {_listed(schema.names)} should include all {constraint} "
-            f"{_listed(names)}; missing {_listed(missing)}"
+            f"the {role} {_listed(names)} names columns that do not exist: {_listed(missing)}. The "
+            f"columns are {_listed(schema.names)}"
         )
-    _check_unique(names, lambda found: f"The {constraint} must not contain duplicates: {found}")
+    _check_unique(names, f"the {role}")
     for column in schema.select(names):
         if column.type.is_nested:
             raise InvalidError(
-                f"The type {column.type.root} in {role} field {column.name} is unsupported: "
-                "use a column of a scalar type"
+                f"the {role} names column {column.name!r} of type {column.type.root}; expected a "
+                "column of a scalar type"
             )
 
 
-def _check_unique(names: Sequence[str], message: Callable[[str], str]) -> None:
+def _check_unique(names: Sequence[str], whole: str) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise InvalidError(message(f"{_listed(repeated)} in {_listed(names)}; keep each name once"))
+        raise InvalidError(
+            f"{whole} has duplicate names: {_listed(repeated)} in {_listed(names)}; use each "
+            "column once"
+        )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -30,6 +30,5 @@ def check_functions(
 def conflicting(one: str, other: str) -> InvalidError:
     """The error for two options that exclude each other."""
     return InvalidError(
-        f"{one} and {other} have conflicting behavior so should not be enabled at the same time. "
-        "Choose one"
+        f"{one} and {other} conflict: each defines what a delete does. Remove one of them"
     )

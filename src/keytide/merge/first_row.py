@@ -59,13 +59,13 @@ class FirstRow(MergeEngine):
         """Refuse options about changes, because a first row never changes."""
         if options.changelog_producer not in ("none", "lookup"):
             raise InvalidError(
-                f"Only support 'none' and 'lookup' {keys.CHANGELOG_PRODUCER} on FIRST_ROW merge "
-                f"engine, found '{options.changelog_producer}'"
+                f"the merge engine first-row supports '{keys.CHANGELOG_PRODUCER}' = 'none' and "
+                f"'lookup'; found '{options.changelog_producer}'"
             )
         if options.deletion_vectors_enabled and not options.value(keys.PK_CLUSTERING_OVERRIDE):
             raise InvalidError(
-                "First row merge engine does not need deletion vectors because there is no "
-                "deletion of old data in this merge engine; remove "
+                "the merge engine first-row needs no deletion vectors, because it never replaces a "
+                "stored row; remove "
                 f"'{keys.DELETION_VECTORS_ENABLED}'"
             )
 
@@ -99,7 +99,7 @@ def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
 
 
 _REFUSED = (
-    "By default, First row merge engine can not accept DELETE/UPDATE_BEFORE records. "
+    "the merge engine first-row does not accept -D and -U rows (DELETE, UPDATE_BEFORE). "
     f"Set '{keys.IGNORE_DELETE}' = 'true' to skip them, or '{keys.IGNORE_UPDATE_BEFORE}' = 'true' "
     "for a feed whose only retracts are -U"
 )

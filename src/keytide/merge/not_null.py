@@ -28,8 +28,8 @@ def check_not_null(rows: pl.DataFrame, not_null: frozenset[str]) -> None:
     for name in names:
         if rows.select((pl.col(name).is_null() & IS_ADD).any()).item():
             raise InvalidError(
-                f"Field '{name}' expected not null but found null value: a delete or an "
-                "aggregate function set a NOT NULL column to NULL. Make the column nullable, or "
+                f"the field '{name}' is NOT NULL, but a delete or an aggregate function set it to "
+                "NULL. Make the column nullable, or "
                 f"set '{keys.key_of(keys.IGNORE_RETRACT, name)}'='true' if the function can skip "
                 "deletes"
             )

@@ -92,9 +92,8 @@ class PartialUpdate(MergeEngine):
         for name, function in names.items():
             if name not in protected and function != DEFAULT_FUNCTION:
                 raise InvalidError(
-                    "Must use sequence group for aggregation functions but not found for field "
-                    f"{name}. Its function is {function!r}; add the column to a "
-                    f"'{keys.SEQUENCE_GROUP}'"
+                    f"the field {name!r} has the aggregate function {function!r} but is in no "
+                    f"sequence group; name it in a '{keys.SEQUENCE_GROUP}'"
                 )
         check_functions(columns, names, options)
 
@@ -218,7 +217,7 @@ def _check_removals(groups: Sequence[SequenceGroup], options: TableOptions) -> N
     for name in removing:
         if name not in sequences:
             raise InvalidError(
-                f"field '{name}' defined in '{on_group}' option must be part of sequence groups; "
+                f"'{on_group}' names the field '{name}', which is not a field of a sequence group; "
                 f"the sequence fields are {', '.join(sorted(sequences)) or 'none'}"
             )
 
@@ -230,8 +229,8 @@ def _on_retract(options: TableOptions) -> OnRetract:
 
 
 _REFUSED = (
-    "By default, Partial update can not accept delete records, you can choose one of the "
-    f"following solutions: 1. set '{keys.IGNORE_DELETE}' = 'true' to skip -U and -D; 2. set "
-    f"'{keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE}' = 'true' to remove the row on -D; 3. define "
-    f"'{keys.SEQUENCE_GROUP}' to retract the columns of a group"
+    "the merge engine partial-update does not accept deletes by default. Define what a delete "
+    f"does: '{keys.IGNORE_DELETE}' = 'true' skips -U and -D. "
+    f"'{keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE}' = 'true' removes the row on -D. "
+    f"'{keys.SEQUENCE_GROUP}' retracts the columns of a group"
 )

@@ -60,8 +60,8 @@ def _check_engine(options: TableOptions) -> None:
 def _check_primary_key(primary_keys: Sequence[str], options: TableOptions) -> None:
     if options.primary_key_nullable and not primary_keys:
         raise InvalidError(
-            f"Option '{keys.PRIMARY_KEY_NULLABLE}' can only be enabled for a table with primary "
-            "keys. Give the table a primary key, or remove the option"
+            f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' needs a primary key, and the table has none. "
+            "Define one, or remove the option"
         )
 
 
@@ -69,25 +69,25 @@ def _check_changelog(primary_keys: Sequence[str], options: TableOptions) -> None
     producer = options.changelog_producer
     if producer != "none" and not primary_keys:
         raise InvalidError(
-            f"Can not set {keys.CHANGELOG_PRODUCER} on table without primary keys, found "
-            f"'{producer}'. Give the table a primary key, or remove the option"
+            f"'{keys.CHANGELOG_PRODUCER}' = '{producer}' needs a primary key, and the table has "
+            f"none. Define one, or remove the option"
         )
     if producer == "lookup" and keys.FULL_COMPACTION_DELTA_COMMITS in options.raw:
         raise InvalidError(
-            f"'{keys.FULL_COMPACTION_DELTA_COMMITS}' is incompatible with "
-            f"'{keys.CHANGELOG_PRODUCER}'='lookup'; remove it"
+            f"'{keys.CHANGELOG_PRODUCER}'='lookup' writes changelogs without full compactions, so "
+            f"it is incompatible with '{keys.FULL_COMPACTION_DELTA_COMMITS}'; remove one of them"
         )
     if not options.value(keys.STREAMING_READ_OVERWRITE):
         return
     if producer in ("lookup", "full-compaction"):
         raise InvalidError(
-            f"Cannot set {keys.STREAMING_READ_OVERWRITE} to true when changelog producer is "
-            "full-compaction or lookup because it will read duplicated changes; set it to 'false'"
+            f"'{keys.STREAMING_READ_OVERWRITE}' = 'true' would report changes twice, because the "
+            f"changelog producer {producer} also reports those of overwrites; set it to 'false'"
         )
     if not primary_keys:
         raise InvalidError(
-            "Doesn't support streaming read the changes from overwrite when the primary keys are "
-            f"not defined; set '{keys.STREAMING_READ_OVERWRITE}' to 'false'"
+            f"'{keys.STREAMING_READ_OVERWRITE}' = 'true' needs a primary key, and the table has "
+            f"none; set it to 'false'"
         )
 
 
@@ -95,9 +95,9 @@ def _check_deletion_vectors(options: TableOptions) -> None:
     producer = options.changelog_producer
     if options.deletion_vectors_enabled and producer == "full-compaction":
         raise InvalidError(
-            "Deletion vectors mode is only supported for NONE/INPUT/LOOKUP changelog producer now. "
-            f"Found '{keys.CHANGELOG_PRODUCER}' = '{producer}' with "
-            f"'{keys.DELETION_VECTORS_ENABLED}' = 'true'"
+            f"'{keys.DELETION_VECTORS_ENABLED}' = 'true' does not work with "
+            f"'{keys.CHANGELOG_PRODUCER}' = '{producer}'. With deletion vectors, use one of the "
+            f"changelog producers none, input and lookup"
         )
 
 
@@ -112,26 +112,27 @@ def _check_bucket_key(
         return
     if options.bucket == -1:
         raise InvalidError(
-            f"Cannot define '{keys.BUCKET_KEY}' with bucket = -1, found {','.join(key)!r}; give "
-            f"'{keys.BUCKET}' a fixed number"
+            f"'{keys.BUCKET_KEY}' = {','.join(key)!r} needs a fixed number of buckets, and "
+            f"'{keys.BUCKET}' is -1; set a number, or remove '{keys.BUCKET_KEY}'"
         )
     for name in key:
         if name not in columns:
             raise _unknown_field(name, f"'{keys.BUCKET_KEY}'", columns)
         if columns[name].type.is_nested:
             raise InvalidError(
-                f"nested type can not in {keys.BUCKET_KEY}, but column {name!r} is "
-                f"{columns[name].type.sql()}; name primitive columns"
+                f"'{keys.BUCKET_KEY}' names the column {name!r} of type "
+                f"{columns[name].type.sql()}; expected columns of primitive types"
             )
         if name in partition_keys:
             raise InvalidError(
-                f"Bucket keys {list(key)} should not contain partition keys "
-                f"{list(partition_keys)}, found {name!r}; a partition has buckets of its own"
+                f"'{keys.BUCKET_KEY}' names the partition column {name!r}. Each partition has its "
+                f"own buckets, so name columns other than {list(partition_keys)}"
             )
         if primary_keys and name not in primary_keys:
             raise InvalidError(
-                f"Primary keys {list(primary_keys)} should contain all bucket keys {list(key)}, "
-                f"but {name!r} is missing: versions of a key have to share a bucket"
+                f"'{keys.BUCKET_KEY}' names {name!r}, which is not in the primary key "
+                f"{list(primary_keys)}. All versions of a key must be in the same bucket, so name "
+                f"key columns only"
             )
 
 
@@ -140,19 +141,19 @@ def _check_record_level_expire(columns: dict[str, Field], options: TableOptions)
     if name is None:
         if keys.RECORD_LEVEL_EXPIRE_TIME in options.raw:
             raise InvalidError(
-                "You should set time field for record-level expire. Name a column in "
-                f"'{keys.RECORD_LEVEL_TIME_FIELD}'"
+                f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' needs '{keys.RECORD_LEVEL_TIME_FIELD}': the "
+                f"column that contains the time of a row"
             )
         return
     if name not in columns:
         raise InvalidError(
-            f"Can not find time field {name} for record level expire. "
-            f"'{keys.RECORD_LEVEL_TIME_FIELD}' must be one of {', '.join(columns)}"
+            f"'{keys.RECORD_LEVEL_TIME_FIELD}' names the field {name!r}, which does not exist. "
+            f"Rows expire by one of the columns {', '.join(columns)}"
         )
     if columns[name].type.root not in ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ"):
         raise InvalidError(
-            "The record level time field type should be one of INT, BIGINT, or TIMESTAMP, but "
-            f"field {name!r} of '{keys.RECORD_LEVEL_TIME_FIELD}' is {columns[name].type.sql()}"
+            f"'{keys.RECORD_LEVEL_TIME_FIELD}' names the column {name!r} of type "
+            f"{columns[name].type.sql()}; expected INT, BIGINT or TIMESTAMP"
         )
 
 
@@ -173,28 +174,27 @@ def _check_sequence_fields(
     for name in names:
         if name not in columns:
             raise InvalidError(
-                f"Sequence field: '{name}' can not be found in table schema. "
-                f"'{keys.SEQUENCE_FIELD}' must name some of {', '.join(columns)}"
+                f"'{keys.SEQUENCE_FIELD}' names the column '{name}', which does not exist. The "
+                f"columns are {', '.join(columns)}"
             )
         if names.count(name) > 1:
-            raise InvalidError(f"Sequence field '{name}' is defined repeatedly. Name it once")
+            raise InvalidError(f"'{keys.SEQUENCE_FIELD}' names the sequence field '{name}' twice")
         if name in functions:
             raise InvalidError(
-                f"Should not define aggregation on sequence field: '{name}'. Leave out "
+                f"the sequence field '{name}' cannot have an aggregate function. Remove "
                 f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}'"
             )
         _check_comparable(columns[name], keys.SEQUENCE_FIELD)
     if not engine_class(options).follows_sequence:
-        engine = options.merge_engine.upper().replace("-", "_")
         raise InvalidError(
-            f"Do not support use sequence field on {engine} merge engine. Leave out "
+            f"the merge engine {options.merge_engine} does not use sequence fields. Remove "
             f"'{keys.SEQUENCE_FIELD}', or use another '{keys.MERGE_ENGINE}'"
         )
     if primary_keys and set(partition_keys) - set(primary_keys):
         raise InvalidError(
-            f"You can not use {keys.SEQUENCE_FIELD} in cross partition update case: the primary "
-            f"key {list(primary_keys)} lacks some of the partition keys {list(partition_keys)}. "
-            "Add them to the primary key"
+            f"'{keys.SEQUENCE_FIELD}' cannot order updates that move a key to another partition. "
+            f"The primary key {list(primary_keys)} lacks some of the partition columns "
+            f"{list(partition_keys)}; add them to it"
         )
 
 
@@ -203,14 +203,14 @@ def _check_snapshot_ordering(primary_keys: Sequence[str], options: TableOptions)
         return
     name = keys.SEQUENCE_SNAPSHOT_ORDERING
     if not primary_keys:
-        raise InvalidError(f"{name} = true requires a primary-key table")
+        raise InvalidError(f"'{name}' = 'true' needs a primary key, and the table has none")
     if options.sequence_field:
         raise InvalidError(
-            f"{name} and {keys.SEQUENCE_FIELD} are mutually exclusive; both say which version is "
-            "newer"
+            f"'{name}' and '{keys.SEQUENCE_FIELD}' both define which version is newer; remove one "
+            "of them"
         )
     if not options.value(keys.WRITE_ONLY):
-        raise InvalidError(f"{name} = true requires {keys.WRITE_ONLY} = true")
+        raise InvalidError(f"'{name}' = 'true' requires '{keys.WRITE_ONLY}' = 'true'")
 
 
 def _check_rowkind_field(columns: dict[str, Field], options: TableOptions) -> None:
@@ -219,13 +219,13 @@ def _check_rowkind_field(columns: dict[str, Field], options: TableOptions) -> No
         return
     if name not in columns:
         raise InvalidError(
-            f"Rowkind field: '{name}' can not be found in table schema. '{keys.ROWKIND_FIELD}' "
-            f"must be one of {', '.join(columns)}"
+            f"'{keys.ROWKIND_FIELD}' names the column '{name}', which does not exist. The columns "
+            f"are {', '.join(columns)}"
         )
     if columns[name].type.root not in ("CHAR", "VARCHAR"):
         raise InvalidError(
-            f"only support string type for rowkind, but '{keys.ROWKIND_FIELD}' = {name!r} is "
-            f"{columns[name].type.sql()}"
+            f"'{keys.ROWKIND_FIELD}' names the column {name!r} of type "
+            f"{columns[name].type.sql()}; expected a string type"
         )
 
 
@@ -247,8 +247,8 @@ def _check_field_options(columns: dict[str, Field], options: TableOptions) -> No
         head = columns.get(name.split(".")[0])
         if head is not None and isinstance(head.type, RowType):
             raise InvalidError(
-                f"Nested-field path is not supported on ROW field '{head.name}': option {key!r} "
-                "names a member; give the option for the whole column"
+                f"option {key!r} names a nested field of the ROW column '{head.name}'; set the "
+                "option for the whole column"
             )
         raise _unknown_field(name, f"option {key!r}", columns)
 
@@ -291,20 +291,20 @@ def _check_groups(
         for name in group.protected:
             if name not in columns:
                 raise InvalidError(
-                    f"Field {name} can not be found in table schema, but option {key!r} protects "
-                    f"it; the columns are {', '.join(columns)}"
+                    f"option {key!r} protects the field {name!r}, which does not exist; the "
+                    f"columns are {', '.join(columns)}"
                 )
             if name in seen:
                 raise InvalidError(
-                    f"Field {name} is defined repeatedly by multiple groups: {group.sequence} is "
-                    "the second one. A column follows one sequence"
+                    f"the field {name!r} is in several sequence groups: {group.sequence} is the "
+                    "second one. A column can follow only one"
                 )
             seen.add(name)
         for name in group.columns:
             if name in primary_keys:
                 raise InvalidError(
-                    f"The {_GROUP} '{key}' contains primary key field '{name}' (not "
-                    "allowed): a key has one value in all its versions. Leave it out"
+                    f"the {_GROUP} option '{key}' names the primary key field '{name}', whose "
+                    f"value is the same in all versions of a key. Remove it from the group"
                 )
         for name in group.sequence:
             _check_comparable(columns[name], key)
@@ -312,7 +312,7 @@ def _check_groups(
 
 def _unknown_field(name: str, where: str, columns: dict[str, Field]) -> InvalidError:
     return InvalidError(
-        f"Field {name} can not be found in table schema. It is named in {where}; the columns are "
+        f"{where} names the field {name!r}, which does not exist. The columns are "
         f"{', '.join(columns)}"
     )
 

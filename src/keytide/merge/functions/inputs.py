@@ -239,8 +239,8 @@ class AggregatedColumn:
     def _no_retraction(self) -> str:
         name, column = self.function.name, self.function.column
         return (
-            f"Aggregate function '{name}' does not support retraction, so column {column!r} "
-            f"cannot take rows of kind -U and -D; if they may be skipped, set "
+            f"the aggregate function '{name}' cannot retract values, so column {column!r} does "
+            f"not accept rows of kind -U and -D; to skip retractions, set "
             f"'{keys.key_of(keys.IGNORE_RETRACT, column)}'='true'"
         )
 
@@ -248,8 +248,8 @@ class AggregatedColumn:
 def leaves_null(column: str) -> str:
     """The reason why a NOT NULL column does not support retracts."""
     return (
-        f"Field '{column}' expected not null but found null value, which a retract would leave in "
-        f"it; make the column nullable"
+        f"the field '{column}' is NOT NULL, and a retract would set it to NULL; make the column "
+        f"nullable"
     )
 
 

@@ -51,8 +51,8 @@ class _NestedTable(AggregateFunction):
     @property
     def _null_in_key(self) -> str:
         return (
-            f"column {self.column!r}: Nested key contains null values. Primary key fields "
-            f"must not be null. The nested key is {', '.join(self.key)}; set "
+            f"column {self.column!r}: an element has NULL in its nested key "
+            f"({', '.join(self.key)}); set "
             f"'{keys.key_of(keys.NESTED_KEY_NULL_STRATEGY, self.column)}' to 'ignore' or 'merge' "
             "to accept such rows"
         )

@@ -129,9 +129,9 @@ def function_of(
         return _users(functions[name], field)
     hint = f" ({_GONE[name]})" if name in _GONE else ""
     raise InvalidError(
-        f"Could not find any factory for identifier '{name}'{hint}: it is the aggregate function "
-        f"of column {field.name!r}; known are {', '.join(sorted({*_FUNCTIONS, *functions}))}. "
-        f"keytide.register_merge_function adds one of your own"
+        f"column {field.name!r} has the unknown aggregate function '{name}'{hint}; expected one "
+        f"of {', '.join(sorted({*_FUNCTIONS, *functions}))}. keytide.register_merge_function "
+        f"adds your own"
     )
 
 
@@ -305,8 +305,8 @@ def _needs_nested_key(options: _Options, option: str) -> InvalidError:
 
 def _wrong_type(name: str, field: Field, expected: str) -> InvalidError:
     return InvalidError(
-        f"column {field.name!r}: type not support, aggregate function {name!r} cannot be used "
-        f"for {field.type.sql()}; expected {expected}"
+        f"column {field.name!r}: the aggregate function {name!r} does not support the type "
+        f"{field.type.sql()}; expected {expected}"
     )
 
 

@@ -170,7 +170,7 @@ def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool
 def _refused(key: str, found: Any, wanted: Any) -> InvalidError:
     was, becomes = (_shown(value) for value in (found, wanted))
     return InvalidError(
-        f"Change '{key}' is not supported yet. Cannot change {key} from {was} to {becomes}: "
+        f"cannot change '{key}' from {was} to {becomes}: "
         "stored rows were merged with the old value, and deleted or older rows could come back; "
         f"{_REWRITE}"
     )
