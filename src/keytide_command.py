@@ -1,9 +1,9 @@
-"""The way from a shell into `keytide.cli.main`, quiet from the first moment.
+"""The entry point of the `keytide` command. It starts `keytide.cli.main`.
 
-Loading the libraries takes a second, most of what a small command does. Nothing has begun by then,
-so Ctrl-C ends the process at once, with the exit code of every stopped command, and without a
-traceback from inside of whatever was being loaded. This file stands beside the package, because
-importing the commands loads them.
+Importing the libraries takes a second, which is most of the time of a small command. If Ctrl-C
+interrupts the import, the process ends immediately with the exit code of an interrupted command and
+without a traceback. This file is outside of the package, because importing the package's commands
+imports the libraries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How Spark finds the format `keytide` by itself.
 
-The first time that a session is asked for a data source that it does not know, whatever that is,
-Spark imports every module of its Python path named `pyspark_...`, and takes their `DefaultSource`.
-So this one loads nothing of Keytide before somebody uses the format, and cannot fail.
+When a session first meets a data source that it does not know, whatever that is, Spark imports
+every module of its Python path named `pyspark_...`, and takes their `DefaultSource`. So this one
+loads nothing of Keytide before somebody uses the format, and cannot fail.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def _text_of(node: ast.AST) -> str | None:
 
 
 def _is_prose(text: str) -> bool:
-    return len(re.findall(r"[A-Za-z]{2,}", text)) > 2 and not re.search(r"SELECT |END AS", text)
+    is_sql = re.search(r"SELECT |CASE\s+WHEN|END AS", text)
+    return len(re.findall(r"[A-Za-z]{2,}", text)) > 2 and not is_sql
 
 
 def _comments(path: Path, source: str) -> Iterator[Passage]:

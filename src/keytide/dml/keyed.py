@@ -1,10 +1,11 @@
 """The connector for tables with a primary key: DELETE appends tombstones, UPDATE new versions.
 
-A row id is the primary key of a row and the other columns that a new version needs: the sequence
-fields, which a new version copies so that it wins as the later one (rule R21 of docs/semantics.md),
-and, for an UPDATE, the columns that it does not set. Workers append versions, see `keyed_changes`.
-A fragment names their files, and `finish_...` commits them together. The commit conflicts if
-another one changed a bucket that the statement changed or, with serializable isolation, any bucket.
+A row id is the primary key of a row and the other columns that a new version needs. These are the
+sequence fields, which a new version copies so that it wins as the later one (rule R21 of
+docs/semantics.md), and the columns that an UPDATE does not set. Workers append versions, see
+`keyed_changes`. A fragment names their files, and `finish_...` commits them together. The commit
+conflicts if another one changed a bucket that the statement changed or, with serializable
+isolation, any bucket.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class _Teller:
 
     @cached_property
     def _used(self) -> set[int]:
-        """The versions from which the row comes."""
+        """The versions that the row has values from."""
         return {version for name in self.columns for version in self.provenance.taken[name]}
 
     @cached_property

@@ -93,8 +93,8 @@ _LAYOUT = (
            "the new keys of a partition to buckets when `bucket` is -1 and "
            "`dynamic-bucket.initial-buckets` is not set. Each task fills its own buckets. "
            "Default: one per core."),
-    Option("partition.default-name", TEXT, "Folder name that stands for NULL in a partition "
-           "column.",
+    Option("partition.default-name", TEXT, "Folder name of the partition whose column is "
+           "NULL.",
            "__DEFAULT_PARTITION__", FIXED),
     Option("partition.legacy-name", BOOLEAN, "Whether dates in partition folder names are "
            "written as day numbers.", "true", FIXED),

@@ -43,7 +43,7 @@ def _why_no_row(story: Story) -> str:
     if story.has_expired:
         return "There is no row: it has expired."
     if story.versions:
-        return "There is no row: see what became of the versions."
+        return "There is no row: see the outcome of the versions."
     return "No version of this key is stored."
 
 

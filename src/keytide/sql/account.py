@@ -1,9 +1,9 @@
 """Checks that a parsed tree uses every token of its text.
 
-sqlglot's parser drops parts of some texts: from `SET a = 1 SET b = 2` all but the last one, from
-`FROM u VALUES (1)` the table. So each word of a text is looked up in the tree, and a missing word
-is tested: if changing this word alone gives the same tree, the parser did not use the word. Only
-the test refuses a text. The lookup just saves tests.
+sqlglot's parser drops parts of some statements: from `SET a = 1 SET b = 2` all but the last one,
+from `FROM u VALUES (1)` the table. So each word of a text is looked up in the tree, and a missing
+word is tested: if changing this word alone gives the same tree, the parser did not use the word.
+Only the test refuses a text. The lookup just saves tests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def unread(tokens: Sequence[Token], tree: exp.Expr, parse: _Parse) -> tuple[int,
 
 
 _TRIALS = 8
-"""How many words with the same kinds of neighbors are tested, to keep long texts cheap."""
+"""How many words with the same kinds of neighbors are tested, which limits the cost."""
 
 
 def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
@@ -71,7 +71,7 @@ def _is_wordlike(word: str) -> bool:
 
 
 def _others(tokens: Sequence[Token], index: int) -> Iterator[list[Token]]:
-    """Texts with another word in this place, and without the word unless SQL makes it optional."""
+    """Statements with another word in this place, and without it unless SQL makes it optional."""
     token, before, after = tokens[index], tokens[:index], tokens[index + 1 :]
     suffix = _VALUES.get(token.token_type)
     if token.token_type not in _SIGNS:

@@ -105,7 +105,7 @@ def _place(text: str, found: Mapping[str, Any], start: int) -> int:
 def refusing_slips() -> Iterator[None]:
     """A context for walking trees with sqlglot's own passes.
 
-    For some invalid texts the parser creates trees that these passes cannot handle. Raises
+    For some invalid statements the parser creates trees that these passes cannot handle. Raises
     `InvalidError` for errors in them.
     """
     try:

@@ -42,7 +42,7 @@ def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
 
 
 def _with_signs(tokens: Sequence[Token]) -> list[_Cell]:
-    """Types and texts of tokens, with each sign joined to its number."""
+    """The types and spellings of tokens, with each sign joined to its number."""
     cells = [(token.token_type, str(token.text)) for token in tokens]
     if not any(type_ is TokenType.DASH for type_, _ in cells):
         return cells

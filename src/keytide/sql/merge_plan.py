@@ -1,8 +1,9 @@
 """The query of a MERGE: it joins source and target and evaluates the WHEN clauses.
 
-For each pair of rows to which a WHEN clause applies, the query returns the number of the first such
-clause, the new values of every clause (NULL unless it applies), the position of the target row, and
-the columns passed through: the fields of its row id and the columns that an UPDATE does not change.
+The query has a row for each pair of rows to which a WHEN clause applies. It returns the number of
+the first such clause, the new values of every clause (NULL unless it applies), and the position of
+the target row. It also passes through the fields of the row id and the columns that an UPDATE does
+not change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Views in queries: each mention is replaced by the query of the view.
 
-The texts of views are appended to the text of the query, so that positions in all trees, and the
+The SQL of views is appended to the text of the query, so that positions in all trees, and the
 lines of errors, refer to one text.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["with_views"]
 def with_views(
     tree: exp.Query, query: Query, catalog: AttachedCatalog, inside: tuple[StoredView, ...] = ()
 ) -> Query:
-    """Insert the queries of views into a tree. Returns the query with their texts appended.
+    """Insert the queries of views into a tree. Returns the query with their SQL appended.
 
     A table takes precedence over a view with the same name. `inside` are the views that contain the
     tree. Raises `InvalidError` for views that read themselves, `UnsupportedError` for a version of

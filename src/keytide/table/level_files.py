@@ -72,7 +72,7 @@ class LevelFiles:
             self._view.store.discard(self._files.given)
 
     def add(self, bucket: BucketId, rows: pl.DataFrame) -> None:
-        """Add rows of a bucket, whose keys come after those before them."""
+        """Add rows of a bucket, whose keys are above those of the rows before them."""
         self._rows += rows.height
         # A delete only matters to rows that may arrive late.
         stored = rows if self._view.needs_tombstones else rows.filter(IS_ADD)

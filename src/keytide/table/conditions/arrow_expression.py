@@ -123,7 +123,7 @@ class _Told:
             if kind == "call":
                 open_.append(part)
         if len(root.parts) != 1 or len(open_) != 1:
-            raise _StrangeError("what Arrow tells of it")
+            raise _StrangeError("its serialized form")
         return root.parts[0]
 
     def expression(self, start: int, end: int) -> pc.Expression:

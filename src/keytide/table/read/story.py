@@ -33,11 +33,11 @@ class ToldVersions(Protocol):
 
     @property
     def versions(self) -> pa.Table:
-        """The versions and what became of them."""
+        """The versions, each with its outcome."""
 
     @property
     def row(self) -> Mapping[str, Any] | None:
-        """The row that they became."""
+        """The row that they result in."""
 
     @property
     def taken(self) -> Mapping[str, tuple[int, ...]]:

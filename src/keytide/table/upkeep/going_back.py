@@ -37,10 +37,13 @@ def rollback_to(
     left to the next write. `dry_run` reports what would be done.
 
     Until it is done, readers see older and older snapshots. After an interruption, the table is in
-    one of these states, and a repeated call continues. Raises `NotFoundError` for an unknown tag,
-    and for a snapshot that does not exist, with the oldest existing one. Raises `InvalidError`
-    unless exactly one target is given, `ConflictError` if others keep committing, and `DataError`
-    if the store fails.
+    one of these states, and a repeated call continues. Raises:
+
+    - `NotFoundError` for an unknown tag, and for a snapshot that does not exist, with the oldest
+      existing one.
+    - `InvalidError` unless exactly one target is given.
+    - `ConflictError` if other writers do not stop committing.
+    - `DataError` if the store fails.
     """
     BEHIND.settle(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
@@ -53,16 +56,19 @@ def rollback_to(
 def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> FastForwardResult:
     """Replace the state of this table with that of a branch: its schemas, snapshots and tags.
 
-    Everything that the table has after the snapshot where the two part is deleted, see
+    Everything that the table has after the last common snapshot is deleted, see
     `rollback_to`. If nothing was committed to it since then, nothing is lost. The branch does not
     change. If the table is itself a branch, that branch is replaced. `dry_run` reports what would
     be done.
 
     After an interruption, the table is in a state that it or the branch had, and a repeated call
-    continues. Raises `NotFoundError` for an unknown branch, `InvalidError` for one without
-    snapshots or for the table itself, `UnsupportedError` if columns or options parted before rows
-    did, `ConflictError` if other writers interfere or the branch begins after the end of the table,
-    and `DataError` if the store fails.
+    continues. Raises:
+
+    - `NotFoundError` for an unknown branch.
+    - `InvalidError` for a branch without snapshots, or for the table itself.
+    - `UnsupportedError` if columns or options differed before the first different snapshot.
+    - `ConflictError` if other writers interfere, or the branch begins after the end of the table.
+    - `DataError` if the store fails.
     """
     BEHIND.settle(table.uri)
     done = branches.fast_forward(table, name, dry_run=dry_run)
