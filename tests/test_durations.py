@@ -28,7 +28,7 @@ from keytide.sql.procedures import PROCEDURES
 from keytide.table.definition.evolution import SetOption
 from keytide.table.system_tables import system_table
 
-pytestmark = pytest.mark.filterwarnings("error:.*failed, which")
+pytestmark = pytest.mark.filterwarnings("error:.*failed. A later write")
 
 NO_DURATION = ["-2 d", "-1", "2 weeks", "a while", "", "9223372036854775808 ns", "1e3 s"]
 NO_TIMEDELTA = [timedelta(days=-2), timedelta(microseconds=-1), timedelta(days=3_000_000),

@@ -95,7 +95,7 @@ RUN = [case for id_, case in CONCERNED.items() if id_ not in LEFT_OUT]
 
 
 @pytest.mark.one_in(6)
-@pytest.mark.filterwarnings("ignore:.*no meaning here:keytide.KeytideWarning")
+@pytest.mark.filterwarnings("ignore:.*have no effect:keytide.KeytideWarning")
 @pytest.mark.parametrize("way", ["one write", "a write per row"])
 @pytest.mark.parametrize("case", RUN, ids=[case["id"] for case in RUN])
 def test_case(case: Case, way: str, warehouse: str) -> None:
@@ -115,7 +115,7 @@ def test_case(case: Case, way: str, warehouse: str) -> None:
     assert_shows(table, case, case["expect_visible"] if ours is None else ours, warehouse)
 
 
-@pytest.mark.filterwarnings("ignore:.*no meaning here:keytide.KeytideWarning")
+@pytest.mark.filterwarnings("ignore:.*have no effect:keytide.KeytideWarning")
 @pytest.mark.parametrize("way", ["one write", "a write per row"])
 @pytest.mark.parametrize("id_", SORTED)
 def test_table_that_leaves_late_rows_out_answers_as_pinot(

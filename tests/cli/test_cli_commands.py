@@ -461,7 +461,7 @@ def test_cache_is_for_whatever_a_command_opens(
         (("--cache", "c", "scan", "{near}"), "cache: .* is on the local disk"),
         (("--cache", "c", "sql", "SELECT 1", "-w", "{near}"), "cache: .* is on the local disk"),
         (("--cache", "c", "ls", "{near}"), "cache: .* is on the local disk"),
-        (("--cache-bytes", "1 gb", "scan", "{far}"), "cache_bytes is '1 gb', and there is no"),
+        (("--cache-bytes", "1 gb", "scan", "{far}"), "cache_bytes is '1 gb', but cache is not set"),
         (("--cache", "c", "--cache-bytes", "x", "scan", "{far}"), "cache_bytes is 'x'; expected"),
         (("--cache", "c", "ingest", "{far}", "--from", "x", "--format", "debezium-json"),
          "ingest, which reads no table"),

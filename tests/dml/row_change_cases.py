@@ -25,7 +25,7 @@ ADDED = "added_key"
 
 # What the cases call errors, and what Keytide or the engine says then.
 MESSAGES = {
-    "table does not exist": "no table",
+    "table does not exist": "does not exist",
     "scalar subquery returned more than one row": "(?i)more than one row|TOO_MANY_ROWS",
     "SET target column zz does not exist": "has no column 'zz'",
     "column a is assigned more than once": "set twice",

@@ -330,11 +330,11 @@ def test_file_that_cannot_be_read_leaves_nothing(lake: kt.Lake, tmp_path: Path) 
     ("more", "match"),
     [
         ({"primary_key": []}, "requires a primary key"),
-        ({"primary_key": ["x"]}, r"missing \[x\]"),
-        ({"format": "orc"}, "no format"),
+        ({"primary_key": ["x"]}, r"do not exist: \[x\]"),
+        ({"format": "orc"}, "not a format"),
         ({"location": "/nowhere/at/all"}, "there are no files at"),
         ({"options": {"external.option.delimiter": ";"}}, "no option 'delimiter'"),
-        ({"options": {"external.option.token": "x"}}, "may be a secret"),
+        ({"options": {"external.option.token": "x"}}, "can be a secret"),
         ({"options": {"watermark.key": "w"}}, "given both as an argument and as an option"),
         ({"options": {"bukket": "1"}}, "bukket"),
         (

@@ -277,7 +277,7 @@ def test_partition_leaves_files_out_and_gives_a_column_that_files_lack(tmp_path:
 def test_files_without_ids_are_read_by_the_mapping_of_names(tmp_path: Path) -> None:
     table = create(tmp_path, NUMBERS)
     pq.write_table(numbered(5).rename_columns(["key", "n"]), tmp_path / "f.parquet")
-    with pytest.raises(DataError, match="no row ids"):
+    with pytest.raises(DataError, match="its fields have no ids"):
         _with_file(table, tmp_path, None)
     mapping = [{"field-id": 1, "names": ["k", "key"]}, {"field-id": 2, "names": ["n"]}]
     assert _with_file(table, tmp_path, json.dumps(mapping)) == [{"k": 0, "n": 5}]

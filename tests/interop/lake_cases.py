@@ -281,10 +281,10 @@ ICEBERG = [
     iceberg("packed", iceberg_table(**{"write.metadata.compression-codec": "gzip",
             "write.parquet.compression-codec": "gzip"}), A, B),
     iceberg("variant", iceberg_table(COLUMNS + ", x VARIANT", **V3),
-            insert(0, """, parse_json('{{"a": 1}}')"""), refused="a column of the type variant"),
+            insert(0, """, parse_json('{{"a": 1}}')"""), refused="a column of type variant"),
     iceberg("defaults", iceberg_table(**V3), A, by_java(add_with_default),
             insert(6, ", 8")),
-    iceberg("orc", iceberg_table(**{"write.format.default": "orc"}), A, refused="a file of orc"),
-    iceberg("avro", iceberg_table(**{"write.format.default": "avro"}), A, refused="a file of avro"),
+    iceberg("orc", iceberg_table(**{"write.format.default": "orc"}), A, refused="has the format orc"),
+    iceberg("avro", iceberg_table(**{"write.format.default": "avro"}), A, refused="has the format avro"),
     iceberg("equal", iceberg_table(), A, by_java(delete_equal), refused="equality deletes"),
 ]  # fmt: skip

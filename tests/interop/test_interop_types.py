@@ -50,7 +50,7 @@ NO_KEY: Known = {
 }
 _NO_PARTITION = "type is not supported as partition key"
 # It names folders as Python prints the values; the manifest does not hold the name.
-_OTHER_FOLDER = Outcome(kt.DataError, "is missing, but a snapshot needs it")
+_OTHER_FOLDER = Outcome(kt.DataError, "is missing")
 NO_PARTITION: Known = {
     **{
         ("java-1.4.2", sql_type): refusal("NullPointerException")

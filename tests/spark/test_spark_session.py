@@ -87,7 +87,7 @@ class LocalSession:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ("3.9", r"is Python 3\.9, and this is Python 3\."),
+        ("3.9", r"is Python 3\.9, but this is Python 3\."),
         (f"{THIS} keytide polars", "cannot import keytide, polars"),
     ],
 )

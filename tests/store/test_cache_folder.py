@@ -240,7 +240,7 @@ def told(folder: CacheFolder) -> list[str]:
 def test_folder_that_cannot_be_made_is_told_once() -> None:
     (message,) = told(CacheFolder("/proc/no-folder", MIB))
     assert message.startswith("the cache /proc/no-folder cannot be used (")
-    assert "read from the store" in message
+    assert "read directly from the store" in message
 
 
 def test_folder_whose_place_a_file_has_is_told_once(folder: CacheFolder) -> None:

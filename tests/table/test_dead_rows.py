@@ -119,7 +119,7 @@ def test_commit_that_went_by_older_vectors_conflicts(has_changed: bool) -> None:
     committer = Committer(table.metadata, scan.view, restamp)
     outcome = committer.publish(change_of(one, mine), scan.live)
     assert isinstance(outcome, Conflict)
-    assert "marked rows" in outcome.reason
+    assert "deletion vector that this commit also" in outcome.reason
     assert set(table.metadata.store.list("")) == paths
     assert known(table, one).of("a").tolist() == [1]
     committed = committer.publish(change_of(other, known(table, other)), scan.live)

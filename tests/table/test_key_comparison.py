@@ -147,7 +147,7 @@ def change(table: kt.Table, newest: dict[int, Row], step: Any, values: list[Any]
         ("INT", "BIGINT", [3, 5, 7]),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*built anew:keytide.KeytideWarning")
+@pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
 def test_late_row_stays_late_where_the_column_gets_a_wider_type(
     narrow: str, wide: str, values: list[Any]
 ) -> None:

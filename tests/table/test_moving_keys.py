@@ -156,7 +156,7 @@ def test_whole_table_is_overwritten_and_parts_of_it_are_not() -> None:
     ("key", "partition", "options", "message"),
     [
         (["k"], ["p"], {"bucket": "2"}, "in two partitions.*'bucket' to '-1'"),
-        (["k"], ["p"], {"bucket": "-1", "sequence.field": "v"}, "cross partition update"),
+        (["k"], ["p"], {"bucket": "-1", "sequence.field": "v"}, "move a key to another partition"),
         (["k", "p"], ["p", "w"], {"bucket": "-1"}, "in two partitions"),
         (["k"], ["p"], {"bucket": "-1", "ignore-delete": "true"}, "would be in both"),
     ],

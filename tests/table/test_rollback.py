@@ -163,7 +163,7 @@ def test_who_follows_a_table_is_told_that_it_was_rolled_back(table: kt.Table) ->
 
 def test_result_shows_itself_as_a_table(table: kt.Table) -> None:
     shown = table.rollback_to(2, dry_run=True)._repr_html_()
-    assert "<th>current_snapshot_id</th>" in shown
+    assert "current_snapshot_id</th>" in shown
     assert "<td>four</td>" in shown
 
 

@@ -60,7 +60,7 @@ def test_view_of_a_table_that_is_gone_says_so(page: TestClient, lake: kt.Lake) -
     shown = page.get("/table/shop.some")
     assert shown.status_code == 200
     assert "This cannot be read now" in shown.text
-    assert "no table shop.orders" in shown.text
+    assert "table shop.orders does not exist" in shown.text
 
 
 def test_external_table_has_its_definition_and_its_source(page: TestClient, payments: Path) -> None:

@@ -315,6 +315,6 @@ class TableOptions:
         return option.parse(key, self.raw[key]) if key in self.raw else option.default_value
 
     def by_columns(self, key: str) -> dict[str, str]:
-        """The options that `key`, such as `fields.<column>.distinct`, stands for, by columns."""
+        """The options that match `key`, such as `fields.<column>.distinct`, by columns."""
         found = ((columns_in(key, given), value) for given, value in self.raw.items())
         return {columns: value for columns, value in found if columns is not None}

@@ -1,7 +1,7 @@
 """Keys of options as constants, for code and messages that mention an option.
 
 Each is the key of a row of the table, which is looked up when this module is imported. A key with
-a `<place>` stands for all columns. `key_of` returns the key for some columns.
+a `<place>` means all columns. `key_of` returns the key for some columns.
 """
 
 from __future__ import annotations

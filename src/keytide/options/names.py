@@ -30,7 +30,7 @@ def option_of(key: str) -> Option | None:
 def stored_name(key: str) -> str:
     """The format's own spelling of an option's name.
 
-    Names are case-insensitive, and `_` or `-` can stand for `-` or `.`. Column names in a key
+    Names are case-insensitive, and `_` or `-` can replace `-` or `.`. Column names in a key
     do not change. Raises `InvalidError` with similar names for an unknown option.
     """
     if key in _BY_KEY:

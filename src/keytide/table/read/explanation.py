@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from keytide.arguments import checked
 from keytide.pictures.notebook import notebook
 from keytide.pictures.plan_list import plan_list
 from keytide.pictures.plan_tree import Plan
@@ -70,6 +71,7 @@ class Explanation:
         if self.asked_of_rows is not None:
             yield f"conditions on rows only: {self.asked_of_rows}"
 
+    @checked
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         """The explanation as a tree of steps; `notes` are shown below its title."""
         title = f"scan of {self.table}, snapshot {self.snapshot_id}"
