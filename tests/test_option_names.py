@@ -27,10 +27,6 @@ QUOTED = re.compile(rf"'(?:{'|'.join(WORDS)})'")
 # Names of mappings in which a word of every day is looked up as an option.
 MAPPINGS = {"options", "raw", "stored", "given"}
 
-EXCEPTIONS = {
-    ("merge/validation.py", "primary-key"): "'a primary-key table' is one with a primary key",
-}
-
 
 def spelled(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """The keys of options in the texts of a module, docstrings excepted, by their lines."""
@@ -66,15 +62,8 @@ def test_keys_of_options_are_spelled_among_the_options_alone() -> None:
         if path.parent.name != "options"
         for module in [path.relative_to(SOURCE).as_posix()]
         for line, key in spelled(ast.parse(path.read_text("utf-8")))
-        if (module, key) not in EXCEPTIONS
     ]
     assert found == []
-
-
-def test_every_exception_is_needed() -> None:
-    for module, key in EXCEPTIONS:
-        tree = ast.parse((SOURCE / module).read_text("utf-8"))
-        assert key in {found for _, found in spelled(tree)}
 
 
 def test_every_way_to_spell_a_key_is_found() -> None:
