@@ -247,7 +247,7 @@ def test_stream_from_an_expired_snapshot_says_which_are_there(
 ) -> None:
     table = make_table(warehouse)
     earliest = table.expire_snapshots(retain_max=2).earliest_id
-    with pytest.raises(kt.NotFoundError, match=rf".*snapshots {earliest} to \d+ are there"):
+    with pytest.raises(kt.NotFoundError, match=rf".*snapshots {earliest} to \d+ exist"):
         run(spark, table, tmp_path / "c", start="1")
 
 
