@@ -337,7 +337,7 @@ class Run:
             act()
         message = str(caught.value)
         assert names_in(expected, self.ddl) - names_in(message, self.ddl) == set()
-        assert share_of_words(expected, message) >= 0.3, message
+        assert share_of_words(expected, message) >= 0.5, message
 
 
 STEPS: dict[str, Callable[[Run, Step], None]] = {

@@ -22,6 +22,8 @@ CASES = [
     for case in json.loads((Path(__file__).parents[1] / "data/cases/paimon.json").read_text())
     if case["id"].startswith("err-") and not case["steps"] and case["id"] not in NOT_ABOUT_MERGING
 ]
+REFUSALS = json.loads((Path(__file__).parent / "refusals.json").read_text())
+"""What is said of each case, word for word."""
 
 
 def validate(
@@ -44,6 +46,7 @@ def test_case_is_refused_for_what_it_names(case: dict[str, Any]) -> None:
     words = re.findall(r"[\w.-]*\w", case["expect_error"])
     named = {*quoted, *(word for word in words if word in {*ddl["columns"], *ddl["options"]})}
     assert named <= {*re.findall(r"[\w.-]*\w", str(caught.value))}
+    assert str(caught.value) == REFUSALS[case["id"]]
 
 
 def test_every_definition_case_is_here() -> None:

@@ -403,8 +403,8 @@ def _check_columns(schema: TableSchema) -> None:
             )
         if name.upper().startswith(KEY_PREFIX):  # Spark is case-insensitive
             raise InvalidError(
-                f"column {name!r} begins with {KEY_PREFIX!r}, which is reserved for key columns of "
-                "data files; rename the column"
+                f"column {name!r} begins with {KEY_PREFIX!r}, a name that is reserved in the "
+                "schema of data files; rename the column"
             )
 
 

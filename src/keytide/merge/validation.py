@@ -296,7 +296,7 @@ def _check_groups(
                 )
             if name in seen:
                 raise InvalidError(
-                    f"the field {name!r} is in several sequence groups: {group.sequence} is the "
+                    f"the field {name!r} is repeated in multiple groups: {group.sequence} is the "
                     "second one. A column can follow only one"
                 )
             seen.add(name)

@@ -175,7 +175,9 @@ def _buckets(text: str) -> int:
     try:
         return _whole(1, _INT_MAX)(text)
     except ValueError as error:
-        raise ValueError(f"{error}; a table has at least 1 bucket") from None
+        raise ValueError(
+            f"{error}; a table has at least 1 bucket, so use a number greater than 0"
+        ) from None
 
 
 def _buckets_max(text: str) -> int:

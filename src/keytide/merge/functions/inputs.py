@@ -248,8 +248,8 @@ class AggregatedColumn:
 def leaves_null(column: str) -> str:
     """The reason why a NOT NULL column does not support retracts."""
     return (
-        f"the field '{column}' is NOT NULL, and a retract would set it to NULL; make the column "
-        f"nullable"
+        f"the field '{column}' is NOT NULL, but a retract would leave the value NULL in it; make "
+        f"the column nullable"
     )
 
 
