@@ -566,7 +566,6 @@ def operations(name: str) -> list[tuple[str, int]]:
 STOPS = [(name, *place) for name in CALLS for place in operations(name)]
 
 
-@pytest.mark.one_in(14)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
 @pytest.mark.parametrize(("name", "operation", "nth"), STOPS)
 def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(

@@ -521,7 +521,6 @@ def named_files(table: kt.Table) -> set[str]:
     return named
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "interrupt"])
 @pytest.mark.parametrize(("producer", "operation", "nth"), PLACES)
 def test_failure_anywhere_tells_everything_once(

@@ -349,7 +349,6 @@ PLACES = places_of_an_expiry()
 WRITING = [place for place in PLACES if place[0] in ("hint", "delete")]
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "torn", "lost-response"])
 def test_expiry_that_dies_anywhere_leaves_all_whole_and_the_next_one_finishes_it(
     action: Any,

@@ -284,7 +284,6 @@ def test_compaction_that_comes_first_is_a_conflict_and_leaves_nothing() -> None:
     assert table.rewrite_file_index().indexed == 0
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
 @pytest.mark.parametrize("operation", ["put", "create", "output"])
 @pytest.mark.parametrize("nth", [1, 2, 3])

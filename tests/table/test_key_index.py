@@ -461,7 +461,6 @@ def changes_of_the_store() -> list[int]:
     return list(range(1, len(changes) + 1))
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.parametrize("action", ["crash", "fail", "torn", "lost-response"])
 @pytest.mark.parametrize("nth", changes_of_the_store())

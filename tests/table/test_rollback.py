@@ -499,7 +499,6 @@ STOPS = [
 ]
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
 @pytest.mark.parametrize(("prepare", "operation", "nth"), STOPS)
 def test_wherever_it_stops_the_table_is_one_of_its_states_and_the_same_call_goes_on(
