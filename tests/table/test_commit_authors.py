@@ -132,7 +132,7 @@ def places(*before: tuple[int, str]) -> list[tuple[int, tuple[tuple[int, str], .
 PLACES = [*places(), *places((1, "old"))]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("identifier", [5, 6])
 @pytest.mark.parametrize(("nth", "before"), PLACES)
 def test_two_writers_with_one_name_commit_once_wherever_one_overtakes_the_other(
@@ -150,7 +150,7 @@ def test_two_writers_with_one_name_commit_once_wherever_one_overtakes_the_other(
     assert state(table) == [(1, "other" if other.is_new else "mine")]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("nth", "before"), PLACES)
 def test_writer_that_was_overtaken_by_its_own_name_leaves_no_file_behind(
     nth: int, before: tuple[tuple[int, str], ...]

@@ -422,7 +422,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "producer",
     [

@@ -68,7 +68,7 @@ def test_reads_are_those_without_filters(writes: list[Rows], threshold: str, eng
     assert table.get_many(list(range(10))) == plain.get_many(list(range(10)))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", [t for t in SCALARS if not t.startswith(UNFILTERED)])
 def test_values_of_every_type_are_found(text: str) -> None:
     kind = kind_of(text)

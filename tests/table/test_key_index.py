@@ -120,7 +120,7 @@ ROWS = st.tuples(
 COMMITS = st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("buckets", ["1", "3"])
 @pytest.mark.parametrize("function", ["none", "murmur3", "xxhash", "md5"])
 @given(commits=COMMITS)

@@ -184,7 +184,7 @@ STILL_LIVE: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", STILL_LIVE.values(), ids=STILL_LIVE)
 def test_file_that_was_moved_to_another_level_comes_back_and_is_moved_again(
     options: dict[str, str],

@@ -449,7 +449,7 @@ def counted_operations(name: str) -> int:
     return len(store.log)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("name", COMMITS)
 def test_commit_beside_writers_and_a_rollback_is_made_or_conflicts(name: str, seed: int) -> None:
