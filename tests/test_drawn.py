@@ -49,7 +49,7 @@ class Node:
 def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
     together = Node("test_connect.py", marked=True)
     whole = [Node(f"test_connect.py::test_{n}", False, together) for n in range(4)]
-    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(5)]
+    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(6)]
     always = [Node(f"test_b.py::test_{n}", marked=False) for n in range(3)]
     items = [*whole, *alone, *always]
     ran = []
