@@ -31,6 +31,7 @@ from keytide.table.definition.row_merging import merged_fields
 from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Judged, Kept, exact, judge
 from keytide.table.write.keeping import first_key, is_dropped, refuse_too_old, with_marks
+from keytide.value_text import held_by_python
 
 __all__ = ["as_deletes", "merged_rows", "row_merger"]
 
@@ -157,7 +158,7 @@ def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
         return
     first, names = int(np.argmax(wrong)), view.comparison.names
     found, has = (
-        rows.select(names).row(place)
+        held_by_python(rows.select(names).slice(place, 1)).row(0)
         for rows, place in ((arrivals.rows, first), (arrivals.current.rows, int(at[first])))
     )
     raise InvalidError(
