@@ -124,34 +124,6 @@ _ROWS_SHOWN = 10
 _NULL = "NULL"
 
 
-def _without_unions(rows: pa.Table, library: str) -> pa.Table:
-    """The rows. Raises `UnsupportedError` if they contain values of a UNION."""
-    for field in rows.schema:
-        if has_union(field.type):
-            raise UnsupportedError(
-                f"column {field.name!r} contains values of a UNION, which {library} does not "
-                "have; CAST them AS STRING, or read them with to_arrow()"
-            )
-    return rows
-
-
-_ROWS_SHOWN = 10
-_NULL = "NULL"
-
-
-def _named_apart(rows: pa.Table, method: str) -> pa.Table:
-    """The rows. Raises `InvalidError` if two columns have one name."""
-    names = rows.column_names
-    again = next((name for name in names if names.count(name) > 1), None)
-    if again is not None:
-        raise InvalidError(
-            f"the result has {names.count(again)} columns named {again!r}, and {method} needs "
-            f'different names; name them in the query, as in SELECT a.{again} AS "a_{again}", or '
-            "use to_arrow()"
-        )
-    return rows
-
-
 @dataclass(frozen=True, repr=False)
 class LocalResult(Result):
     """Rows in this process."""
