@@ -56,6 +56,7 @@ __all__ = [
     "consumer_path",
     "data_file_name",
     "decode_hint",
+    "dropped_path",
     "encode_hint",
     "expiring_path",
     "index_path",
@@ -142,6 +143,14 @@ def new_uuid() -> str:
 def schema_dir() -> str:
     """The folder of the schemas."""
     return "schema"
+
+
+def dropped_path() -> str:
+    """The file that says that the table is being dropped.
+
+    It counts only once the first schema is gone: the table then no longer exists.
+    """
+    return join(schema_dir(), "DROPPED")
 
 
 def snapshot_dir() -> str:

@@ -28,6 +28,7 @@ from keytide.format.json_document import (
     TIME,
     MemberType,
     member,
+    optional_member,
     read_document,
     write_document,
 )
@@ -126,6 +127,11 @@ class Snapshot:
         return _snapshot_from_document(read_document(data, path), path)
 
     @property
+    def identity(self) -> str:
+        """Identifies the commit. Its id may belong to another one after a rollback or a drop."""
+        return self.delta_manifest_list
+
+    @property
     def told_watermark(self) -> int | None:
         """The watermark. None if no stream wrote one."""
         return None if self.watermark == NO_WATERMARK else self.watermark
@@ -174,12 +180,14 @@ class Tag:
 class Consumer:
     """The progress of a named consumer: snapshots from `next_snapshot` on must not expire.
 
-    `told_snapshot` is the last one whose changes it has received, a member that other engines
-    ignore. Without it, that is the snapshot before the next.
+    `told_snapshot` is the last one whose changes it has received, and `told_commit` the identity of
+    that snapshot. Other engines ignore these members. Without them, it is the snapshot before the
+    next.
     """
 
     next_snapshot: int
     told_snapshot: int | None = None
+    told_commit: str | None = None
 
     @property
     def told(self) -> int:
@@ -194,6 +202,7 @@ class Consumer:
         return cls(
             member(document, "nextSnapshot", INTEGER, path),
             None if told is None else member(document, "toldSnapshot", INTEGER, path),
+            optional_member(document, "toldCommit", TEXT, path),
         )
 
     def to_json(self) -> bytes:
@@ -247,7 +256,11 @@ def _snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _consumer_document(consumer: Consumer) -> dict[str, Any]:
-    members = {"nextSnapshot": consumer.next_snapshot, "toldSnapshot": consumer.told_snapshot}
+    members = {
+        "nextSnapshot": consumer.next_snapshot,
+        "toldSnapshot": consumer.told_snapshot,
+        "toldCommit": consumer.told_commit,
+    }
     return {name: value for name, value in members.items() if value is not None}
 
 

@@ -115,6 +115,10 @@ class Transaction:
         seen = lay_out if are_laid_out(view) else None
         return replace(task, view=view, confirm=self._table.confirm, seen=seen)
 
+    def settle(self) -> None:
+        """Wait for files that are still being written, and raise their errors."""
+        self._uploaded()
+
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace."""
         return task_anew(self.state, partition)
