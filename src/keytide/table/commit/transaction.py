@@ -333,7 +333,16 @@ class Transaction:
         return made
 
     def _look_again(self, live: LiveFiles) -> None:
-        self.state, self.taken = self._table.state_on(live, self.view), []
+        view = self._table.view_on(live, self.view)
+        if view.options.merges_rows and any(
+            view.schemas[number].fields != view.schema.fields
+            for number in view.schemas.keys() - self.view.schemas.keys()
+        ):
+            raise ConflictError(
+                f"table {self._table.name}: another writer changed its columns and wrote rows "
+                "that this write is merged into; run the operation again"
+            )
+        self.state, self.taken = self._table.state_on(live, view), []
 
     def _appending(self) -> Change:
         change = Change(
