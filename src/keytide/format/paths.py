@@ -61,6 +61,7 @@ __all__ = [
     "expiring_path",
     "index_path",
     "is_bucket_name",
+    "is_temporary",
     "join",
     "manifest_path",
     "metadata_file_name",
@@ -315,6 +316,11 @@ def bucket_name(bucket: int) -> str:
 def is_bucket_name(name: str) -> bool:
     """Whether the name of a folder is that of a bucket."""
     return name == bucket_name(POSTPONE_BUCKET) or _numbered(name, "bucket-") is not None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file was being written under another name when its writer died."""
+    return name.startswith(".") and name.endswith(".tmp")
 
 
 def never_changes(path: str) -> bool:

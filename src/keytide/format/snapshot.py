@@ -10,6 +10,7 @@ absent. Writing keeps Java's member order and style.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -130,6 +131,12 @@ class Snapshot:
     def identity(self) -> str:
         """Identifies the commit. Its id may belong to another one after a rollback or a drop."""
         return self.delta_manifest_list
+
+    @property
+    def commit_number(self) -> int:
+        """The identity as a number below 2 to the power of 63."""
+        digest = hashlib.blake2b(self.identity.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
 
     @property
     def told_watermark(self) -> int | None:
