@@ -45,7 +45,7 @@ class Version(Protocol):
 def shows(version: Version | None, snapshot: Snapshot | None) -> bool:
     """Whether a version shows a snapshot, and not another one that had its id before a rollback."""
     if version is None or snapshot is None:
-        return version is snapshot is None
+        return version is None and snapshot is None
     # Earlier releases did not record the commit.
     is_commit = version.commit in (None, snapshot.commit_number)
     return version.snapshot_id == snapshot.id and is_commit
