@@ -7,7 +7,7 @@ is whole. After it the table does not exist, no matter which of its files are st
 
 A writer that began before the drop may leave files under the name of the table. Those whose names
 would be used again are deleted before another table gets the name. The mark ensures that only one
-process does this, and never beside a table that was just created.
+process does this, and never to a table that was just created.
 """
 
 from __future__ import annotations

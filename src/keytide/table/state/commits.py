@@ -220,7 +220,7 @@ class Family:
     reads_all: bool = False
     """Whether a reader of the latest document also needs all earlier ones."""
     gone: str | None = None
-    """The file that says, beside no first document, that none of the others counts."""
+    """The file that says that no document counts if there is no first one."""
 
 
 SCHEMAS = Family(
