@@ -184,6 +184,25 @@ def test_doctor_knows_branches(table: kt.Table) -> None:
         assert sign.action.startswith("delete_branch('torn')")
 
 
+@pytest.mark.parametrize("left", [".UNFINISHED.1.tmp", "schema/.schema-0.1.tmp", None])
+def test_branch_of_which_only_temporary_files_are_left_is_no_damage(
+    tmp_path: Path, left: str | None
+) -> None:
+    """What a process leaves that dies at the first files of a branch, or at its last ones."""
+    table = kt.connect(str(tmp_path)).create_table("t", SCHEMA, ["k"])
+    table.write(row(1, "main"))
+    folder = Path(table.uri) / "branch" / "branch-c" / "schema"
+    folder.mkdir(parents=True)
+    if left is not None:
+        (folder.parent / left).touch()
+    assert table.verify().is_healthy
+    (sign,) = (sign for sign in table.doctor().signs if sign.subject == "branches")
+    assert (sign.action or "").startswith("delete_branch('c')")
+    table.delete_branch("c")
+    assert "remains" not in str(table.doctor())
+    assert shown(table.create_branch("c")) == {1: "main"}
+
+
 def test_verify_of_a_branch_checks_the_whole_table(table: kt.Table) -> None:
     branch = table.create_branch("b")
     branch.write(row(9, "branch"))

@@ -220,6 +220,8 @@ class Family:
     """The file that names the latest document. It may be wrong."""
     reads_all: bool = False
     """Whether a reader of the latest document also needs all earlier ones."""
+    gone: str | None = None
+    """The file that says that no document counts if there is no first one."""
 
 
 SCHEMAS = Family(
@@ -228,6 +230,7 @@ SCHEMAS = Family(
     paths.parse_schema_name,
     first=0,
     reads_all=True,
+    gone=paths.dropped_path().rpartition("/")[2],
 )
 _SNAPSHOTS = Family(
     paths.snapshot_dir(),
@@ -296,6 +299,8 @@ def _listed(store: Store, family: Family) -> list[Found]:
     for _ in range(_TRIES):
         names = store.list_names(family.folder)
         numbers = sorted(n for name in names if (n := family.parse(name)) is not None)
+        if family.gone in names and family.first not in numbers:
+            return []
         wanted = numbers if family.reads_all else numbers[-1:]
         following = wanted[-1] + 1 if wanted else family.first
         *read, beyond = store.read_present([family.path(n) for n in (*wanted, following)])
