@@ -51,7 +51,7 @@ if typing.TYPE_CHECKING:
     from keytide.table.commit.result import WriteResult
     from keytide.table.compaction.compact import CompactionResult
     from keytide.table.expiry.snapshot_expiry import ExpiryResult
-    from keytide.table.history.branches import FastForwardResult
+    from keytide.table.history.fast_forward import FastForwardResult
     from keytide.table.history.rollback import RollbackResult
     from keytide.table.read.explanation import Explanation
     from keytide.table.read.why import Why
@@ -146,7 +146,7 @@ _HOMES = {
     "keytide.table.commit.result": ("WriteResult",),
     "keytide.table.compaction.compact": ("CompactionResult",),
     "keytide.table.expiry.snapshot_expiry": ("ExpiryResult",),
-    "keytide.table.history.branches": ("FastForwardResult",),
+    "keytide.table.history.fast_forward": ("FastForwardResult",),
     "keytide.table.history.rollback": ("RollbackResult",),
     "keytide.table.read.explanation": ("Explanation",),
     "keytide.table.read.why": ("Why",),

@@ -262,7 +262,9 @@ def test_branches_are_made_listed_brought_back_and_deleted(
     would = run("branch", "fast-forward", orders.uri, "b", "--dry-run", "-f", "json")
     assert json.loads(would.out)["removed"] == 1
     assert len(orders.snapshots()) == 2
-    assert run("branch", "fast-forward", orders.uri, "b", "-f", "json").out == would.out
+    assert (
+        run("branch", "fast-forward", orders.uri, "b", "--discard", "-f", "json").out == would.out
+    )
     assert len(orders.snapshots()) == 1
     renamed = run("branch", "rename", orders.uri, "b", "c")
     assert (renamed.code, renamed.out, renamed.err) == (0, "", "branch b renamed to c\n")

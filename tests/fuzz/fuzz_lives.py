@@ -337,7 +337,7 @@ class Life:
         self.compare(f"branch {name}", branch.scan, theirs)
         if self.case.often(0.5):
             self.steps.append(f"fast forward {name}")
-            self.table.fast_forward(name)
+            self.table.fast_forward(name, discard=True)
             self.now = theirs
         self.steps.append(f"delete branch {name}")
         self.table.delete_branch(name)

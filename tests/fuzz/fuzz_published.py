@@ -281,7 +281,7 @@ class Life:
             self.table.branch(name).write(self.rows())
             if self.case.often(0.7):
                 self.steps[-1] += " and fast forward"
-                self.table.fast_forward(name)
+                self.table.fast_forward(name, discard=True)
 
     def rescale(self) -> None:
         """Another number of buckets."""

@@ -125,7 +125,7 @@ def branch(process: Process, table: str) -> None:
             tags = [None, *(each.name for each in found.tags())]
             found.create_branch(name, tag=process.random.choice(tags))
         elif process.random.random() < 0.6:
-            found.fast_forward(name)
+            found.fast_forward(name, discard=True)
         else:
             found.delete_branch(name)
 

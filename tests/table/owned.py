@@ -236,7 +236,7 @@ class Owned:
             branch = self.table.branch(name)
             branch.write(entry["rows"], commit_user=self.name, commit_identifier=entry["count"])
             try:
-                self.table.fast_forward(name)
+                self.table.fast_forward(name, discard=True)
                 is_done = True
             except kt.ConflictError:
                 pass  # others have compacted the table meanwhile, so it goes on by itself

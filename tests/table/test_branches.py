@@ -252,7 +252,9 @@ def test_procedures_make_delete_and_bring_back_branches(lake: kt.Lake, table: kt
     lake.sql("INSERT INTO t$branch_b VALUES (9, 'branch')")
     lake.sql("CALL sys.compact('t$branch_b')")
     lake.sql("CALL sys.create_tag('t$branch_b', 'nine')")
-    assert lake.sql("CALL sys.fast_forward('t', 'b')").to_pylist() == [{"result": True}]
+    assert lake.sql("CALL sys.fast_forward('t', 'b', discard => true)").to_pylist() == [
+        {"result": True}
+    ]
     assert shown(table) == {**state(2), 9: "branch"}
     lake.sql("CALL sys.delete_branch('t', 'b, blank')")
     assert names(table) == []
@@ -415,11 +417,48 @@ def test_table_that_stood_still_goes_forward_and_loses_nothing(table: kt.Table) 
     assert table.verify().is_healthy
 
 
+KEPT: dict[str, Callable[[kt.Table], object]] = {
+    "nothing": lambda table: None,
+    "a tag": lambda table: table.create_tag("kept"),
+    "an option": lambda table: table.alter(SetOption("user.note", "x")),
+    "a compaction": lambda table: table.compact(full=True),
+}
+"""What a table may get beside its branch without having rows of its own."""
+LOST: dict[str, Callable[[kt.Table], object]] = {
+    "a write": lambda table: table.write(row(9, "table")),
+    "a delete": lambda table: table.delete("k = 1"),
+    "an overwrite": lambda table: table.overwrite(row(9, "table")),
+    "a truncate": lambda table: table.truncate(),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("lost", [None, *LOST])
+def test_commits_of_others_are_not_discarded_unless_that_is_said(
+    table: kt.Table, kept: str, lost: str | None
+) -> None:
+    branch = table.create_branch("b")
+    branch.write(row(8, "branch"))
+    KEPT[kept](table)
+    if lost is not None:
+        LOST[lost](table)
+        before = shown(table), ids(table)
+        with pytest.raises(kt.ConflictError, match=r"that branch b does not have: snapshot .* by"):
+            table.fast_forward("b")
+        assert (shown(table), ids(table)) == before
+        assert table.fast_forward("b", dry_run=True).removed > 0
+        table.fast_forward("b", discard=True)
+    else:
+        table.fast_forward("b")
+    assert shown(table) == shown(branch)
+    assert table.verify().is_healthy
+
+
 def test_what_the_table_has_beyond_the_parting_is_gone(table: kt.Table) -> None:
     branch = table.create_branch("b", 2)
     branch.write(row(9, "branch"))
     table.create_tag("three")
-    assert table.fast_forward("b") == kt.FastForwardResult(3, 3, 1, 1, ("three",), ())
+    assert table.fast_forward("b", discard=True) == kt.FastForwardResult(3, 3, 1, 1, ("three",), ())
     assert shown(table) == {**state(2), 9: "branch"}
     assert [tag.name for tag in table.tags()] == ["two"]
     assert table.verify().is_healthy
@@ -435,7 +474,7 @@ def test_columns_of_the_branch_come_along(lake: kt.Lake, table: kt.Table) -> Non
     branch.alter(AddColumn(("w",), kt.parse_sql_type("STRING")))
     branch.alter(DropColumn(("v",)))
     branch.write([{"k": 9, "w": "branch"}])
-    table.fast_forward("b")
+    table.fast_forward("b", discard=True)
     for each in [*seen, lake.table("t")]:
         found = sorted(tuple(row.values()) for row in each.scan().to_pylist())
         assert found == [(1, None), (2, None), (9, "branch")]
@@ -450,7 +489,7 @@ def test_schemas_that_were_seen_before_are_not_served_again(table: kt.Table) -> 
     assert other.scan().to_arrow().column_names == ["k", "v", "one"]
     branch.alter(AddColumn(("two",), INT))
     branch.write([{"k": 9, "v": "branch", "two": 2}])
-    table.fast_forward("b")
+    table.fast_forward("b", discard=True)
     assert other.get(9) == {"k": 9, "v": "branch", "two": 2}
     assert other.scan(snapshot_id=4).to_arrow().column_names == ["k", "v", "two"]
 
@@ -460,7 +499,7 @@ def test_table_without_snapshots_goes_forward_to_all_of_a_branch() -> None:
     branch = table.create_branch("b")
     branch.write(row(1, "branch"))
     branch.write(row(2, "branch"))
-    assert table.fast_forward("b") == kt.FastForwardResult(None, 2, 0, 2, (), ())
+    assert table.fast_forward("b", discard=True) == kt.FastForwardResult(None, 2, 0, 2, (), ())
     assert shown(table) == shown(branch)
     assert table.verify().is_healthy
 
@@ -469,7 +508,7 @@ def test_branch_that_began_empty_takes_the_place_of_all(table: kt.Table) -> None
     branch = table.create_branch("b", empty=True)
     branch.write(row(8, "branch"))
     branch.write(row(9, "branch"))
-    done = table.fast_forward("b")
+    done = table.fast_forward("b", discard=True)
     assert (done.removed, done.tags, ids(table)) == (2, ("two",), [1, 2])
     assert shown(table) == {8: "branch", 9: "branch"}
     assert shown(table, snapshot_id=1) == {8: "branch"}
@@ -480,7 +519,7 @@ def test_table_whose_snapshots_of_that_time_expired_goes_forward(table: kt.Table
     branch = table.create_branch("b", tag="two")
     branch.write(row(9, "branch"))
     table.metadata.store.delete(paths.snapshot_path(n) for n in (1, 2))
-    table.fast_forward("b")
+    table.fast_forward("b", discard=True)
     assert (ids(table), shown(table)) == ([2, 3], {**state(2), 9: "branch"})
     assert table.verify().is_healthy
 
@@ -489,9 +528,9 @@ def test_branch_goes_forward_to_another_one_and_to_the_main_one(table: kt.Table)
     branch = table.create_branch("b", 2)
     other = branch.create_branch("c")
     other.write(row(9, "other"))
-    branch.fast_forward("c")
+    branch.fast_forward("c", discard=True)
     assert shown(branch) == {**state(2), 9: "other"}
-    branch.fast_forward("main")
+    branch.fast_forward("main", discard=True)
     assert (shown(branch), ids(branch)) == (state(3), [2, 3])
     assert table.verify().is_healthy
 
@@ -499,7 +538,7 @@ def test_branch_goes_forward_to_another_one_and_to_the_main_one(table: kt.Table)
 def test_branch_without_snapshots_is_nothing_to_go_forward_to(table: kt.Table) -> None:
     table.create_branch("b", empty=True)
     with pytest.raises(kt.InvalidError, match="no snapshots to fast-forward to"):
-        table.fast_forward("b")
+        table.fast_forward("b", discard=True)
 
 
 @pytest.mark.parametrize("commits", range(4))
@@ -511,8 +550,10 @@ def test_table_that_was_rolled_back_behind_the_branch_is_refused(
     for _ in range(commits):
         table.write(row(7, "again"))
     before = ids(table)
-    with pytest.raises(kt.ConflictError, match=r"snapshot 3, from which .* was rolled back"):
-        table.fast_forward("b")
+    with pytest.raises(
+        kt.ConflictError, match=r"the oldest one of the branch is 3, .*the table was rolled back"
+    ):
+        table.fast_forward("b", discard=True)
     assert ids(table) == before
 
 
@@ -522,7 +563,7 @@ def test_columns_that_parted_before_the_rows_are_refused(table: kt.Table) -> Non
     branch.alter(AddColumn(("two",), INT))
     branch.write([{"k": 9, "v": "x", "two": 1}])
     with pytest.raises(kt.UnsupportedError, match=r"differ .* before snapshot 1"):
-        table.fast_forward("b")
+        table.fast_forward("b", discard=True)
     assert ids(table) == [1, 2, 3]
 
 
@@ -530,7 +571,7 @@ def test_consumers_that_were_told_of_what_is_gone_are_named(table: kt.Table) -> 
     table.create_branch("b", 2).write(row(9, "branch"))
     list(table.follow(consumer="c", timeout_seconds=0))
     with pytest.warns(kt.KeytideWarning, match="before changes that c had already read") as told:
-        assert table.fast_forward("b").consumers == ("c",)
+        assert table.fast_forward("b", discard=True).consumers == ("c",)
     assert told[0].filename == __file__
 
 
@@ -571,7 +612,7 @@ def prepared() -> kt.Table:
 CALLS: dict[str, Callable[[kt.Table], object]] = {
     "create": lambda t: t.create_branch("new", tag="two"),
     "delete": lambda t: t.delete_branch("b"),
-    "forward": lambda t: t.fast_forward("b"),
+    "forward": lambda t: t.fast_forward("b", discard=True),
     "rename": lambda t: t.rename_branch("b", "new"),
 }
 
@@ -734,7 +775,7 @@ def test_writer_that_comes_between_is_not_lost(table: kt.Table) -> None:
             return super().create(path, data)
 
     with pytest.raises(kt.ConflictError, match="another writer created snapshot/snapshot-3"):
-        kt.Table(Between(store), "t").fast_forward("b")
+        kt.Table(Between(store), "t").fast_forward("b", discard=True)
     assert shown(table) == {**state(2), 7: "between"}
     assert table.verify().is_healthy
 
@@ -821,7 +862,7 @@ def test_branches_are_what_dicts_are(steps: list[tuple[str, int, int]]) -> None:
             del lines[name]
         elif step == "forward" and name != "main" and ids(line):
             with suppress(kt.ConflictError):
-                table.fast_forward(name)
+                table.fast_forward(name, discard=True)
                 lines["main"] = lines[name]
         assert {each: shown(table.branch(each)) for each in lines} == lines
     assert names(table) == sorted(set(lines) - {"main"})

@@ -127,7 +127,7 @@ def test_branch_of_a_snapshot_has_the_kind_of_that_and_goes_its_own_way(mode: st
     write(branch, *LATE, "+I 0 9 5 new")
     assert shown(branch) == sorted([*THEN, "0 9 5 new"])
     assert shown(table) == NOW
-    table.fast_forward("b")
+    table.fast_forward("b", discard=True)
     assert (mode_of(table), shown(table)) == (mode, sorted([*THEN, "0 9 5 new"]))
     table.alter(NEW_COLUMN)
     assert_sound(table)
@@ -141,7 +141,7 @@ def test_table_is_fast_forwarded_to_a_branch_that_was_converted(mode: str) -> No
     branch.convert(OTHER[mode])
     write(branch, "+I 0 2 5 b")
     assert (mode_of(table), mode_of(branch)) == (mode, OTHER[mode])
-    table.fast_forward("b")
+    table.fast_forward("b", discard=True)
     write(table, *LATE)
     assert (mode_of(table), shown(table)) == (OTHER[mode], ["0 1 5 a", "0 2 5 b"])
     assert_sound(table)

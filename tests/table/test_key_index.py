@@ -333,7 +333,7 @@ CHANGES = {
     "truncate": lambda t: t.truncate(),
     "overwrite": lambda t: t.overwrite([{"k": 1, "ts": 1, "v": "o"}, {"k": 7, "ts": 1, "v": "o"}]),
     "rollback": lambda t: t.rollback_to(1),
-    "branch": lambda t: (t.create_branch("b"), t.fast_forward("b")),
+    "branch": lambda t: (t.create_branch("b"), t.fast_forward("b", discard=True)),
     "expiry": lambda t: t.expire_snapshots(1),
     "orphans": lambda t: t.remove_orphan_files(time.time_ns() // 1_000_000, dry_run=False),
 }

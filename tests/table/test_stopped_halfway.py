@@ -135,7 +135,6 @@ STOPS = [
 ]
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("place", "name", "operation", "nth"), STOPS)
 def test_table_is_whole_or_not_there_wherever_it_stops(
     place: Place, name: str, operation: Any, nth: int
@@ -157,10 +156,9 @@ def test_table_is_whole_or_not_there_wherever_it_stops(
         table.rescale()  # continues, and otherwise changes nothing
         table.write([{"k": 9, "v": "after"}])
         after = state_in(fresh(store), at) or {}
+        assert after.pop(9) == "after"
         # What a rollback has gone back to may have rows that a compaction had not shown yet.
-        shown = after if name in MEANTIME else {**found, 9: "after"}
-        assert after == shown
-        assert after.items() >= {**found, 9: "after"}.items()
+        assert after in (known_states(place, name) if name in MEANTIME else [found])
         assert table.verify().is_healthy
 
 

@@ -88,7 +88,7 @@ def test_history_goes_on_back_and_sideways(lake: kt.Lake, table: kt.Table) -> No
     assert ids(table) == [1, 2, 3]
     table.restore(1)
     assert rows(table) == {1: 1, 2: 1}
-    table.fast_forward("b")
+    table.fast_forward("b", discard=True)
     assert rows(table) == rows(lake.table("t$branch_b")) == {1: 2, 2: 1, 3: 3}
     table.compact(full=True)
     table.expire_snapshots(retain_max=1, retain_min=1)
@@ -100,7 +100,7 @@ def test_table_without_snapshots_becomes_what_its_branch_is(table: kt.Table) -> 
     branch = table.create_branch("b", empty=True)
     put(branch, {1: 1})
     put(branch, {2: 2})
-    table.fast_forward("b")
+    table.fast_forward("b", discard=True)
     assert (rows(table), ids(table)) == ({1: 1, 2: 2}, [1, 2])
     put(table, {3: 3})
     assert (rows(table), ids(table)) == ({1: 1, 2: 2, 3: 3}, [1, 2, 3])

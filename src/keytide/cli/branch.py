@@ -110,20 +110,25 @@ def fast_forward(
     table: TableArgument,
     name: Name,
     warehouse: Warehouse = None,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Delete commits that the branch does not have.")
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
+        bool, typer.Option("--dry-run", help="Show what --discard would do, without doing it.")
     ] = False,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Fast-forward the main branch to a branch.
 
-    Snapshots of the main branch that are not in the branch are deleted.
+    This is refused if the main branch has commits of rows that the branch does not have.
 
     Example: keytide branch fast-forward -w /data/lake shop.orders trial --dry-run
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KeytideWarning)  # reported below
-        done = open_named_table(table, warehouse).fast_forward(name, dry_run=dry_run)
+        done = open_named_table(table, warehouse).fast_forward(
+            name, discard=discard, dry_run=dry_run
+        )
     write_table(done.to_arrow(), format)
     if done.consumers:
         note(f"consumers that read deleted snapshots and must restart: {', '.join(done.consumers)}")

@@ -187,14 +187,16 @@ def create_branch(
         branches.create_branch(table, branch, tag=tag, empty=tag is None)
 
 
-def fast_forward(table: StoredTable, branch: str, to: str | None = None) -> None:
+def fast_forward(
+    table: StoredTable, branch: str, to: str | None = None, discard: bool = False
+) -> None:
     """Make the table equal to its branch. As in Iceberg, `'main'` can be given, with `to`."""
     if to is not None and branch != "main":
         raise InvalidError(
             f"sys.fast_forward: branch is {branch!r}, but only 'main' can be fast-forwarded to "
             "another branch; open the branch and restore it instead"
         )
-    going_back.fast_forward(table, branch if to is None else to)
+    going_back.fast_forward(table, branch if to is None else to, discard=discard)
 
 
 def delete_branch(table: StoredTable, branch: str) -> None:

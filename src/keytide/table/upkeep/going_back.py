@@ -7,8 +7,9 @@ deleted. The next write does the maintenance.
 from __future__ import annotations
 
 from keytide.moments import Moment, epoch_ms
-from keytide.table.history import branches, rollback
-from keytide.table.history.branches import FastForwardResult
+from keytide.table.history import fast_forward as forward
+from keytide.table.history import rollback
+from keytide.table.history.fast_forward import FastForwardResult
 from keytide.table.history.rollback import RollbackResult
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.afterwards import follow_newest
@@ -53,13 +54,15 @@ def rollback_to(
     return done
 
 
-def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> FastForwardResult:
+def fast_forward(
+    table: StoredTable, name: str, *, discard: bool = False, dry_run: bool = False
+) -> FastForwardResult:
     """Replace the state of this table with that of a branch: its schemas, snapshots and tags.
 
-    Everything that the table has after the last common snapshot is deleted, see
-    `rollback_to`. If nothing was committed to it since then, nothing is lost. The branch does not
-    change. If the table is itself a branch, that branch is replaced. `dry_run` reports what would
-    be done.
+    Compactions, tags and schemas that the table has after the last common snapshot are deleted, see
+    `rollback_to`. If rows were committed to the table since then, this is refused, because they
+    would be lost: only `discard` deletes them. The branch does not change. If the table is itself a
+    branch, that branch is replaced. `dry_run` reports what `discard` would do.
 
     After an interruption, the table is in a state that it or the branch had, and a repeated call
     continues. Raises:
@@ -67,11 +70,12 @@ def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> Fas
     - `NotFoundError` for an unknown branch.
     - `InvalidError` for a branch without snapshots, or for the table itself.
     - `UnsupportedError` if columns or options differed before the first different snapshot.
-    - `ConflictError` if other writers interfere, or the branch begins after the end of the table.
+    - `ConflictError` if other writers interfere, if the branch begins after the end of the table,
+      and without `discard`, if the table has commits of rows that the branch does not have.
     - `DataError` if the store fails.
     """
     BEHIND.settle(table.uri)
-    done = branches.fast_forward(table, name, dry_run=dry_run)
+    done = forward.fast_forward(table, name, discard=discard, dry_run=dry_run)
     if not dry_run:
         follow_newest(table, "the table is fast-forwarded", leaves_upkeep=True)
     return done
