@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from keytide.cdc.values import Encoding
 from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
 
@@ -17,7 +18,8 @@ class FeedRequest:
 
     `columns` None and empty tuples mean that the table or the feed defines them. `continuous` runs
     until it is stopped. Otherwise the run ends when all files are read. `merge_schema` adds new
-    columns of the feed to the table.
+    columns of the feed to the table. `encoding`, `epochs` and
+    `source_table` are as in `FeedSpec` and `default_sequence`.
     """
 
     warehouse: str
@@ -35,6 +37,9 @@ class FeedRequest:
     max_files_per_batch: int | None = None
     continuous: bool = False
     merge_schema: bool = False
+    encoding: Encoding | None = None
+    epochs: tuple[str, ...] = ()
+    source_table: str | None = None
 
 
 def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None:

@@ -26,6 +26,7 @@ from keytide.cdc.refuse import as_table_takes
 from keytide.cdc.report import BatchReport, IngestReport
 from keytide.cdc.request import FeedRequest, columns_of
 from keytide.cdc.target import feed_target
+from keytide.cdc.values import Encoding
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
@@ -85,6 +86,9 @@ def ingest(
     max_files_per_batch: int | None = None,
     continuous: bool = False,
     merge_schema: bool = False,
+    encoding: Encoding | None = None,
+    epochs: Sequence[str] = (),
+    source_table: str | None = None,
     spark: SparkSession | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
@@ -106,6 +110,7 @@ def ingest(
       values in the batch. Types are widened when messages declare wider ones or values do not fit,
       as in `Table.write`. Each batch is then read twice. Without `merge_schema`, fields that have
       no column are ignored.
+    - `encoding`, `epochs` and `source_table` are as in `Lake.ingest`.
     - `continuous` keeps running until it is stopped. Otherwise the call returns once every file is
       applied.
     - `on_batch` is called on the driver after each batch.
@@ -133,6 +138,9 @@ def ingest(
         max_files_per_batch=max_files_per_batch,
         continuous=continuous,
         merge_schema=merge_schema,
+        encoding=encoding,
+        epochs=tuple(epochs),
+        source_table=source_table,
     )
     return run_feed(request, spark or session(), on_batch)
 
