@@ -202,7 +202,7 @@ def _split(change: Change) -> list[tuple[str, tuple[Row | None, Row | None]]]:
 
 def debezium_postgres(source: Source, random: Random) -> list[str]:
     found, last = list[str](), None
-    omits = False
+    omits = random.random() < 0.5
     for part in source.stream:
         base = {"connector": "postgresql", "db": "d", "schema": "s", "table": "t"}
         if isinstance(part, Snapshot):
@@ -329,7 +329,7 @@ def dms(source: Source, random: Random) -> list[str]:
     """A full load with cached changes: the rows of the load are stamped after some of them."""
     found = []
     for part in source.stream:
-        base = {"record-type": "data", "schema-name": "s", "table-name": "t"}
+        base: Row = {"record-type": "data", "schema-name": "s", "table-name": "t"}
         if isinstance(part, Snapshot):
             told = {**base, "timestamp": _stamp(part.time + 5_000), "operation": "load"}
             found += [json.dumps({"data": row, "metadata": told}) for row in part.rows]

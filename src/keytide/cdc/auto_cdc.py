@@ -11,6 +11,7 @@ from keytide.cdc.flow import Flow, FlowRequest
 from keytide.cdc.flow_rows import rows_of_events, split_truncates
 from keytide.cdc.flow_target import flow_target
 from keytide.cdc.flow_writer import write_events
+from keytide.cdc.omitting import omits, write_omitting
 from keytide.cdc.truncating import told_with, truncate_up_to
 from keytide.cdc.truncation import GoingBy, beside_truncations
 from keytide.cdc.untyped import keep_untyped, typed_events, untyped_columns
@@ -55,6 +56,8 @@ def apply_events(
 
 def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None) -> WriteResult:
     """Apply rows from `rows_of_events` to an open table."""
+    if omits(table, rows):
+        return write_omitting(table, flow, rows, author)
     if not flow.reads_first:
         append = partial(_append, table, flow, rows, author)
         return beside_truncations(table, append)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
 from keytide.cdc.epochs import extended, parse_epochs
 from keytide.cdc.feed import FeedSpec
 from keytide.cdc.infer import Sample
+from keytide.cdc.omitted import OMITTED
 from keytide.cdc.order import SequenceSource
 from keytide.cdc.origin import Origin
 from keytide.cdc.request import FeedRequest
@@ -21,7 +22,7 @@ from keytide.table.definition.kind import require_key
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
 
-__all__ = ["feed_target"]
+__all__ = ["feed_columns", "feed_target"]
 
 
 def feed_target(
@@ -121,6 +122,11 @@ def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[S
     )
 
 
+def feed_columns(fields: Iterable[Field]) -> tuple[Field, ...]:
+    """The columns of a table that its feed fills."""
+    return tuple(field for field in fields if field.name != OMITTED)
+
+
 def _feed_spec(
     request: FeedRequest,
     fields: Sequence[Field],
@@ -131,7 +137,7 @@ def _feed_spec(
 ) -> FeedSpec:
     return FeedSpec(
         format=request.format,
-        columns=tuple(fields),
+        columns=feed_columns(fields),
         primary_key=tuple(key),
         sequence=ordering,
         empty_as_null=frozenset(request.empty_as_null),
