@@ -90,6 +90,7 @@ class ChangeWriter:
         # stored for them that would have to be found.
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
+            changes = self._with_omitted(changes)
             stored = self._stored_versions(bucket, changes)
             if OMITTED in view.schema.by_name:
                 counts += count_changes(changes, stored, self._orders)
@@ -104,6 +105,15 @@ class ChangeWriter:
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
 
+    def _with_omitted(self, changes: pl.DataFrame) -> pl.DataFrame:
+        """Changes with the column `OMITTED`, if the table has it."""
+        schema = self.task.view.schema
+        if OMITTED not in schema.by_name:
+            return changes
+        type_ = schema.field(OMITTED).type.to_arrow()
+        missing = pa.table({OMITTED: pa.nulls(changes.height, type_)})
+        return pl.concat([changes, from_arrow(missing)], how="horizontal")
+
     def _settled(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
         """Changes with their omitted values, and the stored rows that change by them."""
         schema = self.task.view.schema
@@ -116,9 +126,8 @@ class ChangeWriter:
         versions = pl.concat([of_stored, of_changes], how="diagonal")
         found = settled(versions, self._order, schema.names)
         names = [*self._stored_schema.names, OMITTED]
-        kept = pa.schema(
-            [*self._stored_schema, pa.field(OMITTED, schema.field(OMITTED).type.to_arrow())]
-        )
+        omitted = pa.field(OMITTED, schema.field(OMITTED).type.to_arrow())
+        kept = pa.schema([*self._stored_schema, omitted])
         return to_arrow(found.select(names), kept)
 
     @property

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from keytide.arguments import checked_members
-from keytide.cdc.epochs import EPOCH, Epoch
 from keytide.cdc.json_sql import literal, pointer, quoted
 from keytide.cdc.order import Derived, Ordering, SequenceSource
 from keytide.cdc.values import Encoding, is_supported
@@ -95,11 +94,6 @@ class FeedSpec:
         """The columns that are read from row images."""
         filled = {source.column for source in self.sequence}
         return tuple(column for column in self.columns if column.name not in filled)
-
-    @property
-    def epochs(self) -> tuple[Epoch, ...]:
-        """The epochs that number changes, none if the order does not begin with them."""
-        return next((each.epochs for each in self.sequence if each.path == EPOCH), ())
 
     @property
     def rows_schema(self) -> pa.Schema:

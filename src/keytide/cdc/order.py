@@ -6,7 +6,7 @@ Each format lists its orders as :class:`Ordering`. A component is a field of a m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from keytide.arguments import checked_members
 from keytide.cdc.epochs import EPOCH, Epoch
 from keytide.types import STRING, AtomicType, DataType, Field
 
-__all__ = ["BIGINT", "EPOCH_SOURCE", "Derived", "Ordering", "SequenceSource"]
+__all__ = ["BIGINT", "EPOCH_SOURCE", "Derived", "Ordering", "SequenceSource", "epochs_of"]
 
 BIGINT = AtomicType("BIGINT")
 
@@ -41,6 +41,11 @@ class SequenceSource:
 
 EPOCH_SOURCE = SequenceSource(EPOCH, "_epoch", AtomicType("INT"))
 """The first component of orders by positions: a log, because positions restart in another one."""
+
+
+def epochs_of(sequence: Iterable[SequenceSource]) -> tuple[Epoch, ...]:
+    """The epochs that number changes, none if the order does not begin with them."""
+    return next((source.epochs for source in sequence if source.path == EPOCH), ())
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from keytide.cdc.json_sql import (
     quoted,
     read_members,
 )
+from keytide.cdc.order import epochs_of
 from keytide.cdc.places import placed
 from keytide.types import DataType
 
@@ -146,7 +147,7 @@ def _unfold(
     Columns come from the images, or from feed metadata.
     """
     paths = (source.path for source in spec.sequence if source.path != EPOCH)
-    places = EPOCH_PATHS if spec.epochs else ()
+    places = EPOCH_PATHS if epochs_of(spec.sequence) else ()
     wanted = tuple(dict.fromkeys((*paths, *places, *envelope.origin)))
     events = placed(read_events(documents, envelope, wanted), spec, envelope)
     steps = _steps(events, spec)

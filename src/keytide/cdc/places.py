@@ -21,6 +21,7 @@ from keytide.cdc.epochs import (
     why_without_epoch,
 )
 from keytide.cdc.feed import Decoded, Envelope, FeedSpec, at_path
+from keytide.cdc.order import epochs_of
 from keytide.errors import DataError, InvalidError
 from keytide.plural import counted
 
@@ -36,10 +37,12 @@ def placed(events: pl.DataFrame, spec: FeedSpec, envelope: Envelope) -> pl.DataF
     """Events with the number of their epoch, and with a `problem` if they have no place."""
     events = with_origin(events, envelope)
     problems = [_other_table(events, spec)]
-    if spec.epochs:
+    if epochs_of(spec.sequence):
         events = with_places(events)
-        events = events.with_columns(epoch_numbers(events, spec.epochs))
-        problems.append(pl.when(pl.col(EPOCH).is_null()).then(why_without_epoch(spec.epochs)))
+        events = events.with_columns(epoch_numbers(events, epochs_of(spec.sequence)))
+        problems.append(
+            pl.when(pl.col(EPOCH).is_null()).then(why_without_epoch(epochs_of(spec.sequence)))
+        )
     else:
         events = events.with_columns(pl.lit(1).alias(EPOCH))
     is_read = pl.col("before").is_not_null() | pl.col("after").is_not_null()

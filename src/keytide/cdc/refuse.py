@@ -6,6 +6,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.cdc.feed import ORDINAL_COLUMN, REJECTED_SCHEMA, Decoded
+from keytide.cdc.omitted import OMITTED
 from keytide.cdc.places import check_places
 from keytide.row_kind import ROW_KIND
 from keytide.table.state.view import TableView
@@ -27,7 +28,11 @@ def as_table_takes(
     """
     check_places(decoded)
     columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
-    given = typed_rows(decoded.rows.select(columns), view.schema, view.options, view.name)
+    given_rows = decoded.rows.select(columns)
+    if OMITTED in view.schema.by_name:  # the decoder does not know it
+        type_ = view.schema.field(OMITTED).type.to_arrow()
+        given_rows = given_rows.append_column(OMITTED, pa.nulls(given_rows.num_rows, type_))
+    given = typed_rows(given_rows, view.schema, view.options, view.name)
     rows = decoded.rows
     for name in view.schema.primary_keys:
         rows = rows.set_column(rows.column_names.index(name), name, given.table[name])

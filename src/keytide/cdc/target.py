@@ -10,7 +10,7 @@ from keytide.cdc.epochs import extended, parse_epochs
 from keytide.cdc.feed import FeedSpec
 from keytide.cdc.infer import Sample
 from keytide.cdc.omitted import OMITTED
-from keytide.cdc.order import SequenceSource
+from keytide.cdc.order import SequenceSource, epochs_of
 from keytide.cdc.origin import Origin
 from keytide.cdc.request import FeedRequest
 from keytide.errors import InvalidError, NotFoundError
@@ -51,7 +51,7 @@ def feed_target(
     require_key(table.schema, table.name, "a change feed", "Ingest into a table with a primary key")
     schema, ordering = table.schema, _filled(table, request, sample)
     spec = _feed_spec(request, schema.fields, schema.primary_keys, ordering, options, origin)
-    Origin(origin, spec.epochs).keep(table)
+    Origin(origin, epochs_of(spec.sequence)).keep(table)
     return table, spec
 
 
@@ -71,10 +71,23 @@ def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
         )
 
 
+def _refuse_several_clocks(request: FeedRequest, ordering: Sequence[SequenceSource]) -> None:
+    """Raises `InvalidError` for a table with a key index whose order has several components."""
+    if keys.UPSERT_MODE in stored_names(request.options) and len(ordering) > 1:
+        columns = ", ".join(source.column for source in ordering)
+        raise InvalidError(
+            f"table {request.table}: with '{keys.UPSERT_MODE}', several sequence fields are clocks "
+            f"of several producers, but the order of the feed is {columns} together; give one "
+            "field with sequence_by, such as source.lsn"
+        )
+
+
 def _made(
     catalog: Catalog, request: FeedRequest, sample: Sample, origin: str | None
 ) -> tuple[StoredTable, FeedSpec]:
     ordering = tuple(map(sample.source, request.sequence_by)) or sample.sequence()
+    if keys.SEQUENCE_FIELD not in request.options:
+        _refuse_several_clocks(request, ordering)
     rows = sample.columns() if request.columns is None else request.columns
     key = request.primary_key or sample.primary_key()
     if not key:
@@ -84,7 +97,7 @@ def _made(
     options = stored_names(request.options)
     fields = (*rows, *(source.to_field() for source in ordering))
     spec = _feed_spec(request, fields, key, ordering, options, origin)
-    stored = {**Origin(origin, spec.epochs).options, **request.options}
+    stored = {**Origin(origin, epochs_of(spec.sequence)).options, **request.options}
     if ordering and keys.SEQUENCE_FIELD not in stored and keys.WATERMARK_KEY not in stored:
         # Without it, the order of arrival would decide, and a file that is read late would win.
         stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)

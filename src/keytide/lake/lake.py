@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from keytide import html
 from keytide.arguments import checked, shown
-from keytide.cdc.values import Encoding
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
@@ -721,7 +720,7 @@ class Lake:
         if_lost: Literal["fail", "earliest", "latest"] | None = None,
         continuous: bool = False,
         merge_schema: bool = False,
-        encoding: Encoding | None = None,
+        encoding: Any = None,
         epochs: Sequence[str] = (),
         source_table: str | None = None,
         on_batch: Callable[[Any], None] | None = None,
@@ -740,8 +739,8 @@ class Lake:
           reason.
         - `merge_schema` adds columns to the table for new message fields, before the batch that has
           them. Without it, fields that have no column are ignored.
-        - `encoding` describes how messages without a schema write decimals, times and bytes, such
-          as `cdc.debezium_encoding(decimal_handling_mode='precise')`.
+        - `encoding`, a `cdc.Encoding`, describes how messages without a schema write decimals,
+          times and bytes, such as `cdc.debezium_encoding(decimal_handling_mode='precise')`.
         - `epochs` are the logs of the source in their order, such as `['mysql-bin@1',
           'mysql-bin@2']` after a failover (docs/feed-order.md). A change from another log is an
           error.
@@ -820,7 +819,7 @@ class Lake:
         if_lost: Literal["fail", "earliest", "latest"] | None = None,
         continuous: bool = False,
         merge_schema: bool = False,
-        encoding: Encoding | None = None,
+        encoding: Any = None,
         epochs: Sequence[str] = (),
         source_table: str | None = None,
         on_batch: Callable[[str, Any], None] | None = None,
