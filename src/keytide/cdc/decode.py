@@ -172,16 +172,13 @@ def _without_unit(column: Field, values: JsonValues, encoding: Encoding) -> pl.S
     if root not in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ") or getattr(encoding, name) is not None:
         return None
     number = pl.lit(values.text).cast(pl.Int64, strict=False)
-    readings = {"ms": number, "us": number}
-    shown = {
-        unit: pl.from_epoch(each, unit).cast(pl.String)  # type: ignore[arg-type]
-        for unit, each in readings.items()
-    }
+    in_ms, in_us = pl.from_epoch(number, "ms"), pl.from_epoch(number, "us")
     reason = pl.format(
         f"column {column.name}: found {{}} without a unit, which is {{}} in ms but {{}} in us; "
         f"state encoding.{name}",
         number,
-        *shown.values(),
+        in_ms.cast(pl.String),
+        in_us.cast(pl.String),
     )
     return pl.select(pl.when(pl.lit(values.is_number)).then(reason)).to_series()
 

@@ -64,7 +64,7 @@ def _runs(log: pl.DataFrame) -> list[pl.DataFrame]:
         if _is_later(before, after, strictly=True):
             name, again = log[LOG][0], Epoch(log[LOG][0], since=after[TIME].min())  # type: ignore[arg-type]
             raise InvalidError(
-                f"order: the numbers of log {name} go back from {before[NUMBER].max()} to "
+                f"order: the numbers of log {name} go back from {before[NUMBER].max()!r} to "
                 f"{after[NUMBER][0]} although its messages are later. If the log started again, "
                 f"give the epochs: {name!r}, {again.text!r}"
             )
@@ -95,7 +95,7 @@ def _is_later(before: pl.DataFrame, after: pl.DataFrame, *, strictly: bool = Fal
     last, first = before[TIME].max(), after[TIME].min()
     if last is None or first is None:
         return not strictly
-    return last < first if strictly else last <= first  # type: ignore[operator]
+    return bool(last < first if strictly else last <= first)  # type: ignore[operator]
 
 
 def _servers(run: pl.DataFrame) -> frozenset[str]:

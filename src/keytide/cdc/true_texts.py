@@ -37,4 +37,5 @@ def time_texts(text: pl.Series, unit: str) -> pl.Series:
     fraction = (size % second).cast(pl.String).str.zfill(max(places, 1)).str.strip_chars_end("0")
     point = fraction.set(fraction == "", None)
     shown = hours + ":" + minutes + ":" + rest + ("." + point).fill_null("")
-    return ("-" + shown).zip_with(counts < 0, shown).zip_with(counts.is_not_null(), text)
+    signed: pl.Series = ("-" + shown).zip_with(counts < 0, shown)
+    return signed.zip_with(counts.is_not_null(), text)

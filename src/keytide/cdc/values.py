@@ -170,7 +170,8 @@ def _cut_zeros(text: pl.Series) -> pl.Series:
         return cut
     is_whole = places_of(text) <= 0
     wide = _keep(text, is_whole).cast(pl.Decimal(38, 0), strict=False).cast(pl.String)
-    return wide.zip_with(text.str.contains("[eE]").fill_null(value=False), cut)
+    found: pl.Series = wide.zip_with(text.str.contains("[eE]").fill_null(value=False), cut)
+    return found
 
 
 def _floats(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
