@@ -38,4 +38,5 @@ def time_texts(text: pl.Series, unit: str) -> pl.Series:
     point = fraction.set(fraction == "", None)
     shown = hours + ":" + minutes + ":" + rest + ("." + point).fill_null("")
     signed: pl.Series = ("-" + shown).zip_with(counts < 0, shown)
-    return signed.zip_with(counts.is_not_null(), text)
+    found: pl.Series = signed.zip_with(counts.is_not_null(), text)
+    return found
