@@ -192,6 +192,10 @@ class ServiceWarehouse:
             connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", values)
         return True
 
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`. Always false: the service decides which tables exist."""
+        return False
+
     def drop(self, database: str, table: str) -> None:
         with changing(self.database) as connection:
             values = [database, table]

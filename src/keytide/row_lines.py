@@ -15,17 +15,30 @@ from pyarrow import csv
 from keytide.errors import UnsupportedError
 from keytide.value_text import cell_text, json_text
 
-__all__ = ["check_spelled", "csv_header", "csv_lines", "frame_of", "json_lines"]
+__all__ = ["check_spelled", "csv_header", "csv_lines", "frame_of", "has_union", "json_lines"]
 
 
 def check_spelled(schema: pa.Schema) -> None:
-    """Raise `UnsupportedError` for a column of intervals, which have no text format."""
+    """Raise `UnsupportedError` for a column of intervals or unions, which have no text format."""
     for field in schema:
-        if pa.types.is_interval(field.type):
+        unwritten = _unwritten(field.type)
+        if unwritten is not None:
             raise UnsupportedError(
-                f"column {field.name!r} contains intervals, which cannot be written; CAST them "
+                f"column {field.name!r} contains {unwritten}, which cannot be written; CAST them "
                 "AS STRING"
             )
+
+
+def _unwritten(type_: pa.DataType) -> str | None:
+    if pa.types.is_interval(type_):
+        return "intervals"
+    return "values of a UNION" if has_union(type_) else None
+
+
+def has_union(type_: pa.DataType) -> bool:
+    """Whether a type is a UNION, or contains one."""
+    parts = (type_.field(place).type for place in range(type_.num_fields))
+    return pa.types.is_union(type_) or any(map(has_union, parts))
 
 
 def json_lines(batch: pa.RecordBatch) -> bytes:
@@ -55,8 +68,8 @@ def csv_lines(batch: pa.RecordBatch) -> bytes:
 
 
 def frame_of(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    """Rows as a frame."""
-    frame = pl.from_arrow(rows)
+    """Rows as a frame. Its columns have their places as names, because two may have one name."""
+    frame = pl.from_arrow(rows.rename_columns([str(place) for place in range(rows.num_columns)]))
     assert isinstance(frame, pl.DataFrame)
     return frame
 
@@ -66,7 +79,7 @@ def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array | pa.ChunkedArray
     if not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
         return column
     frame = frame_of(pa.table([column], names=["value"]))
-    return frame.select(value=cell_text(pl.col("value"), field.type)).to_arrow()["value"]
+    return frame.select(value=cell_text(pl.nth(0), field.type)).to_arrow()["value"]
 
 
 def _csv(table: pa.Table, *, header: bool) -> bytes:

@@ -2,7 +2,8 @@
 
 JSON keeps every digit and every byte. Integers and floats are JSON numbers. Decimals are strings
 with their full scale. NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Bytes
-are base64. Dates, times and timestamps are ISO 8601, with an offset if the type has a time zone. An
+are base64. Dates, times and timestamps are ISO 8601, with an offset if the type has a time zone.
+Years have four digits, or more outside of 0 to 9999, and years before 0 have a minus sign. An
 ARRAY or VECTOR is an array, a ROW is an object, and a MAP or MULTISET is an object keyed by the
 string form of the key.
 """
@@ -10,11 +11,12 @@ string form of the key.
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import polars as pl
 import pyarrow as pa
 
-__all__ = ["cell_text", "json_text", "visible"]
+__all__ = ["cell_text", "held_by_python", "json_text", "visible"]
 
 
 def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
@@ -55,9 +57,23 @@ def cell_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     if not pa.types.is_timestamp(type):
         return _plain_text(value, type)
     if type.tz is None:
-        return value.dt.to_string("iso")
+        return _moment_text(value, type, "iso")
     in_utc = value.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-    return pl.concat_str(in_utc.dt.to_string("iso"), pl.lit("Z"))
+    return pl.concat_str(_moment_text(in_utc, pa.timestamp(type.unit), "iso"), pl.lit("Z"))
+
+
+def held_by_python(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame, in which columns with a time that Python's own types cannot hold are strings.
+
+    These are times outside the years 1 to 9999. Values inside of nested ones are not looked at.
+    """
+    strange = {
+        name: type_
+        for name, dtype in frame.schema.items()
+        if (type_ := _moment_type(dtype)) is not None
+        and not frame.select(_is_usual(pl.col(name), type_).all()).item()
+    }
+    return frame.with_columns(cell_text(pl.col(n), type_) for n, type_ in strange.items())
 
 
 def visible(text: str) -> str:
@@ -114,9 +130,70 @@ def _non_finite(value: pl.Expr) -> pl.Expr:
 def _plain_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     if pa.types.is_binary(type):
         return value.bin.encode("base64")
+    if pa.types.is_date(type) or pa.types.is_timestamp(type):
+        return _moment_text(value, type, "iso:strict")
     if pa.types.is_temporal(type):
         return value.dt.to_string("iso:strict")
     return value.cast(pl.String)
+
+
+_DAY_S = 24 * 60 * 60
+_TICKS_OF_DAY = {"s": _DAY_S * 10**3, "ms": _DAY_S * 10**3, "us": _DAY_S * 10**6,
+                 "ns": _DAY_S * 10**9}  # fmt: skip
+_FIRST_DAY, _DAYS_MAX = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, in days from 1970-01-01
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+"""After so many years, the calendar repeats itself."""
+
+
+def _moment_text(value: pl.Expr, type: pa.DataType, form: str) -> pl.Expr:
+    """Dates or timestamps as ISO 8601.
+
+    Polars formats no years that it does not have in its calendar. So other years are moved by
+    cycles of the calendar, and get their own number afterwards.
+    """
+    if pa.types.is_timestamp(type) and type.unit == "ns":
+        return value.dt.to_string(form)  # all of its years have four digits
+    at, is_usual = _ticks(value), _is_usual(value, type)
+    cycle = _CYCLE_DAYS * _ticks_of_day(type)
+    moved = pl.when(is_usual).then(at).otherwise(at % cycle)
+    if pa.types.is_date(type):
+        text = moved.cast(pl.Int32).cast(pl.Date).dt.to_string(form)
+    else:
+        unit = _POLARS_UNIT[type.unit]
+        text = moved.cast(pl.Datetime(unit, type.tz)).dt.to_string(form)
+    of_cycle = text.str.slice(0, 4).cast(pl.Int64, strict=False)
+    year = of_cycle + at // cycle * _CYCLE_YEARS
+    digits = year.abs().cast(pl.String).str.zfill(4)
+    sign = pl.when(year < 0).then(pl.lit("-")).otherwise(pl.lit(""))
+    return pl.when(is_usual).then(text).otherwise(pl.concat_str(sign, digits, text.str.slice(4)))
+
+
+def _is_usual(value: pl.Expr, type: pa.DataType) -> pl.Expr:
+    """Whether dates or timestamps are in the years 1 to 9999."""
+    ticks = _ticks_of_day(type)
+    return _ticks(value).is_between(_FIRST_DAY * ticks, (_DAYS_MAX + 1) * ticks - 1)
+
+
+def _ticks(value: pl.Expr) -> pl.Expr:
+    return value.to_physical().cast(pl.Int64)
+
+
+def _ticks_of_day(type: pa.DataType) -> int:
+    return 1 if pa.types.is_date(type) else _TICKS_OF_DAY[type.unit]
+
+
+def _moment_type(dtype: pl.DataType) -> pa.DataType | None:
+    """The Arrow type of dates, and of timestamps that can be outside the years 1 to 9999."""
+    if isinstance(dtype, pl.Date):
+        return pa.date32()
+    if isinstance(dtype, pl.Datetime) and dtype.time_unit != "ns":
+        return pa.timestamp(dtype.time_unit, dtype.time_zone)
+    return None
+
+
+_POLARS_UNIT: dict[str, Literal["ms", "us", "ns"]] = {
+    "s": "ms", "ms": "ms", "us": "us", "ns": "ns"
+}  # fmt: skip
 
 
 def _wrapped(before: str, value: pl.Expr, after: str) -> pl.Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -191,3 +192,35 @@ def test_row_that_a_merge_inserts_may_have_the_key_of_one_that_it_deletes(lake: 
     assert done.row_count == 2
     left = lake.sql("SELECT k, v FROM u ORDER BY k").to_pylist()
     assert left == [{"k": 1, "v": 7}, {"k": 2, "v": 2}]
+
+
+MERGES = {
+    "deletes and inserts a key": (
+        "MERGE INTO m USING s ON m.k = s.k AND m.f "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE "
+        "WHEN NOT MATCHED THEN INSERT (k, f) VALUES (s.k, true)",
+        [(1, True), (3, True)],
+    ),
+    "updates, deletes and inserts": (
+        "MERGE INTO m USING s ON m.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET f = NOT m.f "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE "
+        "WHEN NOT MATCHED THEN INSERT (k, f) VALUES (s.k, true)",
+        [(1, True), (3, True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["none", "full", "partial"])
+@pytest.mark.parametrize("name", MERGES)
+def test_merge_leaves_the_same_rows_in_every_mode(mode: str, name: str) -> None:
+    lake = kt.connect("memory://" + uuid4().hex)
+    text, left = MERGES[name]
+    lake.sql(
+        "CREATE TABLE m (k INT, f BOOLEAN, PRIMARY KEY (k) NOT ENFORCED) "
+        f"WITH ('upsert.mode' = '{mode}'); INSERT INTO m VALUES (1, false), (2, true); "
+        "CREATE TABLE s (k INT); INSERT INTO s VALUES (1), (3)"
+    )
+    lake.sql(text)
+    found = lake.sql("SELECT k, f FROM m ORDER BY k").to_pylist()
+    assert [tuple(row.values()) for row in found] == left

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
@@ -143,12 +145,51 @@ def test_consumer_goes_on_behind_the_last_snapshot_that_was_told_in_whole(mode: 
     assert now(table, "full", mode, consumer="c") == ["4 +I 9z"]
 
 
+AGAIN: dict[str, Callable[[kt.Table], object]] = {
+    "rolled back": lambda table: table.rollback_to(1),
+    "dropped": lambda table: lake_of(table).drop_table("t"),
+}
+
+
+def lake_of(table: kt.Table) -> kt.Lake:
+    return kt.connect(table.uri.rsplit("/default.db", 1)[0])
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("how", "kept"), [("rolled back", False), ("rolled back", True), ("dropped", False)]
+)
+def test_snapshot_with_the_id_of_one_that_was_emitted_is_not_taken_for_it(
+    tmp_path: Path, how: str, more: int, kept: bool
+) -> None:
+    lake = kt.connect(str(tmp_path))
+
+    def create() -> kt.Table:
+        return lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
+
+    table = create()
+    for value in ("1a", "2b", "3c"):
+        write(table, value)
+    consumer = "c" if kept else None
+    changes = table.follow(start=0, timeout_seconds=0, consumer=consumer)
+    assert sum(1 for _ in (next(changes), next(changes), next(changes))) == 3
+    if kept:
+        assert [*changes] == []
+    AGAIN[how](table)
+    table = create() if how == "dropped" else table
+    for n in range(3 + more):
+        write(table, f"{n + 4}d")
+    with pytest.raises(kt.ConflictError, match="no longer part of the table"):
+        [*(table.follow(timeout_seconds=0, consumer="c") if kept else changes)]
+
+
 def test_consumer_keeps_what_it_has_still_to_read() -> None:
     table = filled()
     now(table, 0, consumer="c")
     now(table, 0, "delta", consumer="d")
-    assert consumer_file(table, "c") == {"nextSnapshot": 3, "toldSnapshot": 3}
-    assert consumer_file(table, "d") == {"nextSnapshot": 4, "toldSnapshot": 3}
+    told = {"toldSnapshot": 3, "toldCommit": table.metadata.snapshot(3).identity}
+    assert consumer_file(table, "c") == {"nextSnapshot": 3, **told}
+    assert consumer_file(table, "d") == {"nextSnapshot": 4, **told}
     write(table, "9z")
     # A place is the same for every mode.
     assert now(table, mode="delta", consumer="c") == now(table, consumer="d") == ["4 +I 9z"]

@@ -1,5 +1,8 @@
 """Ids of snapshots come back after a rollback, and every process is told of those that are there.
 
+The same holds for what else a process has in mind: snapshots that have expired, options that were
+changed, and tables that were dropped and created again.
+
 A process remembers what it has read by the address of its lake. So lakes that are reached by links
 of different names are those of different processes, each with a memory of its own.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -19,16 +23,34 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
+from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), False), ("v", pa.int64())])
 
 VERBS: dict[str, Callable[[kt.Table, int], object]] = {
     "write": lambda t, n: t.write([{"k": n % 3, "v": n}]),
-    "roll back": lambda t, n: t.rollback_to(1 + n % len(t.snapshots())),
+    "roll back": lambda t, n: t.rollback_to(t.snapshots()[n % len(t.snapshots())].id),
     "compact": lambda t, n: t.compact(full=True),
     "list": lambda t, n: t.snapshots(),
     "read": lambda t, n: t.scan().to_pylist(),
+    "tag": lambda t, n: t.create_tag(f"tag-{n}", t.snapshots()[n % len(t.snapshots())].id),
+    "expire": lambda t, n: t.expire_snapshots(retain_max=1 + n % 2, retain_min=1),
+    "alter": lambda t, n: t.alter(SetOption("user.note", str(n))),
+    "drop and create": lambda t, n: again(t),
 }
+
+
+def create(lake: kt.Lake) -> kt.Table:
+    return lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
+
+
+def again(table: kt.Table) -> None:
+    """The table is dropped and created, and written to."""
+    lake = kt.connect(table.uri.rsplit("/default.db", 1)[0])
+    lake.drop_table("t")
+    create(lake).write([{"k": 0, "v": -1}])
+
+
 STEP = st.tuples(st.integers(0, 2), st.sampled_from([*VERBS, "write", "roll back"]))
 
 
@@ -38,7 +60,7 @@ class Processes:
     def __init__(self, folder: Path) -> None:
         self.folder, self.numbers = folder, count()
         (folder / "lake").mkdir()
-        self.process().create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
+        create(self.process())
 
     def process(self) -> kt.Lake:
         link = self.folder / f"process-{next(self.numbers)}"
@@ -83,7 +105,27 @@ def test_every_process_is_told_of_the_snapshots_and_rows_that_are_there(
             fresh = here.process().table("t")
             for table in tables[: 1 + number % 3]:
                 assert seen(table) == here.stored()
-                ids = [snapshot_id for snapshot_id, _ in here.stored()]
-                for snapshot_id in (ids[0], ids[-1]):
-                    asked = table.scan(snapshot_id=snapshot_id).to_pylist()
-                    assert asked == fresh.scan(snapshot_id=snapshot_id).to_pylist()
+                assert shown(table) == shown(fresh)
+
+
+def shown(table: kt.Table) -> dict[str, object]:
+    """Everything that there is to see, by how it is asked for. Changes between any two places."""
+    ids = [snapshot.id for snapshot in table.snapshots()]
+    tags = [tag.name for tag in table.tags()]
+    places = [ids[0], ids[-1], *tags[:2]]
+    rows = {f"snapshot {n}": sorted_rows(table.scan(snapshot_id=n)) for n in (ids[0], ids[-1])}
+    rows |= {f"tag {tag}": sorted_rows(table.scan(tag=tag)) for tag in tags}
+    ways = [(start, end) for start in places for end in places]
+    return rows | {f"changes {way}": outcome(partial(table.changes, *way)) for way in ways}
+
+
+def outcome(look: Callable[[], object]) -> object:
+    """The rows, or the kind of the refusal."""
+    try:
+        return sorted_rows(look())
+    except kt.InvalidError as error:
+        return type(error).__name__
+
+
+def sorted_rows(found: object) -> list[str]:
+    return sorted(map(repr, found.to_arrow().to_pylist()))  # type: ignore[attr-defined]

@@ -83,7 +83,14 @@ class Life:
                 if form == "iceberg":
                     self.check_row_ids()
             assert told["newest_snapshot_id"] == newest
-            assert (told["reason"] is None) == (told["snapshot_id"] == newest)
+            # After a rollback, another snapshot can have the id of the published one.
+            if told["reason"] is None:
+                assert told["snapshot_id"] == newest
+                assert self.expected[form] == scanned(self.table, newest)
+            else:
+                assert told["snapshot_id"] != newest or self.expected[form] != scanned(
+                    self.table, newest
+                )
             if self.kind in PLAIN:
                 assert told["snapshot_id"] == newest, told["reason"]
             if version is not None:
@@ -219,7 +226,7 @@ def no_warnings() -> Iterator[None]:
 
 
 @pytest.mark.takes_turns
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=5, max_size=16))

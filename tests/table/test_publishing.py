@@ -114,7 +114,6 @@ def is_of(form: str, path: str) -> bool:
     return f"/{EVERY[form]}" in path
 
 
-@pytest.mark.one_in(14)
 @pytest.mark.parametrize("form", EVERY)
 @pytest.mark.parametrize("action", ["fail", "lost-response", "torn", "crash"])
 def test_publication_that_fails_anywhere_is_caught_up_by_the_next(
@@ -385,6 +384,43 @@ def test_snapshot_with_a_column_that_went_since_waits_for_the_next(
         assert "column 't' was dropped" in str(published(table)["reason"])
         table.compact(full=True)
     assert seen(table, form) == scanned(table)
+
+
+def test_publish_tells_readers_of_a_version_whose_publisher_died_before_it_told_them(
+    tmp_path: Path,
+) -> None:
+    table = made(tmp_path, "iceberg")
+    hint = Path(table.uri, VERSION_HINT)
+    newest = hint.read_text()
+    hint.write_text("1")
+    as_a_new_process()
+    table.publish()
+    assert hint.read_text() == newest != "1"
+    assert "new" in str(seen(table, "iceberg"))
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("others", [False, True], ids=["same process", "another process"])
+def test_rolled_back_snapshot_is_not_taken_for_another_one_with_its_id(
+    form: str, others: bool, tmp_path: Path
+) -> None:
+    lake = kt.connect(str(tmp_path))
+    table = lake.create_table("t", SCHEMA, ["k"], options=published_as(form))
+    table.write([row(0, "a")])
+    table.write([row(0, "b")])
+    table.write([row(9, "rolled back")])
+    table.compact(full=True)  # 4, which is published
+    table.rollback_to(2)
+    if others:
+        as_a_new_process()
+    for k in (1, 2):
+        table.write([row(k, "c")])  # 4 again, which must be merged
+    (told,) = lake.sql("SELECT * FROM `t$publications`").to_pylist()
+    assert "must be merged" in told["reason"]
+    assert "must be merged" in published(table)["reason"]
+    table.compact(full=True)
+    assert published(table)["reason"] is None
+    assert "rolled back" not in str(seen(table, form))
 
 
 def test_publish_says_what_it_lacks(tmp_path: Path) -> None:

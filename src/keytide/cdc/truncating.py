@@ -23,6 +23,7 @@ from keytide.row_kind import ROW_KIND
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.compaction.pile import piled
+from keytide.table.compaction.raising import raise_replacement
 from keytide.table.conditions.matching import row_filter
 from keytide.table.read.scan import Scan
 from keytide.table.state.stored import PinnedTable, StoredTable
@@ -51,6 +52,7 @@ def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteRes
             buffer_bytes = transaction.view.options.write_buffer_bytes
             rows = piled(_left(transaction, flow, wanted), buffer_bytes)
             transaction.take(transaction.here(transaction.task_anew()).feed(rows, 0))
+            raise_replacement(transaction)
             transaction.progress = wanted.progress(known)
             return replace(transaction.relayout(every_partition), rows=0)
 
@@ -69,7 +71,7 @@ def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Itera
     predicate = truncation.outlived_by
     assert predicate is not None
     stays = row_filter(predicate, truncation.fields)
-    kernel = flow.kernel(names) if flow.reads_first else None
+    kernel = flow.kernel(transaction.view) if flow.reads_first else None
     schema = transaction.view.schema.arrow_schema()
     for task in Scan(state.merging, names, predicate).tasks():
         for frame in task.outcomes(transaction.view.options.read_memory_bytes):

@@ -255,7 +255,7 @@ class _Places(Changes):
         if is_rewritten:
             self._write_again(self._made.tables() if stays_there else iter(()))
         if not stays_there:
-            self._feed(self._made, self._number)
+            self._feed(self._number, self._made)
 
     def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         if self._gone and self._on.marks_rows:

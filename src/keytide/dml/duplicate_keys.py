@@ -23,6 +23,7 @@ from keytide.merge.order import IS_ADD
 from keytide.scratch import scratch
 from keytide.table.conditions.predicate import Predicate
 from keytide.types import arrow_schema
+from keytide.value_text import held_by_python
 
 __all__ = ["KEYS", "Outcomes", "refuse_taken_keys", "refuse_twice_in_parts"]
 
@@ -100,7 +101,7 @@ def _refuse_hidden(table: ChangedByKey, moved: pl.DataFrame, left: pl.DataFrame,
         )
         hidden = both.filter(is_older(both.select(order), other, order, descends=descends))
         if hidden.height:
-            taken = hidden.select(key).row(0, named=True)
+            taken = held_by_python(hidden.select(key).head(1)).row(0, named=True)
             raise InvalidError(
                 f"{table}: a row would get the primary key {taken}, {why}, so it would be "
                 f"invisible; nothing was changed. Set {', '.join(map(repr, order))} as well"
@@ -137,7 +138,8 @@ def _together(table: ChangedByKey, keys: Iterable[pa.Table]) -> pl.DataFrame:
 
 def _refuse(table: ChangedByKey, keys: pl.DataFrame) -> None:
     if keys.height:
+        first = held_by_python(keys.head(1)).row(0, named=True)
         raise InvalidError(
-            f"{table}: two rows would have the primary key {keys.row(0, named=True)}; nothing "
+            f"{table}: two rows would have the primary key {first}; nothing "
             "was changed. Change or delete the other row in the same statement, or use other keys"
         )

@@ -170,8 +170,12 @@ class Versions(Changes):
             spool.close()
 
     def _write(self) -> None:
-        self._feed(self._gone, self._number)
-        self._feed(self._made, self._count + self._number)
+        if self._count == 1:
+            # One task, because the rows of a key may be merged: it must know of the tombstones.
+            self._feed(self._number, self._gone, self._made)
+            return
+        self._feed(self._number, self._gone)
+        self._feed(self._count + self._number, self._made)
 
     def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         kinds = list(_KINDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -103,11 +104,14 @@ class Changes(ABC):
         has_begun = self._on.has_begun
         return Spool(self._on.view.options.write_buffer_bytes // parts if has_begun else 1)
 
-    def _feed(self, spool: Spool, part: int) -> None:
-        """Write the content of a spool, if any, as one part of the statement."""
+    def _feed(self, part: int, *spools: Spool) -> None:
+        """Write the content of spools, if any, as one part of the statement."""
         assert self._on.task is not None
-        if spool.rows and (made := self._on.task.feed(spool.tables(), part)) is not None:
-            self._written.append(made)
+        rows = chain.from_iterable(spool.tables() for spool in spools if spool.rows)
+        if any(spool.rows for spool in spools):
+            made = self._on.task.feed(rows, part)
+            if made is not None:
+                self._written.append(made)
 
     def _image(
         self, values: Mapping[str, pa.Array], old: pa.RecordBatch | None, updated: Sequence[str]

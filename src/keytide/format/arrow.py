@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import UnsupportedError
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.types import Field, arrow_schema
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["from_arrow", "in_pandas", "in_python", "polars_schema", "polars_type", "to_arrow"]
+__all__ = [
+    "from_arrow",
+    "in_pandas",
+    "in_python",
+    "named_apart",
+    "polars_schema",
+    "polars_type",
+    "to_arrow",
+]
 
 
 def from_arrow(table: pa.Table) -> pl.DataFrame:
@@ -57,12 +65,26 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def named_apart(table: pa.Table) -> pa.Table:
+    """The table. Raises `InvalidError` if two columns have one name."""
+    names = table.column_names
+    if len(set(names)) < len(names):
+        again = next(name for name in names if names.count(name) > 1)
+        raise InvalidError(
+            f"the result has {names.count(again)} columns named {again!r}, and rows need different "
+            f'names; name them in the query, as in SELECT a.{again} AS "a_{again}", or use '
+            "to_arrow()"
+        )
+    return table
+
+
 def in_python(table: pa.Table) -> list[dict[str, Any]]:
     """The rows as dicts.
 
-    Raises `UnsupportedError`, which names the column, for a value that Python lacks. Python
-    supports times in the years 1 to 9999.
+    Raises `InvalidError` for two columns with one name, and `UnsupportedError`, which names the
+    column, for a value that Python lacks. Python supports times in the years 1 to 9999.
     """
+    named_apart(table)
     with _naming_misfits(table, pa.ChunkedArray.to_pylist):
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows

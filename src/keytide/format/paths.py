@@ -56,10 +56,12 @@ __all__ = [
     "consumer_path",
     "data_file_name",
     "decode_hint",
+    "dropped_path",
     "encode_hint",
     "expiring_path",
     "index_path",
     "is_bucket_name",
+    "is_temporary",
     "join",
     "manifest_path",
     "metadata_file_name",
@@ -142,6 +144,14 @@ def new_uuid() -> str:
 def schema_dir() -> str:
     """The folder of the schemas."""
     return "schema"
+
+
+def dropped_path() -> str:
+    """The file that says that the table is being dropped.
+
+    It counts only once the first schema is gone: the table then no longer exists.
+    """
+    return join(schema_dir(), "DROPPED")
 
 
 def snapshot_dir() -> str:
@@ -306,6 +316,11 @@ def bucket_name(bucket: int) -> str:
 def is_bucket_name(name: str) -> bool:
     """Whether the name of a folder is that of a bucket."""
     return name == bucket_name(POSTPONE_BUCKET) or _numbered(name, "bucket-") is not None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file was being written under another name when its writer died."""
+    return name.startswith(".") and name.endswith(".tmp")
 
 
 def never_changes(path: str) -> bool:

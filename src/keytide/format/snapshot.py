@@ -10,6 +10,7 @@ absent. Writing keeps Java's member order and style.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -28,6 +29,7 @@ from keytide.format.json_document import (
     TIME,
     MemberType,
     member,
+    optional_member,
     read_document,
     write_document,
 )
@@ -126,6 +128,17 @@ class Snapshot:
         return _snapshot_from_document(read_document(data, path), path)
 
     @property
+    def identity(self) -> str:
+        """Identifies the commit. Its id may belong to another one after a rollback or a drop."""
+        return self.delta_manifest_list
+
+    @property
+    def commit_number(self) -> int:
+        """The identity as a number below 2 to the power of 63."""
+        digest = hashlib.blake2b(self.identity.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
+
+    @property
     def told_watermark(self) -> int | None:
         """The watermark. None if no stream wrote one."""
         return None if self.watermark == NO_WATERMARK else self.watermark
@@ -174,12 +187,14 @@ class Tag:
 class Consumer:
     """The progress of a named consumer: snapshots from `next_snapshot` on must not expire.
 
-    `told_snapshot` is the last one whose changes it has received, a member that other engines
-    ignore. Without it, that is the snapshot before the next.
+    `told_snapshot` is the last one whose changes it has received, and `told_commit` the identity of
+    that snapshot. Other engines ignore these members. Without them, it is the snapshot before the
+    next.
     """
 
     next_snapshot: int
     told_snapshot: int | None = None
+    told_commit: str | None = None
 
     @property
     def told(self) -> int:
@@ -194,6 +209,7 @@ class Consumer:
         return cls(
             member(document, "nextSnapshot", INTEGER, path),
             None if told is None else member(document, "toldSnapshot", INTEGER, path),
+            optional_member(document, "toldCommit", TEXT, path),
         )
 
     def to_json(self) -> bytes:
@@ -247,7 +263,11 @@ def _snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _consumer_document(consumer: Consumer) -> dict[str, Any]:
-    members = {"nextSnapshot": consumer.next_snapshot, "toldSnapshot": consumer.told_snapshot}
+    members = {
+        "nextSnapshot": consumer.next_snapshot,
+        "toldSnapshot": consumer.told_snapshot,
+        "toldCommit": consumer.told_commit,
+    }
     return {name: value for name, value in members.items() if value is not None}
 
 

@@ -15,6 +15,7 @@ from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.slices import Marks
 from keytide.options import keys
 from keytide.row_kind import RowKind
+from keytide.value_text import held_by_python
 
 __all__ = [
     "AFTER_DELETE",
@@ -55,7 +56,7 @@ NAMED_ROWS_MAX = 5
 
 def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
     """The first of some rows by their values, up to the maximum."""
-    first = rows.select(columns).head(NAMED_ROWS_MAX).rows()
+    first = held_by_python(rows.select(columns).head(NAMED_ROWS_MAX)).rows()
     told = [
         ", ".join(f"{name} = {_told(value)}" for name, value in zip(columns, row, strict=True))
         for row in first

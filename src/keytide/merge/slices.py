@@ -18,6 +18,7 @@ import polars as pl
 from keytide.errors import InvalidError
 from keytide.lazily import cached_property
 from keytide.scratch import is_scratch
+from keytide.value_text import held_by_python
 
 __all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "rows_with", "take", "take_columns"]
 
@@ -156,7 +157,7 @@ def _merged(
     except InvalidError as error:
         if slices.count == 1:
             told = [name for name in key if not is_scratch(name)]
-            values = versions.select(told).row(0, named=True)
+            values = held_by_python(versions.select(told).head(1)).row(0, named=True)
             named = ", ".join(f"{name} = {value!r}" for name, value in values.items())
             raise InvalidError(f"the versions with {named} cannot be merged: {error}") from error
         half = slices.count // 2

@@ -129,6 +129,10 @@ class MetastoreWarehouse:
             self._discard(location)
         return is_made
 
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`. Always false: the metastore decides which tables exist."""
+        return False
+
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. If the table is external for the metastore, its files are kept."""
         found = self._found(database, table)

@@ -135,6 +135,10 @@ class RestWarehouse:
             "check the service"
         )
 
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`. Always false: the catalog decides which tables exist."""
+        return False
+
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. The catalog deletes the files."""
         self.client.delete("databases", database, "tables", table)

@@ -44,6 +44,7 @@ from keytide.spark.write import check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import warn_of_errors
 from keytide.table.commit.transaction import Transaction, discard
+from keytide.table.compaction.raising import raise_replacement
 from keytide.table.read.plain_files import split_tasks
 from keytide.table.runner import Outcome, settled
 from keytide.table.state.state import TableState
@@ -259,7 +260,9 @@ class SourceOverwrite(SourceWrite):
         return task_anew(state)
 
     def _publish(self, transaction: Transaction) -> None:
-        warn_of_errors(self.view.name, transaction.replace(self.replaces(transaction)))
+        replaces = self.replaces(transaction)
+        raise_replacement(transaction)
+        warn_of_errors(self.view.name, transaction.replace(replaces))
 
 
 def _refuse_dynamic_buckets(view: TableView) -> None:

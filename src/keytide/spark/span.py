@@ -101,13 +101,13 @@ def _after(table: StoredTable, given: Given) -> Start:
 def _start(table: StoredTable, given: Given) -> Start:
     is_tag = isinstance(given.value, str) and given.value not in ("full", "latest")
     if is_tag and table.metadata.has_tag(given.value):
-        return Start(table.metadata.tag(given.value).id)
+        return Start.at(table.metadata.tag(given.value))
     return start_of(table, given.value)
 
 
 def _between(table: StoredTable, given: Given) -> Start:
     start = _place(_both(given, table.name)[0])
-    return Start(start if isinstance(start, int) else table.metadata.tag(start).id)
+    return Start(start) if isinstance(start, int) else Start.at(table.metadata.tag(start))
 
 
 def _between_times(table: StoredTable, given: Given) -> Start:

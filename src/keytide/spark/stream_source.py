@@ -1,8 +1,8 @@
 """Tables as streams of their changes: the stream reader of the data source.
 
-An offset is the last snapshot whose changes were returned. A micro-batch contains the changes from
-one offset to the next. The same tasks as for `Table.changes` compute them, so a repeated batch has
-the same rows.
+An offset is the last snapshot whose changes were returned, with its identity. A micro-batch
+contains the changes from one offset to the next. The same tasks as for `Table.changes` compute
+them, so a repeated batch has the same rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from keytide.errors import ConflictError, InvalidError
+from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
 from keytide.lazily import cached_property
@@ -67,46 +67,44 @@ class ChangeStream:
         """Where a new query begins. Raises what `Table.follow` raises."""
         return start_of_changes(self.given, self.table) or start_of(self.table)
 
-    def newest(self) -> int:
-        """The latest snapshot id, 0 if there is none."""
-        return self.table.metadata.latest_snapshot_id() or 0
+    def newest(self) -> Start:
+        """The place after the latest snapshot."""
+        return Start.at(self.table.metadata.latest_snapshot())
 
-    def check_reach(self, start: Start, newest: int) -> None:
-        """Raise `ConflictError` if a query has read more snapshots than the table has."""
-        if newest < start.told:
-            raise ConflictError(
-                f"table {self.table.name}: the stream has emitted snapshot {start.told}, but the "
-                f"latest one is {newest}: the table was rolled back or recreated. Start again "
-                "with another checkpoint"
-            )
-
-    def within(self, told: int, newest: int, rows_max: int) -> int:
-        """The snapshot up to which commits after `told` contain about `rows_max` rows; at least
+    def within(self, told: int, newest: Start, rows_max: int) -> Start:
+        """The place up to which commits after `told` contain about `rows_max` rows; at least
         one."""
-        rows = 0
-        for snapshot_id in range(told + 1, newest + 1):
+        rows, place = 0, newest
+        for snapshot_id in range(told + 1, newest.told + 1):
             snapshot = self.table.metadata.logged(snapshot_id)
             if self.mode == "changelog":
                 rows += snapshot.changelog_record_count or 0
             elif snapshot.commit_kind is not CommitKind.COMPACT:  # a compaction changes no rows
                 rows += abs(snapshot.delta_record_count)
             if rows > rows_max and snapshot_id > told + 1:
-                return snapshot_id - 1
+                return place
+            place = Start.at(snapshot)
         return newest
 
-    def changes(self, start: Start, end: int, columns: StructType) -> Changes:
-        """The changes between two offsets, with the schema that has the columns."""
+    def changes(self, start: Start, end: Start, columns: StructType) -> Changes:
+        """The changes between two offsets, with the schema that has the columns.
+
+        Raises `ConflictError` if one of their snapshots is no longer part of the table.
+        """
         table, names = self.table.pinned(), {*columns.names, ROW_KIND}
+        newest_id = table.metadata.latest_snapshot_id() or 0
+        for place in (start, end):
+            place.check(table, newest_id)
         schema = self._schema_with(columns, table)
         if start.is_full:
-            return full_rows(table, end, self.mode, schema, names)
-        return changes_of(table, start.told, end, self.mode, schema, names)
+            return full_rows(table, end.told, self.mode, schema, names)
+        return changes_of(table, start.told, end.told, self.mode, schema, names)
 
-    def keep(self, told: int) -> None:
+    def keep(self, place: Start) -> None:
         """Store the position of the consumer, if there is one."""
         consumer = self.given.value("consumer")
         if consumer is not None:
-            KeptPlace(self.table.metadata, consumer, self.mode).keep(told)
+            KeptPlace(self.table.metadata, consumer, self.mode).keep(place)
 
     def _schema_with(self, columns: StructType, table: StoredTable) -> TableSchema:
         """The table's latest schema that still has the query's columns unchanged."""
@@ -143,7 +141,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: StructType) -> None:
         self.options = options
         self.columns = columns
-        self.target: int | None = None
+        self.target: Start | None = None
 
     @cached_property
     def stream(self) -> ChangeStream:
@@ -155,19 +153,19 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = self.stream.begin()
         # If this offset differs from the end of the first batch, the first batch includes existing
         # rows.
-        return _offset(0, is_full=True) if start.is_full else _offset(start.told)
+        return _offset(Start(0, is_full=True)) if start.is_full else _offset(start)
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # Spark's name
         """Where the next batch ends. Before Spark 4.2, Spark does not pass its start."""
         newest = self.stream.newest() if self.target is None else self.target
         if start is None:
             return _offset(newest)
-        told = _start(start)
-        self.stream.check_reach(told, newest)
-        if told.is_full:
-            return _offset(newest) if newest else start
-        if isinstance(limit, ReadMaxRows):
-            newest = self.stream.within(told.told, newest, limit.max_rows)
+        begin = _start(start)
+        begin.check(self.stream.table, newest.told)
+        if begin.told == newest.told:
+            return start
+        if not begin.is_full and isinstance(limit, ReadMaxRows):
+            newest = self.stream.within(begin.told, newest, limit.max_rows)
         return _offset(newest)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
@@ -183,7 +181,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch, pickled with everything that they need."""
         if start == end:
             return []
-        changes = self.stream.changes(_start(start), _start(end).told, self.columns)
+        changes = self.stream.changes(_start(start), _start(end), self.columns)
         names, tells_kinds = self.columns.names, ROW_KIND in self.columns.names
         shown = names if tells_kinds else [ROW_KIND, *names]
         columns = pa.schema([changes.schema.field(name) for name in shown])
@@ -197,12 +195,13 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Record that the changes up to this offset were processed."""
-        self.stream.keep(_start(end).told)
+        self.stream.keep(_start(end))
 
 
-def _offset(told: int, *, is_full: bool = False) -> Offset:
-    return {"told": told, "full": True} if is_full else {"told": told}
+def _offset(place: Start) -> Offset:
+    members = {"told": place.told, "full": place.is_full or None, "commit": place.commit}
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _start(offset: Offset) -> Start:
-    return Start(int(offset["told"]), bool(offset.get("full", False)))
+    return Start(int(offset["told"]), bool(offset.get("full", False)), offset.get("commit"))

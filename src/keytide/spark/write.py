@@ -32,6 +32,7 @@ from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
+from keytide.table.compaction.raising import raise_replacement
 from keytide.table.local_writes import feed
 from keytide.table.state.live_files import NO_FILES, LiveFiles
 from keytide.table.state.stored import StoredTable
@@ -101,6 +102,7 @@ def overwrite(
     check_columns(df.schema, view)
     with writing(table, view, runner=SizedRunner(df.sparkSession)) as transaction:
         _feed(transaction, transaction.task_anew(spec), df, NO_FILES)
+        raise_replacement(transaction)
         return transaction.overwrite(spec)
 
 

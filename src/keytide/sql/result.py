@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.extras import require
-from keytide.format.arrow import from_arrow, in_pandas, in_python
+from keytide.format.arrow import from_arrow, in_pandas, in_python, named_apart
 from keytide.format.arrow_rows import ArrowRows
+from keytide.pictures.cells import rows_of
 from keytide.plural import counted
+from keytide.row_lines import has_union
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,22 +66,27 @@ class Result(ArrowRows, ABC):
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts. Raises as `to_arrow`.
 
-        Raises `UnsupportedError` for a time outside the years 1 to 9999, which Python cannot
-        represent.
+        Raises `InvalidError` for two columns with one name, and `UnsupportedError` for a time
+        outside the years 1 to 9999, which Python cannot represent.
         """
         return in_python(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a Polars DataFrame. Raises as `to_arrow`."""
-        return from_arrow(self.to_arrow())
+        """The rows as a Polars DataFrame. Raises as `to_arrow`.
+
+        Raises `InvalidError` for two columns with one name, and `UnsupportedError` for values of a
+        UNION, which Polars does not have.
+        """
+        return from_arrow(_without_unions(named_apart(self.to_arrow()), "Polars"))
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas DataFrame.
 
-        Raises `SetupError` without pandas, otherwise as `to_pylist`.
+        Raises `SetupError` without pandas, `UnsupportedError` for values of a UNION, otherwise as
+        `to_pylist`, except that two columns can have one name.
         """
         require("pandas", "pandas", "to_pandas")
-        return in_pandas(self.to_arrow())
+        return in_pandas(_without_unions(self.to_arrow(), "pandas"))
 
     def to_spark(self) -> Any:
         """The rows as a Spark DataFrame. Raises `UnsupportedError` on the local engine."""
@@ -88,8 +96,32 @@ class Result(ArrowRows, ABC):
         )
 
     def _repr_html_(self) -> str:
-        frame = self.to_polars()
-        return frame._repr_html_() if frame.width else f"{counted(self.row_count, 'row')} changed"
+        rows = self.to_arrow()
+        if not rows.num_columns:
+            return f"{counted(self.row_count, 'row')} changed"
+        try:
+            cells = rows_of(rows.slice(0, _ROWS_SHOWN))
+        except UnsupportedError as error:
+            return html.preformatted(f"{counted(rows.num_rows, 'row')}; {error}")
+        head = [f"{field.name} {field.type}" for field in rows.schema]
+        shown = html.table(head, ([_NULL if c is None else c for c in row] for row in cells))
+        more = rows.num_rows - len(cells)
+        return shown + (html.preformatted(f"{counted(more, 'more row')}") if more else "")
+
+
+def _without_unions(rows: pa.Table, library: str) -> pa.Table:
+    """The rows. Raises `UnsupportedError` if they contain values of a UNION."""
+    for field in rows.schema:
+        if has_union(field.type):
+            raise UnsupportedError(
+                f"column {field.name!r} contains values of a UNION, which {library} does not "
+                "have; CAST them AS STRING, or read them with to_arrow()"
+            )
+    return rows
+
+
+_ROWS_SHOWN = 10
+_NULL = "NULL"
 
 
 @dataclass(frozen=True, repr=False)

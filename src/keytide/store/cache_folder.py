@@ -336,8 +336,9 @@ class _Total:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        text = os.pread(descriptor, 32, 0)
-        self.value = int(text) if text.isdigit() else None
+        number, _, checksum = os.pread(descriptor, 64, 0).partition(b" ")
+        # A damaged total could be too low for ever. The entries are counted again instead.
+        self.value = int(number) if number.isdigit() and checksum == _crc_text(number) else None
 
     def add(self, change: int) -> None:
         if self.value is not None:
@@ -345,7 +346,8 @@ class _Total:
 
     def set(self, value: int) -> None:
         self.value = value
-        os.pwrite(self._descriptor, b"%020d" % value, 0)
+        number = b"%020d" % value
+        os.pwrite(self._descriptor, b"%s %s" % (number, _crc_text(number)), 0)
 
 
 class _Checked:
@@ -385,6 +387,10 @@ class _Health:
             is_first = root not in self._told
             self._told.add(root)
             return is_first
+
+
+def _crc_text(data: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(data)
 
 
 def _cost(size: int) -> int:

@@ -168,8 +168,20 @@ class FaultyStore(Store):
             self._perform("delete", path, partial(self.inner.delete, [path]))
 
     def delete_tree(self, directory: str) -> None:
-        """Remove a directory and everything below it, as one operation."""
-        self._perform("delete", directory, lambda: self.inner.delete_tree(directory))
+        """Remove a directory and everything below it. Each file is one operation.
+
+        Stores remove them in any order. Here it is by path.
+        """
+        self.delete(sorted(info.path for info in self.inner.list(directory)))
+        self.inner.delete_tree(directory)
+
+    def delete_empty(self, directory: str) -> None:
+        """Remove a directory without files. This is not an operation of the store."""
+        self.inner.delete_empty(directory)
+
+    def rename_tree(self, directory: str, to: str) -> bool:
+        """Rename a directory, if the inner store can. Counts as a `create` of the new name."""
+        return self._perform("create", to, lambda: self.inner.rename_tree(directory, to))
 
     def local_path(self, path: str) -> None:
         """None, so that no read bypasses the faults."""

@@ -180,8 +180,16 @@ class LocalStore(Store):
     def delete_tree(self, directory: str) -> None:
         """Remove a directory and everything below it."""
         full = self._full(directory)
-        with disk_errors("delete", full), suppress(FileNotFoundError):
-            shutil.rmtree(full)
+        with disk_errors("delete", full):
+            for is_last in (*[False] * _DELETIONS, True):
+                try:
+                    shutil.rmtree(full)
+                except OSError as error:
+                    # Others may delete files there too, or still write some.
+                    if is_last or error.errno not in _CHANGED_MEANWHILE:
+                        raise
+                if not os.path.lexists(full):
+                    return
 
     def delete_empty(self, directory: str) -> None:
         """Remove a directory and those below it, except directories that contain files."""
@@ -359,4 +367,7 @@ def _sync_directory(directory: str) -> None:
 
 
 _NAME_IS_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+_CHANGED_MEANWHILE = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
+# How often a folder is deleted again that others change meanwhile.
+_DELETIONS = 20
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})

@@ -459,12 +459,10 @@ class Catalog:
         return create_filled(self.warehouse, database, table, definition, fill)
 
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a table with all its files. Readers of the table then fail.
-
-        Raises `NotFoundError` if there is no such table, unless `missing_ok`.
-        """
+        """Delete a table with all its files. Raises like `Lake.drop_table`."""
         database, table = self._split_whole(name)
-        if not self.warehouse.holds(database, table):
+        is_there = self.warehouse.holds(database, table)
+        if not is_there and not self.warehouse.is_half_dropped(database, table):
             if missing_ok:
                 return
             self.table(name)

@@ -15,6 +15,7 @@ from keytide.format.snapshot import Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
+from keytide.table.compaction.raising import raise_replacement
 from keytide.table.runner import Threads
 from keytide.table.state.expected import as_expected
 from keytide.table.state.stored import PinnedTable, StoredTable
@@ -94,6 +95,7 @@ def overwrite(
     given = given if spec is None else spec.filled(given)
     with writing(table, view) as transaction:
         feed(transaction, transaction.task_anew(spec), given)
+        raise_replacement(transaction)
         return transaction.overwrite(spec)
 
 

@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.format.arrow import to_arrow
+from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
@@ -36,6 +36,7 @@ from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
+from keytide.value_text import held_by_python
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]
 
@@ -347,7 +348,7 @@ def _statistics(entries: Sequence[ManifestEntry], scan: Scan) -> list[Row]:
     if not entries:
         return []
     fields = sorted(scan.view.schema.fields, key=lambda f: f.name)
-    bounds = value_bounds(entries, fields, scan.view.schemas).to_dicts()
+    bounds = held_by_python(value_bounds(entries, fields, scan.view.schemas)).to_dicts()
 
     def listed(row: Row, part: str) -> str:
         return "{" + ", ".join(f"{f.name}={_value(row[f'{f.name}.{part}'])}" for f in fields) + "}"
@@ -493,7 +494,8 @@ def _values(row: bytes, fields: Sequence[Field]) -> list[Any]:
     if not fields:
         return []
     nullable = [f.type.with_nullable(True) for f in fields]
-    return [column[0].as_py() for column in decode_rows([row], nullable)]
+    columns = dict(zip([f.name for f in fields], decode_rows([row], nullable), strict=True))
+    return [*held_by_python(from_arrow(pa.table(columns))).row(0)]
 
 
 def _value(value: Any) -> str:

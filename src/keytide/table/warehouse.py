@@ -17,6 +17,12 @@ from keytide.format import paths
 from keytide.format.json_document import TEXT, optional_member, read_document
 from keytide.format.schema import TableSchema
 from keytide.store import Store, created
+from keytide.table.dropped_tables import (
+    clear_leftovers,
+    holds_leftovers,
+    holds_table,
+    remove_table,
+)
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.stored_view import StoredView
 
@@ -92,7 +98,15 @@ class Warehouse(Protocol):
         ...
 
     def drop(self, database: str, table: str) -> None:
-        """Delete a table with all its files."""
+        """Delete a table with all its files.
+
+        Wherever this stops, the table exists whole, or it does not exist. A repeated call deletes
+        what is left of one that `is_half_dropped`.
+        """
+        ...
+
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """Whether there is no such table, but files that an interrupted drop of one left."""
         ...
 
     def views(self, database: str) -> list[str]:
@@ -165,6 +179,10 @@ class FolderWarehouse:
 
     def drop_database(self, database: str) -> bool:
         """See `Warehouse`."""
+        for name in self.likely_tables(database):
+            if self.is_half_dropped(database, name):
+                self.drop(database, name)
+        self.store.delete_tree(_bin(database))
         self.store.delete([_about(database)])
         self.store.delete_empty(_folder(database))
         return database not in self.databases()
@@ -191,12 +209,11 @@ class FolderWarehouse:
 
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
-        path = _path(database, table)
-        if self.store.exists(paths.join(path, paths.schema_path(0))):
-            return True
-        # A writer that died may have left a temporary file, which is not a table.
-        names = self.store.list_names(paths.join(path, paths.schema_dir()))
-        return any(paths.parse_schema_name(name) is not None for name in names)
+        return holds_table(self.store.sub(_path(database, table)))
+
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`."""
+        return holds_leftovers(self.store.sub(_path(database, table)))
 
     def metadata(self, database: str, table: str) -> TableMetadata:
         """See `Warehouse`."""
@@ -204,16 +221,20 @@ class FolderWarehouse:
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
         """See `Warehouse`."""
+        store, path = self.store.sub(_path(database, table)), paths.schema_path(definition.id)
+        if store.exists(path):
+            return False
+        there = store.list_names()
         # Checked first, because the first schema may have expired in an altered table. Then
         # creating it would succeed.
-        if self.holds(database, table):
+        if paths.schema_dir() in there and holds_table(store):
             return False
-        path = paths.join(_path(database, table), paths.schema_path(definition.id))
-        return created(self.store, path, definition.to_json())
+        clear_leftovers(store, there)
+        return created(store, path, definition.to_json())
 
     def drop(self, database: str, table: str) -> None:
-        """See `Warehouse`."""
-        self.store.delete_tree(_path(database, table))
+        """See `Warehouse`. One step decides, see `dropped_tables`."""
+        remove_table(self.store, _path(database, table), _bin(database))
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
         """See `Warehouse`."""
@@ -259,6 +280,11 @@ def _folder(database: str) -> str:
 
 def _about(database: str) -> str:
     return f"{_folder(database)}/{_OWN}/database.json"
+
+
+def _bin(database: str) -> str:
+    """Where dropped tables are until their files are deleted."""
+    return f"{_folder(database)}/{_OWN}/dropped"
 
 
 _VIEW_SUFFIX = ".json"

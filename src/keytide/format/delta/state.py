@@ -31,6 +31,8 @@ Action: TypeAlias = "dict[str, Any]"
 
 APP_ID = "keytide"
 """The application whose `txn` action says which snapshot a version shows."""
+COMMIT_APP_ID = "keytide.commit"
+"""The application whose `txn` action has the number of that snapshot's commit."""
 VECTOR_TAG = "keytide.vector"
 """The tag of a file that identifies its deletion vector."""
 
@@ -39,7 +41,8 @@ VECTOR_TAG = "keytide.vector"
 class DeltaState:
     """One version: the files by their path in the log, and removed files that may still be read.
 
-    `snapshot_id` is the snapshot that it shows, None if Keytide did not record it.
+    `snapshot_id` is the snapshot that it shows, and `commit` the number of its commit, which no
+    other snapshot with this id has. None if Keytide did not record it.
     """
 
     version: int
@@ -48,6 +51,7 @@ class DeltaState:
     files: Mapping[str, Action] = field(repr=False)
     removed: tuple[Action, ...] = field(default=(), repr=False)
     snapshot_id: int | None = None
+    commit: int | None = None
 
     @property
     def table_id(self) -> str:
@@ -68,14 +72,15 @@ class DeltaState:
             removed.append(action)
         for action in _of(every, "add"):
             files[action["path"]] = action
-        told = [a["version"] for a in _of(every, "txn") if a.get("appId") == APP_ID]
+        told = {a.get("appId"): a.get("version") for a in _of(every, "txn")}
         return DeltaState(
             version,
             _last(every, "protocol", self.protocol),
             _last(every, "metaData", self.metadata),
             files,
             tuple(removed),
-            told[-1] if told else self.snapshot_id,
+            told.get(APP_ID, self.snapshot_id),
+            told.get(COMMIT_APP_ID, None if APP_ID in told else self.commit),
         )
 
     def without_removed(self, before_ms: int) -> DeltaState:
@@ -85,11 +90,11 @@ class DeltaState:
 
     def actions(self) -> list[Action]:
         """All actions that lead to it in one step, for a checkpoint."""
-        told = [] if self.snapshot_id is None else [told_snapshot(self.snapshot_id)]
+        told = {APP_ID: self.snapshot_id, COMMIT_APP_ID: self.commit}
         return [
             {"protocol": self.protocol},
             {"metaData": self.metadata},
-            *told,
+            *(_transaction(app, number) for app, number in told.items() if number is not None),
             *({"add": action} for action in self.files.values()),
             *({"remove": action} for action in self.removed),
         ]
@@ -99,9 +104,13 @@ NOTHING = DeltaState(-1, {}, {}, {})
 """The state before the first version."""
 
 
-def told_snapshot(snapshot_id: int) -> Action:
-    """The action that says which snapshot a version shows."""
-    return {"txn": {"appId": APP_ID, "version": snapshot_id}}
+def told_snapshot(snapshot_id: int, commit: int) -> list[Action]:
+    """The actions that say which snapshot a version shows."""
+    return [_transaction(APP_ID, snapshot_id), _transaction(COMMIT_APP_ID, commit)]
+
+
+def _transaction(app: str, number: int) -> Action:
+    return {"txn": {"appId": app, "version": number}}
 
 
 def vector_id(add: Action) -> str | None:

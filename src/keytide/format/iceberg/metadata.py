@@ -38,7 +38,8 @@ FIRST_WITH_ROW_IDS = 3
 """The first format version with row ids and deletion vectors."""
 
 _NAME = re.compile(r"v([0-9]{1,18})\.metadata\.json")
-_SNAPSHOT, _SCHEMA, _DROPPED = "keytide.snapshot-id", "keytide.schema-id", "keytide.dropped"
+_SNAPSHOT, _COMMIT = "keytide.snapshot-id", "keytide.commit"
+_SCHEMA, _DROPPED = "keytide.schema-id", "keytide.dropped"
 _LAST_PARTITION_ID = 999
 
 
@@ -71,6 +72,8 @@ class IcebergState:
     manifests: tuple[Manifest, ...] = field(repr=False)
     snapshot_id: int | None = None
     """The snapshot that it shows. None if Keytide did not record it."""
+    commit: int | None = None
+    """The number of its commit, which no other snapshot with this id has."""
     options_id: int = 0
     """The table schema whose options it was created with.
 
@@ -120,6 +123,7 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         "sort-orders": [{"order-id": 0, "fields": []}],
         "properties": {
             _SNAPSHOT: str(state.snapshot_id),
+            _COMMIT: str(state.commit),
             _SCHEMA: str(state.options_id),
             _DROPPED: ",".join(dropped),
         },
@@ -153,7 +157,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
         shown = snapshots[document["current-snapshot-id"]]
         next_row_id = int(document.get("next-row-id", 0))
         schemas = {each["schema-id"]: each for each in document["schemas"]}
-        told = document["properties"].get(_SNAPSHOT)
+        told, commit = map(document["properties"].get, (_SNAPSHOT, _COMMIT))
         state = IcebergState(
             version,
             int(document["format-version"]),
@@ -164,6 +168,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
             range(int(shown.get("first-row-id", next_row_id)), next_row_id),
             (),
             None if told is None else int(told),
+            None if commit is None else int(commit),
             int(document["properties"].get(_SCHEMA, 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -305,6 +305,7 @@ def _without_compactions(
     that compactions wrote immediately after the first snapshot, and as the last snapshots, would be
     compared.
     """
+    given = first, last
     while first.id < last.id:
         following = _compaction(metadata, first.id + 1, last, like=first)
         if following is None:
@@ -315,7 +316,10 @@ def _without_compactions(
         if before is None or before.schema_id != last.schema_id:
             break
         last = before
-    return first, last
+    # This process may know a snapshot that has expired, whose files are gone.
+    stay = all(now == told or metadata.has_snapshot(now.id)
+               for now, told in zip((first, last), given, strict=True))  # fmt: skip
+    return (first, last) if stay else given
 
 
 def _compaction(

@@ -25,10 +25,37 @@ SNAPSHOT_ID = b"keytide.snapshot_id"
 
 @dataclass(frozen=True)
 class Start:
-    """Start with the changes after snapshot `told`. With `is_full`, emit its rows first."""
+    """Start with the changes after snapshot `told`. With `is_full`, emit its rows first.
+
+    `commit` is the identity of that snapshot, None if it is not known. The id alone may belong to
+    another snapshot after a rollback, or after the table was dropped and created again.
+    """
 
     told: int
     is_full: bool = False
+    commit: str | None = None
+
+    @classmethod
+    def at(cls, snapshot: Snapshot | None, *, is_full: bool = False) -> Start:
+        """After a snapshot. None: before the first one."""
+        if snapshot is None:
+            return cls(0, is_full)
+        return cls(snapshot.id, is_full, snapshot.identity)
+
+    def check(self, table: StoredTable, newest_id: int) -> None:
+        """Raise `ConflictError` if the snapshot is not part of the table, of which `newest_id` is
+        the latest.
+
+        One that has expired is not found out.
+        """
+        now = None if self.commit is None else _snapshot(table, self.told)
+        if newest_id < self.told or (now is not None and now.identity != self.commit):
+            raise ConflictError(
+                f"table {table.name}: changes up to snapshot {self.told} were emitted, but this "
+                "snapshot is no longer part of the table: the table was rolled back or recreated. "
+                "Follow it again from 'full' or from an existing snapshot, without the stored "
+                "position: under another consumer, or with another checkpoint"
+            )
 
 
 @dataclass(frozen=True)
@@ -72,7 +99,7 @@ def start_of(
                 f"table {table.name}: start is {start!r}, but as_of also selects a snapshot; "
                 "give only one of them"
             )
-        return Start(_newest_at(table.metadata, moment_ms))
+        return Start.at(_newest_at(table.metadata, moment_ms))
     start = "full" if start is None else start
     if isinstance(start, str):
         if start not in ("latest", "full"):
@@ -80,14 +107,12 @@ def start_of(
                 f"table {table.name}: start is {start!r}; expected 'latest', 'full', or a "
                 "snapshot id"
             )
-        return Start(table.metadata.latest_snapshot_id() or 0, start == "full")
+        return Start.at(table.metadata.latest_snapshot(), is_full=start == "full")
     if start < 0:
         raise InvalidError(
             f"table {table.name}: start is {start}; give a snapshot id, or 0 for the beginning"
         )
-    if start > 0:
-        table.metadata.logged(start)
-    return Start(start)
+    return Start.at(table.metadata.logged(start)) if start > 0 else Start(0)
 
 
 def follow(
@@ -100,15 +125,15 @@ def follow(
     check_mode(table, mode)
     place = None if consumer is None else KeptPlace(table.live.metadata, consumer, mode)
     known = None if place is None else place.told()
-    return _Follower(table, mode, pace, place).batches(start if known is None else Start(known))
+    return _Follower(table, mode, pace, place).batches(known or start)
 
 
-def _newest_at(metadata: TableMetadata, moment_ms: int) -> int:
+def _newest_at(metadata: TableMetadata, moment_ms: int) -> Snapshot | None:
     try:
-        return metadata.snapshot_as_of(moment_ms).id
+        return metadata.snapshot_as_of(moment_ms)
     except NotFoundError:
         if metadata.earliest_snapshot_id() in (None, 1):
-            return 0
+            return None
         raise
 
 
@@ -120,7 +145,7 @@ class KeptPlace:
     consumer: str
     mode: str
 
-    def told(self) -> int | None:
+    def told(self) -> Start | None:
         """The last emitted snapshot. None for a new consumer.
 
         Raises `DataError` for a damaged file.
@@ -128,15 +153,17 @@ class KeptPlace:
         (data,) = self.metadata.store.read_present([self._path])
         if data is None:
             return None
-        return Consumer.from_json(data, self.metadata.store.uri_of(self._path)).told
+        known = Consumer.from_json(data, self.metadata.store.uri_of(self._path))
+        return Start(known.told, commit=known.told_commit)
 
-    def keep(self, told: int) -> None:
-        """Store the position.
+    def keep(self, place: Start) -> None:
+        """Store the position, the last emitted snapshot.
 
-        The last emitted snapshot is kept, because the next difference needs it.
+        This snapshot is kept, because the next difference needs it.
         """
+        told = place.told
         first_needed = max(told, 1) if self.mode == "diff" else told + 1
-        self.metadata.store.put(self._path, Consumer(first_needed, told).to_json())
+        self.metadata.store.put(self._path, Consumer(first_needed, told, place.commit).to_json())
 
     @property
     def _path(self) -> str:
@@ -161,22 +188,25 @@ class _Follower:
 
         Each is one read, so that it belongs to the same table as the previous one.
         """
-        told, table = start.told, self.table
-        seen = _snapshot(table, told)
+        place, table = start, self.table
+        place.check(table, max(place.told, self._newest(table)))
         if start.is_full:
-            yield from self._batches(full_rows(table, told, self.mode), told)
+            yield from self._batches(full_rows(table, place.told, self.mode), place.told)
         is_stopped = self.pace.stop.is_set
         if not is_stopped():
-            self._keep(told)
+            self._keep(place)
         quiet_since = time.monotonic()
         while not is_stopped():
-            if told < self._newest(table, told, seen):
-                told += 1
-                seen = _snapshot(table, told)
-                yield from self._batches(changes_of(table, told - 1, told, self.mode), told)
+            newest = self._newest(table)
+            place.check(table, newest)
+            if place.told < newest:
+                told = place.told + 1
+                emitted = self._batches(changes_of(table, told - 1, told, self.mode), told)
+                place = Start.at(table.metadata.logged(told))
+                yield from emitted
                 if is_stopped():
                     return
-                self._keep(told)
+                self._keep(place)
                 quiet_since = time.monotonic()
             elif table is not self.table and not self.pace.goes_on(time.monotonic() - quiet_since):
                 return
@@ -189,27 +219,15 @@ class _Follower:
                 return
             yield batch.replace_schema_metadata(metadata)
 
-    def _keep(self, told: int) -> None:
+    def _keep(self, place: Start) -> None:
         if self.place is not None:
-            self.place.keep(told)
+            self.place.keep(place)
 
-    def _newest(self, table: PinnedTable, told: int, seen: Snapshot | None) -> int:
-        """The latest snapshot.
-
-        Raises `ConflictError` if the last emitted snapshot is not part of the table.
-        """
-        newest = table.metadata.latest_snapshot_id() or 0
-        now = None if seen is None else _snapshot(table, told)
-        if newest < told or (now is not None and now != seen):
-            raise ConflictError(
-                f"table {self.table.name}: changes up to snapshot {told} were emitted, but this "
-                "snapshot is no longer part of the table: the table was rolled back or "
-                "recreated. Follow it again from 'full', or from an existing snapshot"
-            )
-        return newest
+    def _newest(self, table: PinnedTable) -> int:
+        return table.metadata.latest_snapshot_id() or 0
 
 
-def _snapshot(table: PinnedTable, snapshot_id: int) -> Snapshot | None:
+def _snapshot(table: StoredTable, snapshot_id: int) -> Snapshot | None:
     try:
         return table.metadata.snapshot(snapshot_id) if snapshot_id else None
     except NotFoundError:

@@ -22,6 +22,8 @@ These rules protect data. They are all here and in `decide`:
   rolled back in the meantime, or others have continued until the commit's base expired. The commit
   is then removed and made again. Otherwise it would bring back what was rolled back, or be behind
   the latest snapshot.
+- A commit belongs to the table that it was written for. If that was dropped in the meantime, and
+  perhaps another one created under its name, nothing is committed.
 - Nothing that a snapshot might reference is deleted before the outcome is certain. What no snapshot
   can reference is deleted after every outcome.
 """
@@ -38,11 +40,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from keytide.errors import DataError, NotFoundError
+from keytide.errors import ConflictError, DataError, NotFoundError
+from keytide.format import paths
 from keytide.format.cache import METADATA
 from keytide.format.entry_columns import is_live
 from keytide.format.index_manifest import IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
 from keytide.plural import counted
@@ -274,7 +278,10 @@ class _Attempt:
 
     def look_and_run(self) -> Committed | Conflict | None:
         """Read the state, and try on top of it. None if another writer came first."""
-        return self.look() or self._run(lambda: False)
+        committed = self.look()
+        if committed is None:
+            self._refuse_another_table(partial(self._metadata.schema, self._view.schema.id))
+        return committed or self._run(lambda: False)
 
     def _run(self, is_outdated: Callable[[], bool]) -> Committed | Conflict | None:
         try:
@@ -330,12 +337,38 @@ class _Attempt:
         hinted.result()
         if is_beside:
             self._withdraw(new.snapshot)
+            self._refuse_another_table(self._read_schema)
             return None
         self._metadata.made(new.snapshot)
         METADATA.keep_all(new.documents)
         for remember in new.indexes:
             remember()
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
+
+    def _refuse_another_table(self, read: Callable[[], TableSchema]) -> None:
+        """Raise `ConflictError` if the table was dropped, whether or not another one was created.
+
+        The files of the change may be gone, and its rows are not for another table.
+        """
+        if self._is_of_another_table(read):
+            raise ConflictError(
+                f"table {self._view.name}: it was dropped in the meantime, so nothing was "
+                "committed; open the table again if another one was created under this name, and "
+                "run the operation again"
+            )
+
+    def _is_of_another_table(self, read: Callable[[], TableSchema]) -> bool:
+        """Whether the schema of the change is no schema of the table."""
+        try:
+            stored = read()
+        except (DataError, NotFoundError) as error:
+            return is_gone(error)
+        own = self._view.schema
+        return (stored.time_millis, stored.fields) != (own.time_millis, own.fields)
+
+    def _read_schema(self) -> TableSchema:
+        store, path = self._metadata.store, paths.schema_path(self._view.schema.id)
+        return TableSchema.from_json(store.read(path), store.uri_of(path))
 
     def _overtaken_progress(self) -> Conflict | None:
         """The conflict if another writer has advanced the progress of the feed in the meantime."""
@@ -384,9 +417,13 @@ class _Attempt:
             ids = self._metadata.listed_snapshot_ids() or self._metadata.listed_snapshot_ids()
             if seen is not None and min(ids, default=seen.id) < seen.id:
                 return True
-            # If the snapshot itself has expired, it had become part of the table.
-            is_there = new.snapshot.id in ids
-            return is_there and max(ids) > new.snapshot.id and not self._is_followed(new, ids)
+            # If the snapshot itself is gone, it had become part of the table: it has expired, or
+            # was dropped or renamed with the table.
+            if new.snapshot.id not in ids:
+                return False
+            if self._is_of_another_table(self._read_schema):
+                return True
+            return max(ids) > new.snapshot.id and not self._is_followed(new, ids)
         except (DataError, NotFoundError):
             return False  # the commit is made, and this unlikely case cannot be checked
 
@@ -411,7 +448,10 @@ class _Attempt:
         self._described = []
         # The hint was written in parallel with the check.
         newest_id = self._metadata.latest_snapshot_id()
-        if newest_id is not None:
+        if newest_id is None:
+            hint = paths.snapshot_hint_path(paths.Hint.LATEST)
+            self._metadata.store.discard([hint])
+        else:
             self._metadata.hint_latest(newest_id)
 
     def _moved(self) -> list[MovedKeys]:

@@ -115,6 +115,10 @@ class Transaction:
         seen = lay_out if are_laid_out(view) else None
         return replace(task, view=view, confirm=self._table.confirm, seen=seen)
 
+    def settle(self) -> None:
+        """Wait for files that are still being written, and raise their errors."""
+        self._uploaded()
+
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace."""
         return task_anew(self.state, partition)
@@ -329,7 +333,16 @@ class Transaction:
         return made
 
     def _look_again(self, live: LiveFiles) -> None:
-        self.state, self.taken = self._table.state_on(live, self.view), []
+        view = self._table.view_on(live, self.view)
+        if view.options.merges_rows and any(
+            view.schemas[number].fields != view.schema.fields
+            for number in view.schemas.keys() - self.view.schemas.keys()
+        ):
+            raise ConflictError(
+                f"table {self._table.name}: another writer changed its columns and wrote rows "
+                "that this write is merged into; run the operation again"
+            )
+        self.state, self.taken = self._table.state_on(live, view), []
 
     def _appending(self) -> Change:
         change = Change(

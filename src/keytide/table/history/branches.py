@@ -281,7 +281,7 @@ def refuse_deletion(table: StoredTable, name: str) -> None:
     table option names.
     """
     main = main_store(table.store)
-    if not main.list_names(paths.branch_dir(name)):
+    if paths.branch_dir(name).rpartition("/")[2] not in main.list_names(paths.branches_dir()):
         there = ", ".join(branch_names(main)) or "only the main branch"
         raise NotFoundError(
             f"table {table_name(table)} has no branch {name!r}; existing branches: {there}"
@@ -410,9 +410,11 @@ class _Steps:
         # A replaced snapshot must be the oldest one, because snapshots form a line.
         if ours and (ours[-1] < start.id or (is_replaced and ours[0] < start.id)):
             raise ConflictError(
-                f"table {into.name}: snapshot {start.id}, from which branch {branch.name} was "
-                "created, is no longer part of the table, because it was rolled back; write the "
-                "rows of the branch to the table instead"
+                f"table {into.name} and branch {branch.name} no longer have a snapshot in common: "
+                f"the oldest one of the branch is {start.id}, the latest one of the table is "
+                f"{ours[-1]}. Earlier ones of the branch have expired, or the table was rolled "
+                f"back. Write the rows of the branch to the table instead, with overwrite. To "
+                f"keep a branch's first snapshots, raise '{keys.SNAPSHOT_NUM_RETAINED_MIN}' in it"
             )
         alike = _schemas_alike(into, branch)
         staying = [start.schema_id] if own is None else [start.schema_id, own.schema_id]

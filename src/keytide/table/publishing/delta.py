@@ -40,6 +40,7 @@ from keytide.table.publishing.delta_log import (
     read_on,
     write_checkpoint,
 )
+from keytide.table.publishing.form import shows
 from keytide.table.publishing.names_of_columns import why_not_by_name
 from keytide.table.publishing.retention import is_time_to_drop, kept_since_ms
 from keytide.table.publishing.vectors import digests_of, encoded
@@ -147,7 +148,7 @@ class _Difference:
                if name not in known or vector_id(known[name]) != digests.get(name)]  # fmt: skip
         again = frozenset(new)
         gone = [add for name, add in known.items() if name not in wanted or name in again]
-        is_told = self.before.snapshot_id == self.content.snapshot.id
+        is_told = shows(self.before, self.content.snapshot)
         if not head and not new and not gone and is_told:
             return None
         vectors = _NewVectors.of(self.content, [name for name in new if name in digests])
@@ -156,7 +157,7 @@ class _Difference:
             *head,
             *({"remove": self._removed(add)} for add in gone),
             *({"add": add} for add in self._added(new, vectors)),
-            told_snapshot(self.content.snapshot.id),
+            *told_snapshot(self.content.snapshot.id, self.content.snapshot.commit_number),
         ]
         since = kept_since_ms(self.content.view.options, self.now_ms)
         after = self.before.without_removed(since).after(self.before.version + 1, actions)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
+from keytide.format.snapshot import Snapshot
 from keytide.store import Store
 from keytide.table.publishing.content import Content
 
-__all__ = ["Draft", "Form", "Version"]
+__all__ = ["Draft", "Form", "Version", "shows"]
 
 
 class Version(Protocol):
@@ -31,9 +32,23 @@ class Version(Protocol):
         ...
 
     @property
+    def commit(self) -> int | None:
+        """The `commit_number` of that snapshot. None if it does not say."""
+        ...
+
+    @property
     def by_name(self) -> Mapping[str, Any]:
         """The data files that its readers read, by name."""
         ...
+
+
+def shows(version: Version | None, snapshot: Snapshot | None) -> bool:
+    """Whether a version shows a snapshot, and not another one that had its id before a rollback."""
+    if version is None or snapshot is None:
+        return version is None and snapshot is None
+    # Earlier releases did not record the commit.
+    is_commit = version.commit in (None, snapshot.commit_number)
+    return version.snapshot_id == snapshot.id and is_commit
 
 
 V = TypeVar("V", bound=Version)

@@ -40,6 +40,7 @@ from keytide.format.schema import TableSchema
 from keytide.store import Store, created
 from keytide.table.definition.publication import ICEBERG
 from keytide.table.publishing.content import Content
+from keytide.table.publishing.form import shows
 from keytide.table.publishing.iceberg_deletes import DeadRows, digest_in
 from keytide.table.publishing.iceberg_metadata import (
     drop_old,
@@ -196,6 +197,7 @@ class _Difference:
             row_ids,
             manifests,
             self.content.snapshot.id,
+            self.content.snapshot.commit_number,
             self.options_id,
         )
         document = metadata_document(after, self.now_ms, self._dropped(after))
@@ -217,7 +219,7 @@ class _Difference:
         return (
             before is not None
             and before.format_version == self.format_version
-            and before.snapshot_id == self.content.snapshot.id
+            and shows(before, self.content.snapshot)
             and before.location == self.location
             and before.schema == schema
             and len(known) == len(self.content.files)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from keytide.errors import ConflictError, InvalidError, KeytideError
+from keytide.errors import ConflictError, InvalidError, KeytideError, NotFoundError
 from keytide.format import paths
 from keytide.format.branch import branch_of
 from keytide.format.snapshot import Snapshot
@@ -58,7 +58,7 @@ def publish(table: StoredTable) -> Publications:
             f"table {table.name} does not set '{keys.PUBLISH}'; set it to "
             f"{' or '.join(map(repr, FORMS))}"
         )
-    return Publications(_Publishing(table.live, form).run(None) for form in forms_for(view))
+    return Publications(_Publishing(table.live, form).run_and_tell() for form in forms_for(view))
 
 
 def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
@@ -89,6 +89,17 @@ class _Publishing:
         except Exception as error:
             return error
         return None
+
+    def run_and_tell(self) -> Publication:
+        """Publish the latest snapshot, and tell readers of the latest version in any case.
+
+        A publisher may have died between the two.
+        """
+        done = self.run(None)
+        known = recall(self.table.store, self.form.name)
+        if known is not None:
+            self.form.announce(self.table.store, known)
+        return done
 
     def run(self, made_id: int | None) -> Publication:
         """Publish the latest snapshot.
@@ -140,7 +151,7 @@ class _Publishing:
             return _Again(known)
         announced = store.begin(partial(self.form.announce, store, made))
         is_there, goes_on = store.together(
-            [partial(self.table.metadata.has_snapshot, number), partial(self._is_there, known)]
+            [partial(self._still_has, content.snapshot), partial(self._is_there, known)]
         )
         announced.result()
         if not goes_on:
@@ -153,6 +164,13 @@ class _Publishing:
             return _Again(made)
         self.form.tidy(store, made, content, wall_clock_ms())
         return self._told(made, number, None)
+
+    def _still_has(self, snapshot: Snapshot) -> bool:
+        """Whether the table has a snapshot, and not another one with its id."""
+        try:
+            return self.table.metadata.snapshot(snapshot.id) == snapshot
+        except NotFoundError:
+            return False
 
     def _form_after(self, known: Version | None) -> AnyForm:
         """The format with options that are not older than those of a version."""

@@ -14,7 +14,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.options import keys
 from keytide.record import rows_of
 from keytide.store import Store
-from keytide.table.publishing.form import Version
+from keytide.table.publishing.form import Version, shows
 from keytide.table.publishing.forms import FORMS, AnyForm, content_for
 from keytide.table.publishing.seen import recall, remember
 from keytide.table.state.stored import StoredTable
@@ -95,7 +95,7 @@ def _publication(table: StoredTable, view: TableView, form: AnyForm) -> Publicat
     if form.name not in view.options.publish:
         stopped = f"'{keys.PUBLISH}' no longer names {form.name}"
         return Publication(form.name, number, shown, newest, stopped, is_stopped=True)
-    reason = None if shown == newest else _why_not(table, form, snapshot)
+    reason = None if shows(version, snapshot) else _why_not(table, form, snapshot)
     return Publication(form.name, number, shown, newest, reason)
 
 

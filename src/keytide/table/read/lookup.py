@@ -10,6 +10,7 @@ import polars as pl
 from keytide.format.data_file import VALUE_KIND
 from keytide.table.conditions.predicate import Comparison, Predicate, conjunction
 from keytide.table.read.task import ReadTask
+from keytide.value_text import held_by_python
 
 __all__ = ["key_range", "newest_versions"]
 
@@ -34,13 +35,18 @@ def newest_versions(
 
 
 def key_range(keys: pl.DataFrame) -> Predicate | None:
-    """The range of the first key column, if no key has NULL there."""
+    """The range of the first key column.
+
+    None if a key has NULL there, or a date that Python does not have, as no condition can name it.
+    """
     first = keys.to_series(0)
     if not len(first) or first.null_count():
         return None
     ends = first.sort()[[0, -1]]  # in the order of keys, NaN last
     if ends.dtype == pl.Datetime:
         ends = ends.to_physical()  # Python's datetime has no nanoseconds
+    if held_by_python(ends.to_frame()).dtypes != [ends.dtype]:
+        return None
     low, high = ends
     name = first.name
     return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])

@@ -89,10 +89,16 @@ def torn_branches(store: Store) -> list[str]:
     return sorted(
         name
         for name in names
-        if name is not None
-        and not has_branch(main, name)
-        and main.exists(paths.unfinished_path(name))
+        if name is not None and not has_branch(main, name) and _is_torn(main, name)
     )
+
+
+def _is_torn(main: Store, name: str) -> bool:
+    """Whether a branch without its first schema is marked as unfinished, or has no document."""
+    if main.exists(paths.unfinished_path(name)):
+        return True
+    names = (info.path.rpartition("/")[2] for info in main.list(paths.branch_dir(name)))
+    return all(paths.is_temporary(each) for each in names)
 
 
 def table_name(table: StoredTable | TableMetadata) -> str:

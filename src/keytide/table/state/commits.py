@@ -30,6 +30,7 @@ __all__ = [
     "PartitionChange",
     "TellChanges",
     "UnknownOutcomeError",
+    "newest_after",
     "newest_of",
     "no_changes",
     "refuse_lost",
@@ -219,6 +220,8 @@ class Family:
     """The file that names the latest document. It may be wrong."""
     reads_all: bool = False
     """Whether a reader of the latest document also needs all earlier ones."""
+    gone: str | None = None
+    """The file that says that no document counts if there is no first one."""
 
 
 SCHEMAS = Family(
@@ -227,6 +230,7 @@ SCHEMAS = Family(
     paths.parse_schema_name,
     first=0,
     reads_all=True,
+    gone=paths.dropped_path().rpartition("/")[2],
 )
 _SNAPSHOTS = Family(
     paths.snapshot_dir(),
@@ -249,6 +253,12 @@ def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
         if found:
             return _to_the_end(store, family, found) if len(found) > 1 else found
     return _listed(store, family)
+
+
+def newest_after(store: Store, family: Family, known: Found) -> list[Found]:
+    """A document that is known to be still there, and all documents after it."""
+    found = [known, *_run(store, family, known.number + 1, 0)]
+    return _to_the_end(store, family, found) if len(found) > 1 else found
 
 
 def _to_the_end(store: Store, family: Family, found: list[Found]) -> list[Found]:
@@ -289,6 +299,8 @@ def _listed(store: Store, family: Family) -> list[Found]:
     for _ in range(_TRIES):
         names = store.list_names(family.folder)
         numbers = sorted(n for name in names if (n := family.parse(name)) is not None)
+        if family.gone in names and family.first not in numbers:
+            return []
         wanted = numbers if family.reads_all else numbers[-1:]
         following = wanted[-1] + 1 if wanted else family.first
         *read, beyond = store.read_present([family.path(n) for n in (*wanted, following)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from keytide.errors import ConflictError, DataError, KeytideError
@@ -179,6 +180,14 @@ class StoredTable:
         vector_files = self.vector_files(live.snapshot, view)
         hash_files = self.hash_files(live.snapshot, view)
         return TableState(view, live, vector_files, hash_files, self.key_files(live.snapshot, view))
+
+    def view_on(self, live: LiveFiles, view: TableView) -> TableView:
+        """A view together with the schemas of files that others wrote after it was created."""
+        newer = live.schema_ids - view.schemas.keys()
+        if not newer:
+            return view
+        found = {**view.schemas, **self.metadata.schemas(sorted(newer))}
+        return replace(view, schemas=Schemas(self.name, found))
 
     def vector_files(self, snapshot: Snapshot | None, view: TableView) -> tuple[IndexFile, ...]:
         """The index files that mark rows of a snapshot's data files as dead."""

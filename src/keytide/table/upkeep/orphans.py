@@ -144,7 +144,7 @@ class _Places:
         if folder not in _DOCUMENTS:
             return False
         is_note = folder == paths.snapshot_dir() and paths.parse_expiring_name(name) is not None
-        return is_note or (name.startswith(".") and name.endswith(".tmp"))
+        return is_note or paths.is_temporary(name)
 
     def _is_in_bucket(self, path: str) -> bool:
         root = f"{self.data_root}/" if self.data_root else ""

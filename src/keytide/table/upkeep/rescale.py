@@ -15,7 +15,7 @@ In a table with a key index, the rows move that the index names, see `moved_keys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -26,11 +26,9 @@ from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import keys
 from keytide.record import Record
-from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.compaction.changelog import lowest_told
-from keytide.table.compaction.compact import local_runner, memory_of
-from keytide.table.compaction.picking import Rules, pick_all, sorted_runs
-from keytide.table.compaction.rewriting import Compacted, CompactTask
+from keytide.table.compaction.compact import local_runner
+from keytide.table.compaction.raising import raise_quietly, raise_replacement
 from keytide.table.read.plan import to_merge, vector_places
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile
@@ -89,8 +87,14 @@ def rescale(
             return RescaleResult(None, len(outdated), files, None if dry_run else 0)
         runner = runner or local_runner()
         runner.each(others, transaction.take)
+        if not view.options.compactions_tell:
+            raise_replacement(transaction, runner)
         if told:
-            _move_told(view, told, runner, transaction.take)
+            moved: list[ManifestEntry] = []
+            try:
+                runner.each(told, lambda written: moved.extend(written.entries))
+            finally:
+                raise_quietly(view, moved, runner, transaction.take)
         done = transaction.relayout(TouchedPartitions(outdated))
         return RescaleResult(done.snapshot_id, len(outdated), files, done.files)
 
@@ -161,52 +165,6 @@ def _told_and_others(
     lowest = lowest_told(view.options, max(entry.file.level for entry in entries))
     told = [entry for entry in entries if entry.file.level >= lowest]
     return told, [entry for entry in entries if entry.file.level < lowest]
-
-
-def _move_told(
-    view: TableView, tasks: Sequence[MoveTask], runner: TaskRunner, take: Callable[[Written], None]
-) -> None:
-    """Move emitted versions to the highest level. Intermediate files are deleted.
-
-    The changelog does not emit anything for this.
-    """
-    moved: dict[BucketId, list[ManifestEntry]] = {}
-    kept: set[str] = set()
-
-    def gather(written: Written) -> None:
-        for entry in written.entries:
-            moved.setdefault((entry.partition, entry.bucket), []).append(entry)
-
-    def take_made(compacted: Compacted) -> None:
-        assert compacted.written is not None, "all runs are read, so no older files are needed"
-        made = [e for e in compacted.written.entries if e.kind is FileKind.ADD]
-        kept.update(entry.file.file_name for entry in made)
-        take(Written(tuple(made)))
-
-    try:
-        runner.each(tasks, gather)
-        if moved:
-            runner.each(_raise_tasks(view, list(moved.values())), take_made)
-    finally:
-        passed = (e for entries in moved.values() for e in entries if e.file.file_name not in kept)
-        view.store.discard([path for entry in passed for path in view.stored_paths(entry)])
-
-
-def _raise_tasks(view: TableView, buckets: list[list[ManifestEntry]]) -> list[CompactTask]:
-    """Tasks that merge the files of buckets on the highest level, as in a table without a
-    changelog.
-
-    Dead rows were left out when the files were written.
-    """
-    options = replace(view.options, changelog_producer="none", deletion_vectors_enabled=False)
-    quiet = replace(view, options=options)
-    memory, now_ms, rules = (
-        memory_of(view, len(buckets)),
-        wall_clock_ms(),
-        Rules.of(view.options, only_whole=False, moves=False),
-    )
-    units = (pick_all(sorted_runs(files), rules) for files in buckets)
-    return [CompactTask(quiet, unit, now_ms, memory) for unit in units if unit is not None]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from keytide.table.read.statistics import arity, decoded, value_bounds
 from keytide.table.state.view import TableView
 from keytide.table.verify.finding import REWRITE, Findings
 from keytide.types import arrow_schema
+from keytide.value_text import held_by_python
 
 __all__ = ["FileCheck"]
 
@@ -231,11 +232,12 @@ class _Rows:
         strange = frame.filter((column < pl.lit(low)) | (column > pl.lit(high)))
         if strange.height:
             self._found(
-                f"column {name!r} has {strange[name][0]!r}", f"{low[0]!r} to {high[0]!r}, as {who}"
+                f"column {name!r} has {_first(strange[name])}",
+                f"{_first(low)} to {_first(high)}, as {who}",
             )
 
     def _check_nulls(self) -> None:
-        bounds = self._bounds.row(0, named=True)
+        bounds = held_by_python(self._bounds).row(0, named=True)
         for f in self._schema.fields:
             said = bounds[f"{f.name}.nulls"]
             # Some writers count no NULLs if they did not look at the values.
@@ -264,8 +266,8 @@ class _Rows:
             strange = frame[f.name].ne_missing(value)
             if strange.any():
                 self._found(
-                    f"a row of partition {f.name} = {frame[f.name].filter(strange)[0]!r}",
-                    f"{value[0]!r}, the partition that the file belongs to",
+                    f"a row of partition {f.name} = {_first(frame[f.name].filter(strange))}",
+                    f"{_first(value)}, the partition that the file belongs to",
                 )
         self._check_bucket(frame)
 
@@ -359,7 +361,13 @@ def _repeats(names: Sequence[str]) -> pl.Expr:
 
 
 def _spelled(key: pl.DataFrame) -> str:
-    return ", ".join(f"{name} = {value!r}" for name, value in key.row(0, named=True).items())
+    values = held_by_python(key.head(1)).row(0, named=True)
+    return ", ".join(f"{name} = {value!r}" for name, value in values.items())
+
+
+def _first(values: pl.Series) -> str:
+    (value,) = held_by_python(values.head(1).to_frame()).row(0)
+    return repr(value)
 
 
 def _column_problem(found: pa.Field, expected: pa.Schema) -> str | None:

@@ -21,6 +21,7 @@ from keytide.store import Store
 from keytide.table.read.statistics import decoded
 from keytide.table.verify.finding import Findings
 from keytide.types import Field
+from keytide.value_text import held_by_python
 
 __all__ = ["Manifests"]
 
@@ -131,14 +132,15 @@ class Manifests:
             values = decoded(list({entry.partition for entry in entries}), self._partition)
             bounds = decoded([stats.min_values, stats.max_values], self._partition)
             for f in self._partition:
-                low, high = bounds[f.name].to_list()
-                column = pl.col(f.name)
-                if low is None or high is None:
+                ends, column = bounds.select(f.name), pl.col(f.name)
+                if ends[f.name].null_count():
                     continue
-                outside = values.filter((column < low) | (column > high))[f.name]
-                if len(outside):
+                low, high = (pl.lit(ends[f.name][place : place + 1]).first() for place in (0, 1))
+                outside = values.select(f.name).filter((column < low) | (column > high))
+                if outside.height:
+                    found, *said = held_by_python(pl.concat([outside.head(1), ends]))[f.name]
                     self._findings.add(
                         path,
-                        f"partition column {f.name!r} is {outside[0]!r}",
-                        f"{low!r} to {high!r}, as its manifest list says",
+                        f"partition column {f.name!r} is {found!r}",
+                        f"{said[0]!r} to {said[1]!r}, as its manifest list says",
                     )

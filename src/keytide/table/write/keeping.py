@@ -10,6 +10,7 @@ from keytide.merge.slices import take
 from keytide.options import keys
 from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Flags, Judged, Kept
+from keytide.value_text import held_by_python
 
 __all__ = ["as_they_came", "first_key", "is_dropped", "refuse_too_old", "with_all_producers"]
 
@@ -43,7 +44,7 @@ def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
         keys.UPSERT_DELETED_KEYS_TTL: options.deleted_keys_ttl,
     }
     told = " and ".join(f"'{key}' = '{age}'" for key, age in ages.items() if age is not None)
-    (found,) = arrivals.rows.select(names).row(int(np.argmax(wrong)))
+    (found,) = held_by_python(arrivals.rows.select(names).slice(int(np.argmax(wrong)), 1)).row(0)
     raise InvalidError(
         f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows are further behind the "
         f"newest row of their bucket than {told} allows, the first with "
@@ -96,5 +97,6 @@ def _refuse_late_statements(arrivals: Arrivals, judged: Judged, view: TableView)
 
 def first_key(rows: pl.DataFrame, marks: Flags, view: TableView) -> str:
     """The key of the first marked row, for messages."""
-    row = rows.select(view.schema.primary_keys).row(int(np.argmax(marks)), named=True)
+    first = rows.select(view.schema.primary_keys).slice(int(np.argmax(marks)), 1)
+    row = held_by_python(first).row(0, named=True)
     return ", ".join(f"{name} = {value!r}" for name, value in row.items())

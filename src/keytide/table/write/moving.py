@@ -38,6 +38,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.cut import Cut, Numbers, partitions_of
 from keytide.table.write.layout import DynamicLayout, Layout, Placing, rooms
 from keytide.types import arrow_schema
+from keytide.value_text import held_by_python
 
 __all__ = ["MovingLayout"]
 
@@ -213,7 +214,7 @@ def _row_counts(
 ) -> dict[tuple[Any, ...], dict[int, int]]:
     """The number of versions in each bucket, which is at least the number of its keys."""
     partitions = list(dict.fromkeys(entry.partition for entry in entries))
-    values = decoded(partitions, view.schema.partition_fields()).rows()
+    values = held_by_python(decoded(partitions, view.schema.partition_fields())).rows()
     counts: dict[tuple[Any, ...], dict[int, int]] = {each: {} for each in values}
     by_row = dict(zip(partitions, values, strict=True))
     for entry in entries:

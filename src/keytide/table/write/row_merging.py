@@ -31,6 +31,7 @@ from keytide.table.definition.row_merging import merged_fields
 from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Judged, Kept, exact, judge
 from keytide.table.write.keeping import first_key, is_dropped, refuse_too_old, with_marks
+from keytide.value_text import held_by_python
 
 __all__ = ["as_deletes", "merged_rows", "row_merger"]
 
@@ -157,7 +158,7 @@ def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
         return
     first, names = int(np.argmax(wrong)), view.comparison.names
     found, has = (
-        rows.select(names).row(place)
+        held_by_python(rows.select(names).slice(place, 1)).row(0)
         for rows, place in ((arrivals.rows, first), (arrivals.current.rows, int(at[first])))
     )
     raise InvalidError(
@@ -166,7 +167,7 @@ def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
         f"{', '.join(names)} is {_told(found)}, and that of the stored row {_told(has)}. With "
         f"'{keys.UPSERT_MODE}' = '{view.options.upsert_mode}', a late row cannot be merged into "
         "the result of later ones. Write the rows of a key in order, or create a table that "
-        f"skips late rows ('{keys.UPSERT_DROP_OUT_OF_ORDER}', "
+        f"leaves out late rows ('{keys.UPSERT_LATE_ROWS}', '{keys.UPSERT_DROP_OUT_OF_ORDER}', "
         f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}'), or one that merges on read "
         f"('{keys.MERGE_ENGINE}')"
     )

@@ -29,6 +29,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import stored_schema
 from keytide.table.write.input_rows import Rows
 from keytide.table.write.layout import Placing
+from keytide.value_text import held_by_python
 
 __all__ = ["COPIES", "InOrder", "OutOfOrderError", "SortedRows"]
 
@@ -144,7 +145,7 @@ class SortedRows:
         keys = rows.filter(again).select(self._key).unique(maintain_order=True)
         named = [
             ", ".join(f"{n} = {shown(v)}" for n, v in zip(self._key, key, strict=True))
-            for key in keys.head(_NAMED_KEYS_MAX).rows()
+            for key in held_by_python(keys.head(_NAMED_KEYS_MAX)).rows()
         ]
         raise InvalidError(
             f"table {self.view.name}: each key has to have one row, and among those with more in "
