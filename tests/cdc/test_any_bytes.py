@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from keytide.cdc import FORMATS, default_sequence, infer_columns, infer_primary_key
 from keytide.cdc.json_rows import DELETED
-from keytide.errors import KeytideError
+from keytide.errors import InvalidError, KeytideError
 
 ROW = {"id": 1, "v": "a"}
 TYPES = [
@@ -110,7 +110,8 @@ def test_any_sample_shows_columns_or_is_refused(data: st.DataObject) -> None:
     format = data.draw(st.sampled_from(sorted(FORMATS)))
     sample = pa.array(data.draw(st.lists(messages(format), min_size=1, max_size=4)), pa.binary())
     infer_primary_key(sample, format)
-    default_sequence(sample, format)
+    with contextlib.suppress(InvalidError):  # a sample may give no order, as Maxwell's times
+        default_sequence(sample, format)
     with contextlib.suppress(KeytideError):  # a sample may show no row at all
         assert infer_columns(sample, format)
 
@@ -122,7 +123,7 @@ def test_nesting_of_any_depth_stops_nothing(part: str, depth: int) -> None:
     message = f'{{"{part}": {deep}, "payload": {{"op": "c", "after": {json.dumps(ROW)}}}}}'
     spec = feed("debezium-json", "id INT; v STRING")
     is_read = part == "source" or depth == 10
-    outcome = "0 +I id=1 v=a" if is_read else "0 ! schema: not in the format of a connector"
+    outcome = "0 +I id=1 v=a" if is_read else "0 ! schema: nested too deep to be read"
     assert lines(spec, message, GOOD["debezium-json"]) == [outcome, "1 +I id=1 v=a"]
 
 

@@ -54,7 +54,7 @@ def test_rejected_message_keeps_its_text() -> None:
     text = '{"op": "c", "after": {"id": 1, "v": 1.2345678901234567890}}'
     [bad] = decoded(spec, text).rejected.to_pylist()
     assert bad["raw"] == text.encode()
-    assert bad["reason"] == "column v: found '1.2345678901234567890', expected DECIMAL(4, 2)"
+    assert bad["reason"] == "column v: found 1.2345678901234567890, expected DECIMAL(4, 2)"
 
 
 def test_long_value_is_shortened_in_the_reason_only() -> None:

@@ -28,7 +28,7 @@ def final_rows(table: str) -> pa.Table:
 def spec_of(table: str, messages: list[str], key: str, empty_as_null: frozenset[str]) -> FeedSpec:
     columns = [Field(-1, f.name, type_from_arrow(f.type)) for f in final_rows(table).schema]
     sequence = default_sequence(pa.array(messages[:100]), "debezium-json")
-    assert [source.path for source in sequence] == ["source.lsn"]
+    assert [source.column for source in sequence] == ["_epoch", "_commit_lsn", "_lsn"]
     return FeedSpec(
         "debezium-json",
         (*columns, *(source.to_field() for source in sequence)),

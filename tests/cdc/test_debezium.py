@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 from typing import Any
 
 import pytest
-from feeds import decoded, feed, lines, ordered_feed
+from feeds import batch, decoded, feed, lines, ordered_feed
 
-from keytide.cdc import SequenceSource, debezium_encoding
+from keytide.cdc import FeedSpec, SequenceSource, debezium_encoding, decode, infer_columns
 from keytide.errors import InvalidError
 from keytide.types import AtomicType
 
@@ -252,3 +253,50 @@ def test_missing_ordering_value_is_null() -> None:
         "0 +I id=1 _lsn=None",
         "1 +I id=2 _lsn=None",
     ]
+
+
+def test_update_of_the_key_that_omits_a_value_is_rejected_as_a_whole() -> None:
+    moved = change("u", {"id": 1}, {"id": 9, "v": PLACEHOLDER})
+    assert lines(ID_AND_V, change("c", after={"id": 1, "v": "a"}), moved) == [
+        "0 +I id=1 v=a",
+        "1 ! an update of the key omits v, which only the row of the old key has",
+    ]
+
+
+def _member(field: str, type: str, name: str, **parameters: str) -> dict[str, Any]:
+    return {"field": field, "type": type, "optional": True, "name": name, "parameters": parameters}
+
+
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "type", "expected"),
+    [
+        (_member("v", "bytes", _DECIMAL, scale="2",
+                 **{"connect.decimal.precision": "50"}), "AJY=", "STRING", "1.50"),
+        (_member("v", "bytes", _DECIMAL, scale="2", **{"connect.decimal.precision": "50"}),
+         base64.b64encode((-(10**45)).to_bytes(20, "big", signed=True)).decode(), "STRING",
+         "-" + "1" + "0" * 43 + ".00"),
+        (_member("v", "bytes", _DECIMAL, scale="x"), "AJY=", "DECIMAL(38, 0)", 150),
+        (_member("v", "int64", "io.debezium.time.MicroTime"), 48_000_123_456, "STRING",
+         "13:20:00.123456"),
+        (_member("v", "int64", "io.debezium.time.MicroTime"), -3_020_399_000_000, "STRING",
+         "-838:59:59"),
+        (_member("v", "int64", "io.debezium.time.NanoTime"), 100, "STRING", "00:00:00.0000001"),
+        (_member("v", "int32", "io.debezium.time.Time"), 1_000, "TIME(3)", dt.time(0, 0, 1)),
+        (_member("v", "string", "io.debezium.time.ZonedTimestamp"),
+         "2018-07-11T13:19:59.1234567+02:00", "STRING", "2018-07-11T13:19:59.1234567+02:00"),
+    ],
+)  # fmt: skip
+def test_inferred_type_holds_the_true_value_and_no_other_column_loses_its_own(
+    member: dict[str, Any], value: Any, type: str, expected: Any
+) -> None:
+    day = _member("day", "int32", "io.debezium.time.Date")
+    id_ = {"field": "id", "type": "int64"}
+    payload = change("c", after={"id": 1, "v": value, "day": 20454}, connector="sqlserver")
+    message = with_schema([id_, member, day], payload)
+    columns = infer_columns(batch([message]), "debezium-json")
+    assert [c.type.sql() for c in columns] == ["BIGINT NOT NULL", type, "DATE"]
+    [row] = decode(batch([message]), FeedSpec("debezium-json", columns, ("id",))).rows.to_pylist()
+    assert (row["v"], row["day"]) == (expected, dt.date(2026, 1, 1))

@@ -1,16 +1,25 @@
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from feeds import Message, batch
 
-from keytide.cdc import SequenceSource, default_sequence, infer, infer_columns, infer_primary_key
+from keytide.cdc import (
+    FeedSpec,
+    SequenceSource,
+    decode,
+    default_sequence,
+    infer,
+    infer_columns,
+    infer_primary_key,
+)
 from keytide.cdc.documents import Documents
 from keytide.cdc.infer import Sample
 from keytide.cdc.parse import read_events
 from keytide.errors import InvalidError
-from keytide.types import AtomicType
+from keytide.types import STRING, AtomicType, Field
 
 
 def columns(format: str, *messages: Message) -> str:
@@ -22,9 +31,9 @@ def type_of(*values: Any) -> str:
     return columns("debezium-json", *messages).removeprefix("v ")
 
 
-def sequence(format: str, *messages: Message) -> list[str]:
+def sequence(format: str, *messages: Message) -> str:
     sources = default_sequence(batch(messages), format)
-    return [f"{s.path} -> {s.column} {s.type.sql()}" for s in sources]
+    return "; ".join(f"{s.column} {s.type.sql()}" for s in sources)
 
 
 @pytest.mark.parametrize(
@@ -143,29 +152,25 @@ def test_sample_without_rows_is_refused() -> None:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ({"lsn": 5, "ts_ms": 1}, ["source.lsn -> _lsn BIGINT"]),
+        ({"lsn": 5, "ts_ms": 1}, "_epoch INT; _commit_lsn BIGINT; _lsn BIGINT"),
         (
             {"file": "b.1", "pos": 4, "row": 0, "ts_ms": 1},
-            [
-                "source.file -> _file STRING",
-                "source.pos -> _pos BIGINT",
-                "source.row -> _row BIGINT",
-            ],
+            "_epoch INT; _file BIGINT; _pos BIGINT; _row BIGINT",
         ),
         (
             {"commit_lsn": "0:1", "change_lsn": None, "ts_ms": 1},
-            [
-                "source.commit_lsn -> _commit_lsn STRING",
-                "source.change_lsn -> _change_lsn STRING",
-                "source.event_serial_no -> _event_serial_no BIGINT",
-            ],
+            "_epoch INT; _commit_lsn STRING; _change_lsn STRING; _event_serial_no BIGINT",
         ),
-        ({"scn": "12"}, ["source.scn -> _scn DECIMAL(38, 0)"]),
-        ({"ts_ms": 1}, ["source.ts_ms -> _source_ts_ms BIGINT", "ts_ms -> _ts_ms BIGINT"]),
-        ({}, []),
+        (
+            {"scn": "12"},
+            "_epoch INT; _commit_scn DECIMAL(38, 0); _scn DECIMAL(38, 0); _rs_id STRING;"
+            " _ssn BIGINT",
+        ),
+        ({"ts_ms": 1}, "_source_ts_ms BIGINT; _ts_ms BIGINT"),
+        ({}, ""),
     ],
 )
-def test_debezium_order_follows_the_connector(source: dict[str, Any], expected: list[str]) -> None:
+def test_debezium_order_follows_the_connector(source: dict[str, Any], expected: str) -> None:
     message = {"op": "c", "after": {"id": 1}, "source": source}
     assert sequence("debezium-json", None, message) == expected
 
@@ -173,9 +178,8 @@ def test_debezium_order_follows_the_connector(source: dict[str, Any], expected: 
 @pytest.mark.parametrize(
     ("format", "message", "expected"),
     [
-        ("maxwell-json", {"type": "insert", "data": {}, "ts": 1}, ["ts", "xid", "xoffset"]),
-        ("canal-json", {"type": "INSERT", "data": [{}], "es": 1, "id": 2}, ["es", "id"]),
-        ("dms-json", {"Op": "I", "id": 1, "AR_H_CHANGE_SEQ": "20"}, ["AR_H_CHANGE_SEQ"]),
+        ("canal-json", {"type": "INSERT", "data": [{}], "ts": 1, "id": 2}, ["ts", "id"]),
+        ("dms-json", {"Op": "I", "id": 1, "AR_H_CHANGE_SEQ": "20"}, ["change_seq"]),
         ("dms-json", {"Op": "I", "id": 1}, []),
     ],
 )
@@ -183,6 +187,12 @@ def test_other_formats_order_by_their_own_metadata(
     format: str, message: dict[str, Any], expected: list[str]
 ) -> None:
     assert [s.path for s in default_sequence(batch([message]), format)] == expected
+
+
+def test_maxwell_without_positions_has_no_order_of_commits() -> None:
+    message = {"type": "insert", "data": {}, "ts": 1, "xid": 5, "commit": True}
+    with pytest.raises(InvalidError, match="output_binlog_position=true"):
+        default_sequence(batch([message]), "maxwell-json")
 
 
 @pytest.mark.parametrize(
@@ -204,10 +214,39 @@ def test_sample_that_answers_everything_is_read_once(monkeypatch: pytest.MonkeyP
         return read_events(documents, *given)
 
     monkeypatch.setattr(infer, "read_events", counted)
-    message = {"type": "INSERT", "data": [{"id": "1"}], "pkNames": ["id"], "es": 5, "id": 7, "n": 9}
+    message = {"type": "INSERT", "data": [{"id": "1"}], "pkNames": ["id"], "ts": 5, "id": 7, "n": 9}
     sample = Sample(batch([message]), "canal-json", ("n",))
     assert [f.name for f in sample.columns()] == ["id"]
     assert sample.primary_key() == ("id",)
-    assert [s.column for s in sample.sequence()] == ["_es", "_id"]
+    assert [s.column for s in sample.sequence()] == ["_ts", "_id"]
     assert sample.source("n") == SequenceSource("n", "_n", AtomicType("BIGINT"))
     assert read == [1]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "type"),
+    [
+        (["0.5", "1.25"], "DOUBLE"),
+        (["0.30000000000000004"], "DOUBLE"),
+        (["999999999999.999998"], "DECIMAL(38, 6)"),
+        (["0.5", "9007199254740993.5"], "DECIMAL(38, 1)"),
+        (["123456789012345678e1"], "DECIMAL(38, 0)"),
+        (["1e-45"], "DOUBLE"),
+        (["9" * 41], "STRING"),
+        (["0." + "1" * 40], "STRING"),
+    ],
+)
+def test_numbers_keep_all_their_digits(numbers: list[str], type: str) -> None:
+    messages = [f'{{"op":"c","after":{{"id":{i},"v":{n}}}}}' for i, n in enumerate(numbers)]
+    columns_ = infer_columns(batch(messages), "debezium-json")
+    assert columns_[1].type.sql() == type
+    rows = decode(batch(messages), FeedSpec("debezium-json", columns_, ("id",))).rows
+    assert [Decimal(str(v)) for v in rows["v"].to_pylist()] == [Decimal(n) for n in numbers]
+
+
+def test_string_shows_a_number_as_it_was_written() -> None:
+    columns_ = (Field(-1, "id", AtomicType("BIGINT")), Field(-1, "v", STRING))
+    written = ["1.10", "1e3", '"1.10"', '{"a":1.10,"b":"2.50"}', "[1.0,2]"]
+    messages = [f'{{"op":"c","after":{{"id":1,"v":{text}}}}}' for text in written]
+    rows = decode(batch(messages), FeedSpec("debezium-json", columns_, ("id",))).rows
+    assert rows["v"].to_pylist() == ["1.10", "1e3", "1.10", written[3], written[4]]

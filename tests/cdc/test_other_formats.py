@@ -64,16 +64,16 @@ def test_maxwell_orders_by_binlog_position_where_it_is_written() -> None:
     message = maxwell("insert", {"id": 1}, ts=1, xid=2, position="master.000006:800911", xoffset=3)
     sources = default_sequence(batch([message]), "maxwell-json")
     assert lines(ordered_feed("maxwell-json", "id INT", *sources), message) == [
-        "0 +I id=1 _file=master.000006 _position=800911 _xoffset=3"
+        "0 +I id=1 _epoch=1 _file=6 _position=800911 _xoffset=3"
     ]
 
 
 def test_maxwell_row_that_commits_is_the_last_of_its_transaction() -> None:
-    first = maxwell("insert", {"id": 1}, ts=1, xid=2, xoffset=0)
-    last = maxwell("delete", {"id": 1}, ts=1, xid=2, commit=True)
+    first = maxwell("insert", {"id": 1}, ts=1, xid=2, xoffset=0, position="b.000001:7")
+    last = maxwell("delete", {"id": 1}, ts=1, xid=2, commit=True, position="b.000001:7")
     spec = ordered_feed("maxwell-json", "id INT", *default_sequence(batch([first]), "maxwell-json"))
     rows = decoded(spec, first, last).rows
-    assert rows.select(["_ts", "_xid"]).to_pylist() == [{"_ts": 1, "_xid": 2}] * 2
+    assert rows.select(["_file", "_position"]).to_pylist() == [{"_file": 1, "_position": 7}] * 2
     assert rows["_xoffset"].to_pylist() == [0, 2**63 - 1]
 
 
@@ -157,23 +157,26 @@ def test_dms_flat_rows_take_their_operation_from_op() -> None:
         '\n {"Op": "U", "id": "1", "v": "b"}',
         {"Op": "D", "id": "1"},
         {"id": "1"},
+        {"Op": "X", "id": "1"},
     ) == [
         "0 +I id=1 v=a",
         "1 +U id=1 v=b",
         "2 -D id=1 v=None",
-        '3 ! Op: found nothing, expected one of "I", "U", "D"',
+        "3 +I id=1 v=None",
+        '4 ! Op: found "X", expected one of "I", "U", "D"',
     ]
 
 
 def test_dms_orders_by_its_timestamp() -> None:
     message = dms("insert", {"id": 1})
     sources = default_sequence(batch([message]), "dms-json")
-    assert [(s.path, s.type) for s in sources] == [
-        ("metadata.timestamp", AtomicType("TIMESTAMP_LTZ", precision=6)),
-        ("metadata.transaction-record-id", AtomicType("BIGINT")),
+    assert [(s.column, s.type) for s in sources] == [
+        ("_timestamp", AtomicType("TIMESTAMP_LTZ", precision=6)),
+        ("_transaction_id", AtomicType("BIGINT")),
+        ("_record_id", AtomicType("BIGINT")),
     ]
     assert lines(ordered_feed("dms-json", "id INT", *sources), message) == [
-        "0 +I id=1 _timestamp=2026-01-02 03:04:05.600000+00:00 _record_id=None"
+        "0 +I id=1 _timestamp=2026-01-02 03:04:05.600000+00:00 _transaction_id=0 _record_id=0"
     ]
 
 

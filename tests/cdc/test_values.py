@@ -14,15 +14,20 @@ from hypothesis import strategies as st
 
 from keytide.cdc.json_sql import exact_numbers, read_members
 from keytide.cdc.values import Encoding, convert
+from keytide.errors import InvalidError
 from keytide.types import parse_sql_type
 
 UNFIT = "unfit"
 
 
+MARK = "\x01number:"
+BY_PRECISION = Encoding(time_unit="precision", timestamp_unit="precision")
+
+
 def converted(type: str, values: list[str], encoding: Encoding | None = None) -> list[Any]:
     """Each JSON value in the type, UNFIT where the column cannot take it."""
     [column] = read_members(pa.array([f'{{"v": {value}}}' for value in values]), ["/v"])
-    array = convert(column, parse_sql_type(type), encoding or Encoding())
+    array = convert(column, parse_sql_type(type), encoding or BY_PRECISION)
     array.validate(full=True)
     assert array.type == parse_sql_type(type).to_arrow()
     is_null = column.text.is_null().to_list()
@@ -171,7 +176,7 @@ LONG_NUMBER = st.decimals(-(10**20), 10**20, places=18, allow_nan=False)
 @given(
     st.lists(st.tuples(JSON_TEXT, LONG_NUMBER, st.floats(allow_nan=False, allow_infinity=False)))
 )
-def test_long_fractions_are_quoted_and_nothing_else_changes(
+def test_fractions_are_marked_and_nothing_else_changes(
     rows: list[tuple[str, Decimal, float]],
 ) -> None:
     documents = [
@@ -182,5 +187,25 @@ def test_long_fractions_are_quoted_and_nothing_else_changes(
     for document, (text, number, float_) in zip(exact, rows, strict=True):
         found = json.loads(document)
         assert (found["text"], found["n"][1]) == (text, text)
-        assert Decimal(found["n"][0]) == number
-        assert float(found["f"]) == float_
+        written = [str(each).removeprefix(MARK) for each in (found["n"][0], found["f"])]
+        assert Decimal(written[0]) == number
+        assert float(written[1]) == float_
+
+
+@pytest.mark.parametrize("type", ["TIMESTAMP(6)", "TIMESTAMP(3)", "TIME(3)"])
+def test_number_without_a_stated_unit_is_no_time(type: str) -> None:
+    assert converted(type, ["1767225600000"], Encoding()) == [UNFIT]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"binary": "base32"}, "encoding.binary"),
+        ({"timestamp_unit": "m"}, "encoding.timestamp_unit"),
+        ({"time_unit": "millis"}, "encoding.time_unit"),
+        ({"decimal_scale": "two"}, "encoding.decimal_scale"),
+    ],
+)
+def test_unknown_encoding_is_refused(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(InvalidError, match=problem):
+        Encoding(**given)  # type: ignore[arg-type]

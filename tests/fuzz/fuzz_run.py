@@ -37,6 +37,7 @@ import fuzz_files
 import fuzz_lives
 import fuzz_others
 import fuzz_published
+import fuzz_sources
 import fuzz_sql
 import fuzz_tables
 from fuzz_case import Case, Finding, made
@@ -50,6 +51,7 @@ PARTS: dict[str, Callable[[Case], None]] = {
     "sql": fuzz_sql.run,
     "queries": fuzz_sql.run_queries,
     "feeds": fuzz_feeds.run,
+    "sources": fuzz_sources.run,
     "files": fuzz_files.run,
     "lives": fuzz_lives.run,
     "others": fuzz_others.run,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,7 +200,7 @@ def test_next_run_goes_on_at_the_offsets_of_the_table(shop: Shop) -> None:
 def test_writes_between_two_runs_carry_the_offsets_on(shop: Shop) -> None:
     shop.send(change("c", 1, 1, "a"))
     shop.run()
-    shop.table.write([{"id": 7, "name": "x", "_lsn": 1}])
+    shop.table.write([{"id": 7, "name": "x", "_epoch": 1, "_commit_lsn": 0, "_lsn": 1}])
     shop.table.compact(full=True)
     assert shop.told() == {0: 1}
     assert shop.run().batches == ()
@@ -279,10 +281,11 @@ class OvertakenKafka(FakeKafka):
 @pytest.mark.parametrize("options", [{}, {"bucket": "-1"}, {"upsert.mode": "full"}], ids=str)
 def test_second_run_of_the_same_topic_is_a_conflict(shop: Shop, options: dict[str, str]) -> None:
     shop.send(change("c", 1, 1, "a"), change("c", 2, 2, "b"))
-    kafka = OvertakenKafka(shop.kafka.held, other=lambda: shop.run(options=options))
+    given: dict[str, Any] = {"options": options, "sequence_by": ("source.lsn",)}
+    kafka = OvertakenKafka(shop.kafka.held, other=lambda: shop.run(**given))
 
     with pytest.raises(kt.ConflictError, match="another process has loaded the table"):
-        shop.run(kafka=kafka, options=options)
+        shop.run(kafka=kafka, **given)
     assert [s.commit_kind.value for s in shop.table.metadata.snapshots()].count("APPEND") == 1
     assert (shop.told(), shop.rows()) == ({0: 2}, {1: "a", 2: "b"})
 
@@ -391,3 +394,67 @@ def test_option_of_the_other_kind_of_source_is_refused(
     with pytest.raises(kt.InvalidError, match=found):
         kt.connect(tmp_path).ingest("shop.t", format="debezium-json", **given)
     assert not (tmp_path / "shop.db").exists()
+
+
+def test_order_of_several_components_needs_one_field_in_a_table_with_a_key_index(
+    shop: Shop,
+) -> None:
+    shop.send(change("c", 1, 1, "a"))
+    with pytest.raises(kt.InvalidError, match="give one field with sequence_by"):
+        shop.run(options={"upsert.mode": "full"})
+
+
+def test_table_with_the_earlier_order_is_refused_or_goes_on_by_request(shop: Shop) -> None:
+    shop.send(change("c", 1, 1, "a"))
+    shop.run(sequence_by=("source.lsn",))
+    shop.send(change("u", 2, 1, "b"))
+    with pytest.raises(kt.InvalidError, match="to keep this order"):
+        shop.run()
+    shop.run(sequence_by=("source.lsn",))
+    assert shop.rows() == {1: "b"}
+
+
+def test_change_of_another_table_or_log_stops_the_run_before_anything_is_written(
+    shop: Shop,
+) -> None:
+    def binlog(file: str, id: int, table: str = "people") -> bytes:
+        source = {"connector": "mysql", "db": "d", "table": table, "file": file, "pos": 4, "row": 0}
+        row = {"id": id, "name": file}
+        return json.dumps({"op": "c", "after": row, "source": source}).encode()
+
+    shop.send(binlog("b.9", 1))
+    shop.run()
+    shop.send(binlog("b.9", 2), binlog("a.1", 1))
+    with pytest.raises(kt.DataError, match="log a is in no known epoch"):
+        shop.run()
+    assert (shop.told(), shop.rows()) == ({0: 1}, {1: "b.9"})
+    shop.run(epochs=("b", "a"))
+    assert shop.rows() == {1: "a.1", 2: "b.9"}
+    assert shop.table.options["user.feed-epochs"] == "b, a"
+    shop.send(binlog("a.2", 3, "pets"))
+    with pytest.raises(kt.DataError, match=r"found a change of d\.pets, expected d\.people"):
+        shop.run()
+    shop.run(source_table="d.p*")
+    assert shop.rows() == {1: "a.1", 2: "b.9", 3: "a.2"}
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(4)), ids=str)
+def test_omitted_values_do_not_depend_on_order_or_batches(
+    shop: Shop, order: tuple[int, ...]
+) -> None:
+    def said(op: str, lsn: int, name: str | None, n: int | None = None) -> bytes:
+        after = None if op == "d" else {"id": 1, "name": name, "n": n}
+        source = {"connector": "postgresql", "lsn": lsn}
+        return json.dumps(
+            {"op": op, "before": {"id": 1}, "after": after, "source": source}
+        ).encode()
+
+    omitted = "__debezium_unavailable_value"
+    messages = [said("c", 1, "a", 1), said("d", 2, None), said("c", 3, "b", 3),
+                said("u", 4, omitted, 4)]  # fmt: skip
+    columns = kt.parse_sql_type("ROW<id BIGINT, name STRING, n INT>").fields  # type: ignore[attr-defined]
+    for place in order:
+        shop.send(messages[place])
+        shop.run(columns=columns)
+    assert shop.table.scan(["id", "name", "n"]).to_pylist() == [{"id": 1, "name": "b", "n": 4}]
+    assert "shop.people_dead_letters" not in map(str, kt.connect(shop.warehouse).tables())

@@ -24,10 +24,10 @@ from keytide.cdc.feed import (
     UNAVAILABLE_VALUE,
     Decoded,
     FeedSpec,
-    SequenceSource,
 )
 from keytide.cdc.formats import FORMATS
 from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key
+from keytide.cdc.order import SequenceSource
 from keytide.cdc.values import Encoding
 from keytide.row_kind import ROW_KIND as ROW_KIND_COLUMN
 

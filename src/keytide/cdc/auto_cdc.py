@@ -11,8 +11,10 @@ from keytide.cdc.flow import Flow, FlowRequest
 from keytide.cdc.flow_rows import rows_of_events, split_truncates
 from keytide.cdc.flow_target import flow_target
 from keytide.cdc.flow_writer import write_events
+from keytide.cdc.omitting import omits, write_omitting
 from keytide.cdc.truncating import told_with, truncate_up_to
 from keytide.cdc.truncation import GoingBy, beside_truncations
+from keytide.cdc.untyped import keep_untyped, typed_events, untyped_columns
 from keytide.format.schema import TableSchema
 from keytide.table import local_writes
 from keytide.table.catalog import Catalog
@@ -39,16 +41,23 @@ def apply_events(
     events = source_table(data, _NO_TABLE, request.target)
     if not events.num_columns:
         return WriteResult(None, 0, 0, 0)  # no rows at all
+    untyped = untyped_columns(events, request)
+    events = typed_events(catalog, request, events, author)
     flow = Flow.of(request, events.schema)
     events, places = split_truncates(events, flow)
     rows = rows_of_events(events, flow)
+    is_new = catalog.find(request.target) is None
     table = flow_target(catalog, flow)
+    if is_new:
+        keep_untyped(table, untyped)
     truncated = truncate_up_to(table, flow, places)
     return told_with(truncated, _apply(table, flow, rows, author))
 
 
 def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None) -> WriteResult:
     """Apply rows from `rows_of_events` to an open table."""
+    if omits(table, rows):
+        return write_omitting(table, flow, rows, author)
     if not flow.reads_first:
         append = partial(_append, table, flow, rows, author)
         return beside_truncations(table, append)

@@ -22,13 +22,14 @@ from keytide.cdc.feed import (
     FeedSpec,
 )
 from keytide.cdc.newest import NewestVersions, newest_of
+from keytide.cdc.omitted import OMITTED, ROW, settled
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.lazily import cached_property
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.merge.order import MergeOrder, order_of
-from keytide.row_kind import ROW_KIND
+from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
@@ -89,7 +90,12 @@ class ChangeWriter:
         # stored for them that would have to be found.
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
+            changes = self._with_omitted(changes)
             stored = self._stored_versions(bucket, changes)
+            if OMITTED in view.schema.by_name:
+                counts += count_changes(changes, stored, self._orders)
+                filled.append(self._settled(changes, stored))
+                continue
             result = fill_unavailable(changes, stored, self._orders, self._columns_to_fill)
             counts += count_changes(changes, stored, self._orders)
             filled.append(to_arrow(result.changes, self._stored_schema))
@@ -98,6 +104,31 @@ class ChangeWriter:
         # One run per bucket, because all versions of a key are merged before they are stored.
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
+
+    def _with_omitted(self, changes: pl.DataFrame) -> pl.DataFrame:
+        """Changes with the column `OMITTED`, if the table has it."""
+        schema = self.task.view.schema
+        if OMITTED not in schema.by_name:
+            return changes
+        type_ = schema.field(OMITTED).type.to_arrow()
+        missing = pa.table({OMITTED: pa.nulls(changes.height, type_)})
+        return pl.concat([changes, from_arrow(missing)], how="horizontal")
+
+    def _settled(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
+        """Changes with their omitted values, and the stored rows that change by them."""
+        schema = self.task.view.schema
+        of_stored = stored.with_columns(
+            pl.lit(-1, dtype=pl.Int64).alias(ROW), _value_kind().alias(VALUE_KIND)
+        )
+        of_changes = changes.with_columns(
+            pl.int_range(pl.len(), dtype=pl.Int64).alias(ROW), _value_kind().alias(VALUE_KIND)
+        )
+        versions = pl.concat([of_stored, of_changes], how="diagonal")
+        found = settled(versions, self._order, schema.names)
+        names = [*self._stored_schema.names, OMITTED]
+        omitted = pa.field(OMITTED, schema.field(OMITTED).type.to_arrow())
+        kept = pa.schema([*self._stored_schema, omitted])
+        return to_arrow(found.select(names), kept)
 
     @property
     def _stored_schema(self) -> pa.Schema:
@@ -109,7 +140,7 @@ class ChangeWriter:
         """The latest stored version of each key of the changes, including deletes."""
         order, view = self._order, self.task.view
         columns: Sequence[str] = order.columns
-        if changes[UNAVAILABLE_COLUMN].list.len().max():
+        if OMITTED in view.schema.by_name or changes[UNAVAILABLE_COLUMN].list.len().max():
             columns = view.schema.names
         asked = changes.select(order.key).unique()
         empty = changes.select(columns).clear().with_columns(pl.lit("").alias(ROW_KIND))
@@ -173,6 +204,12 @@ def _columns_to_fill(view: TableView) -> list[str]:
 
 _SAME_AGAIN = ("last_non_null_value", "first_non_null_value", "max", "min")
 """Functions for which repeating a value has no effect."""
+
+
+def _value_kind() -> pl.Expr:
+    is_dead = pl.col(ROW_KIND).is_in(["-D", "-U"])
+    kinds = pl.when(is_dead).then(int(RowKind.DELETE)).otherwise(int(RowKind.INSERT))
+    return kinds.cast(pl.Int8)
 
 
 def _row_kind() -> pl.Expr:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from keytide.cdc.feed import BIGINT, Envelope, SequenceSource
+from keytide.cdc.feed import Envelope
+from keytide.cdc.order import BIGINT, Ordering, SequenceSource
 from keytide.cdc.values import Encoding
 from keytide.types import BYTES, STRING, AtomicType, DataType
 
 __all__ = ["CANAL", "type_of_mysql"]
+
+_ID = SequenceSource("id", "_id", BIGINT)
 
 CANAL = Envelope(
     members={"type": "/type", "ddl": "/isDdl", "data": "/data", "old": "/old"},
@@ -34,12 +38,21 @@ CANAL = Envelope(
         'after': CASE WHEN action <> 'delete' THEN pair[1] END}
         FOR pair IN list_zip(json_extract(data, '$[*]')::VARCHAR[],
             CASE WHEN action = 'update' THEN json_extract(old, '$[*]')::VARCHAR[] END)]""",
-    orderings=((SequenceSource("es", "_es", BIGINT), SequenceSource("id", "_id", BIGINT)),),
+    # `es` is when a statement started. Canal reads the binlog in the order of commits, and `ts` is
+    # when it made the message.
+    orderings=(Ordering(("ts",), (SequenceSource("ts", "_ts", BIGINT), _ID)),),
+    former=((SequenceSource("es", "_es", BIGINT), _ID),),
+    origin=("database", "table"),
     encoding=Encoding(binary="latin-1"),
     types_pointer="/mysqlType",
-    read_types=lambda stated: {name: type_of_mysql(text) for name, text in stated.items()},
+    read_types=lambda stated, _: _types_of_columns(stated),
     key_pointer="/pkNames",
 )
+
+
+def _types_of_columns(stated: Any) -> dict[str, DataType]:
+    found = stated.items() if isinstance(stated, dict) else ()
+    return {name: type_of_mysql(text) for name, text in found if isinstance(text, str)}
 
 
 def type_of_mysql(text: str) -> DataType:
@@ -56,11 +69,13 @@ def type_of_mysql(text: str) -> DataType:
     if name in ("decimal", "numeric"):
         precision, scale = ([*numbers, 10, 0] if not numbers else [*numbers, 0])[:2]
         # MySQL supports 65 digits. Values that a DECIMAL cannot hold need another type.
-        fits = precision <= 38
+        fits = 0 < precision <= 38 and scale <= precision
         return AtomicType("DECIMAL", precision=precision, scale=scale) if fits else STRING
     if name in ("datetime", "timestamp", "time"):
-        root = "TIME" if name == "time" else "TIMESTAMP"
-        return AtomicType(root, precision=numbers[0] if numbers else 0)
+        precision = numbers[0] if numbers else 0
+        # A TIME of MySQL has up to 838 hours, and can be negative.
+        fits = name != "time" and precision <= 6
+        return AtomicType("TIMESTAMP", precision=precision) if fits else STRING
     if name in ("char", "varchar", "binary", "varbinary") and numbers and numbers[0] > 0:
         return AtomicType(name.upper(), length=numbers[0])
     return _TYPE_OF_NAME.get(name, STRING)

@@ -26,9 +26,9 @@ from keytide.cdc.feed import (
 )
 from keytide.cdc.formats import envelope_of
 from keytide.cdc.json_sql import JsonValues
-from keytide.cdc.parse import STEP, Changes, Image, parse, stated
-from keytide.cdc.values import convert
-from keytide.types import Field
+from keytide.cdc.parse import STEP, Changes, Image, parse, read_json
+from keytide.cdc.values import Encoding, convert
+from keytide.types import AtomicType, Field
 
 __all__ = ["decode"]
 
@@ -99,17 +99,20 @@ def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
     """The typed rows of one layout, with ``_step`` and the ``_problem`` of each row."""
     steps, images = changes.steps, changes.images
     default = spec.encoding or envelope.encoding
-    encodings = stated(lambda found: envelope.read_layout(found, default), changes.schema)
     problems: list[pl.Series] = []
-    if encodings is None:
-        unreadable = "schema: not in the format of a connector"
-        encodings, problems = {}, [pl.repeat(unreadable, len(steps), eager=True)]
+    schema = read_json(changes.schema)
+    if schema is None and changes.schema != "null":
+        unreadable = "schema: nested too deep to be read"
+        problems = [pl.repeat(unreadable, len(steps), eager=True)]
+    encodings = envelope.read_layout(schema, default)
     arrays = [
         convert(images[column.name].values, column.type, encodings.get(column.name, default))
         for column in spec.columns
     ]
     for column, array in zip(spec.columns, arrays, strict=True):
-        problems += _problems(column, images[column.name], array, steps["kind"], spec)
+        encoding = encodings.get(column.name, default)
+        problems += _problems(column, images[column.name], array, steps["kind"], spec, encoding)
+    problems.append(_without_values(images, steps))
     arrays += [
         steps["kind"].to_arrow().cast(pa.string()),
         steps["ordinal"].to_arrow(),
@@ -122,14 +125,22 @@ def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
 
 
 def _problems(
-    column: Field, image: Image, array: pa.Array, kinds: pl.Series, spec: FeedSpec
+    column: Field,
+    image: Image,
+    array: pa.Array,
+    kinds: pl.Series,
+    spec: FeedSpec,
+    encoding: Encoding,
 ) -> list[pl.Series]:
     """Reasons to reject rows because of one column: a string for these rows, None for others."""
     text = image.values.text
     place, expected = pl.lit(f"column {column.name}"), column.type.with_nullable(True).sql()
     unfit = pl.Series(values=array.is_null()) & text.is_not_null()
+    unit_problems = _without_unit(column, image.values, encoding) if unfit.any() else None
     lacking = text.is_null() & _is_required(column, image, kinds, spec)
     problems = []
+    if unit_problems is not None:
+        problems.append(unit_problems)
     if unfit.any():
         reason = pl.format(f"{{}}: found {{}}, expected {expected}", place, _shown(image.values))
         problems.append(pl.select(pl.when(unfit).then(reason)).to_series())
@@ -137,6 +148,39 @@ def _problems(
         reason = pl.format(f"{{}}: found no value, expected {expected} NOT NULL", place)
         problems.append(pl.select(pl.when(lacking).then(reason)).to_series())
     return problems
+
+
+def _without_values(images: Mapping[str, Image], steps: pl.DataFrame) -> pl.Series:
+    """Reasons to reject an update of the key whose values are those of another row, the old one."""
+    moves = steps["moved"] & (steps["kind"] == "+I")
+    lacking = {name: image.left_out & moves for name, image in images.items()}
+    names = [pl.when(pl.lit(flag)).then(pl.lit(n)) for n, flag in lacking.items() if flag.any()]
+    if not names:
+        return pl.repeat(None, len(steps), dtype=pl.String, eager=True)
+    lists = pl.concat_list(names).list.drop_nulls()
+    reason = pl.format(
+        "an update of the key omits {}, which only the row of the old key has",
+        lists.list.join(", "),
+    )
+    return pl.select(pl.when(lists.list.len() > 0).then(reason)).to_series()
+
+
+def _without_unit(column: Field, values: JsonValues, encoding: Encoding) -> pl.Series | None:
+    """Reasons to reject numbers of a time whose unit is unknown, with what they could mean."""
+    root = column.type.root if isinstance(column.type, AtomicType) else ""
+    name = "time_unit" if root == "TIME" else "timestamp_unit"
+    if root not in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ") or getattr(encoding, name) is not None:
+        return None
+    number = pl.lit(values.text).cast(pl.Int64, strict=False)
+    in_ms, in_us = pl.from_epoch(number, "ms"), pl.from_epoch(number, "us")
+    reason = pl.format(
+        f"column {column.name}: found {{}} without a unit, which is {{}} in ms but {{}} in us; "
+        f"state encoding.{name}",
+        number,
+        in_ms.cast(pl.String),
+        in_us.cast(pl.String),
+    )
+    return pl.select(pl.when(pl.lit(values.is_number)).then(reason)).to_series()
 
 
 def _first_problems(problems: list[pl.Series], length: int) -> pl.Series:

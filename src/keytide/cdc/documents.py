@@ -23,12 +23,12 @@ class Documents(NamedTuple):
     text: pl.Series
     shape: pl.Series
 
-    def with_exact_numbers(self) -> Documents:
-        """Rewrite documents so that long fractions are read without loss.
+    def with_exact_numbers(self, *, as_written: bool = True) -> Documents:
+        """Rewrite documents so that numbers are read without loss, see `exact_numbers`.
 
-        Returns self if none is.
+        Returns self if there is none to rewrite.
         """
-        exact = exact_numbers(self.text)
+        exact = exact_numbers(self.text, as_written=as_written)
         return self if exact is self.text else self._replace(text=exact)
 
 

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from keytide.arguments import checked_members
-from keytide.cdc.json_sql import literal, pointer
-from keytide.cdc.values import BINARY_CODINGS, Encoding, is_supported
+from keytide.cdc.json_sql import literal, pointer, quoted
+from keytide.cdc.order import Derived, Ordering, SequenceSource
+from keytide.cdc.values import Encoding, is_supported
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.row_kind import ROW_KIND
-from keytide.types import STRING, AtomicType, DataType, Field, arrow_schema
+from keytide.types import DataType, Field, arrow_schema
 
 __all__ = [
-    "BIGINT",
     "DECODER_COLUMNS",
     "MESSAGE_COLUMN",
     "ORDINAL_COLUMN",
@@ -32,10 +32,8 @@ __all__ = [
     "Decoded",
     "Envelope",
     "FeedSpec",
-    "SequenceSource",
+    "at_path",
 ]
-
-BIGINT = AtomicType("BIGINT")
 
 ORDINAL_COLUMN = "_ordinal"
 UNAVAILABLE_COLUMN = "_unavailable"
@@ -43,24 +41,6 @@ MESSAGE_COLUMN = "_message"
 
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 """Debezium's placeholder for a large value that an update did not change."""
-
-
-@checked_members
-@dataclass(frozen=True)
-class SequenceSource:
-    """One component of the order of changes: feed metadata that fills an ordering column.
-
-    ``path`` leads from the root of a change to the value, with names joined by dots
-    (``source.lsn``). An envelope can define additional paths (``binlog.position`` of Maxwell).
-    """
-
-    path: str
-    column: str
-    type: DataType = STRING
-
-    def to_field(self) -> Field:
-        """The ordering column as a column of the table. NULL is allowed, and lowest."""
-        return Field(-1, self.column, self.type)
 
 
 @checked_members
@@ -74,6 +54,9 @@ class FeedSpec:
     - ``encoding`` describes how the source writes dates, decimals and bytes in messages without a
       schema. None means the format's defaults.
     - ``generated`` names columns that the table computes if messages lack them.
+    - ``source_table`` is the table of the source, as messages name it (``shop.public.orders``), in
+      which ``*`` matches any part. Changes of other tables are rejected. None means the table of
+      the batch's first change.
     - ``before_images`` adds a ``-U`` row to each update whose before image is in the feed.
 
     Raises InvalidError or UnsupportedError for arguments that contradict each other.
@@ -88,6 +71,7 @@ class FeedSpec:
     encoding: Encoding | None = None
     before_images: bool = False
     generated: frozenset[str] = frozenset()
+    source_table: str | None = None
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -98,8 +82,6 @@ class FeedSpec:
         _check_known("empty_as_null", sorted(self.empty_as_null), names)
         if not self.primary_key:
             raise InvalidError("primary_key is empty: name the columns that identify a row")
-        if self.encoding is not None:
-            _check_known("encoding.binary", [self.encoding.binary], BINARY_CODINGS)
         for column in self.columns:
             if not is_supported(column.type):
                 raise UnsupportedError(
@@ -165,13 +147,14 @@ class Envelope:
     ``problem``: the reason for rejecting a message, used if ``action`` is NULL. ``changes``: LIST
     of STRUCT(before, after), one for each row. If a column is missing in ``before``, the change did
     not affect it. ``metadata``: paths of :class:`SequenceSource` that are not just a field of the
-    payload. ``orderings``: possible orders, best first. A feed's default is the first one whose
-    leading component it has. ``encoding``: the format's default. ``placeholders``: the forms of an
-    unavailable value in the columns of each type. ``read_layout``: reads the encoding of each
-    column from a message's schema. ``types_pointer``, ``read_types``: where a message states column
-    types, and how to read them. ``key_pointer``: where a message lists the columns of the primary
-    key. ``housekeeping``: fields of a row image that are not columns. ``has_keys``: whether the key
-    of a message is a part of its row.
+    payload. ``orderings``: possible orders, best first. A feed's default is the first one that is
+    known by one of its fields. ``former``: defaults of earlier versions, which tables may have.
+    ``origin``: the paths that name the table of a change. ``encoding``: the format's default.
+    ``placeholders``: the forms of an unavailable value in the columns of each type.
+    ``read_layout``: reads the encoding of each column from a message's schema. ``types_pointer``,
+    ``read_types``: where a message states column types, and how to read them. ``key_pointer``:
+    where a message lists the columns of the primary key. ``housekeeping``: fields of a row image
+    that are not columns. ``has_keys``: whether the key of a message is a part of its row.
     """
 
     members: Mapping[str, str]
@@ -179,13 +162,16 @@ class Envelope:
     problem: str
     changes: str
     wrapper: tuple[str, str] | None = None
-    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    orderings: tuple[tuple[SequenceSource, ...], ...] = ()
+    metadata: Mapping[str, Derived] = field(default_factory=lambda: MappingProxyType({}))
+    orderings: tuple[Ordering, ...] = ()
+    former: tuple[tuple[SequenceSource, ...], ...] = ()
+    origin: tuple[str, ...] = ()
     encoding: Encoding = field(default_factory=Encoding)
     placeholders: Callable[[str], list[str]] = lambda value: []
     read_layout: Callable[[Any, Encoding], Mapping[str, Encoding]] = lambda schema, default: {}
     types_pointer: str | None = None
-    read_types: Callable[[Any], Mapping[str, DataType]] = lambda stated: {}
+    connector_pointer: str | None = None
+    read_types: Callable[[Any, str | None], Mapping[str, DataType]] = lambda stated, connector: {}
     key_pointer: str | None = None
     housekeeping: frozenset[str] = frozenset()
     has_keys: bool = False
@@ -195,18 +181,18 @@ class Envelope:
 
         Columns: ``ordinal``, ``layout`` (a number for the message's schema, NULL without one),
         ``action``, ``problem`` (NULL if the row can be read), ``before``, ``after``, and
-        ``meta_0``... as JSON text of the given paths.
+        ``at PATH`` for each path, as JSON text.
         """
         plain = [path for path in paths if path not in self.metadata]
-        columns = {**self.members, **{f"at {path}": pointer(*path.split(".")) for path in plain}}
+        derived = {path: self.metadata[path] for path in paths if path in self.metadata}
+        columns = {**self.members, **{at_path(path): pointer(*path.split(".")) for path in plain}}
+        for each in derived.values():
+            columns |= each.members
         named = ", ".join(
-            f"""nullif(found[{i}]::VARCHAR, 'null') AS "{name}\""""
+            f"""nullif(found[{i}]::VARCHAR, 'null') AS "{quoted(name)}\""""
             for i, name in enumerate(columns, start=1)
         )
-        meta = "".join(
-            f""", {self.metadata.get(path, f'"at {path}"')} AS meta_{i}"""
-            for i, path in enumerate(paths)
-        )
+        meta = "".join(f', {each.sql} AS "{at_path(path)}"' for path, each in derived.items())
         pointers = ", ".join(map(literal, columns.values()))
         return f"""
             WITH {self._extracted_sql(pointers, len(columns))},
@@ -229,7 +215,7 @@ class Envelope:
                 END AS problem,
                 CASE WHEN starts_with(change.before, '{{') THEN change.before END AS before,
                 change.after AS after
-                {"".join(f", meta_{i}" for i in range(len(paths)))}
+                {"".join(f', "{quoted(at_path(path))}"' for path in paths)}
             FROM unfolded"""
 
     def _extracted_sql(self, pointers: str, count: int) -> str:
@@ -257,6 +243,11 @@ class Envelope:
 
 DECODER_COLUMNS = (ROW_KIND, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
 """Columns that decoding adds to the columns of a table."""
+
+
+def at_path(path: str) -> str:
+    """The column of events for a field of their messages."""
+    return f"at {path}"
 
 
 def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:

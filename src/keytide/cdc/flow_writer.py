@@ -18,6 +18,7 @@ import pyarrow as pa
 from keytide.cdc.flow import Flow
 from keytide.cdc.history import DELETES, History
 from keytide.cdc.latest import Latest
+from keytide.cdc.omitted import Omitting
 from keytide.cdc.truncation import going_by
 from keytide.errors import ConflictError
 from keytide.format.arrow import to_arrow
@@ -49,7 +50,7 @@ class EventWriter:
     """Writes events into one table. `tasks` read the stored rows of their keys in each bucket."""
 
     task: WriteTask
-    kernel: History | Latest
+    kernel: History | Latest | Omitting
     tasks: Mapping[BucketId, ReadTask]
     pads: bool = False
     """Whether columns that events lack are filled with NULL."""

@@ -1,7 +1,7 @@
 """Infers a table from a sample of a feed: columns, primary key, and order of changes.
 
 Types that messages state (Debezium's schema, Canal's ``mysqlType``) are used unchanged. Otherwise
-each column gets the narrowest type that fits every sampled value:
+each column gets the narrowest type that holds every sampled value with all its digits:
 
 =============================================  ============================== values (JSON null and
 placeholders left out)   type =============================================
@@ -20,26 +20,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.arguments import checked
 from keytide.cdc.documents import Documents, read_documents
+from keytide.cdc.epochs import EPOCH, LOG, PLACE_PATHS, Epoch, parse_epochs
 from keytide.cdc.feed import (
-    BIGINT,
     DECODER_COLUMNS,
     UNAVAILABLE_VALUE,
     Envelope,
     FeedSpec,
-    SequenceSource,
+    at_path,
 )
 from keytide.cdc.formats import envelope_of
 from keytide.cdc.json_sql import JsonValues, read_entries, read_members
-from keytide.cdc.parse import read_events, stated
-from keytide.cdc.values import Encoding, convert, has_offset
-from keytide.errors import InvalidError
+from keytide.cdc.order import BIGINT, EPOCH_SOURCE, Ordering, SequenceSource
+from keytide.cdc.parse import read_events, read_json
+from keytide.cdc.places import single_origin, with_origin, with_places
+from keytide.cdc.sampled_epochs import sampled_epochs
+from keytide.cdc.values import Encoding, convert, has_offset, places_of
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.lazily import cached_property
 from keytide.types import STRING, AtomicType, DataType, Field
 
@@ -57,9 +60,11 @@ class Sample:
     messages: pa.Array | pa.ChunkedArray
     format: str
     paths: tuple[str, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
 
     def columns(self) -> tuple[Field, ...]:
         """The columns of the feed's rows. See :func:`infer_columns`."""
+        self._refuse_unsupported()
         seen = _columns_seen(self._events, self._envelope)
         columns = {**dict.fromkeys(seen), **_declared(self._documents, self._envelope)}
         if not columns:
@@ -102,10 +107,35 @@ class Sample:
 
     def sequence(self) -> tuple[SequenceSource, ...]:
         """The ordering columns that the feed can fill. See :func:`default_sequence`."""
-        for ordering in self._envelope.orderings:
-            if self._member(ordering[0].path).count():
-                return ordering
-        return ()
+        self._refuse_unsupported()
+        ordering = self._ordering
+        if ordering is None:
+            return ()
+        if ordering.refusal is not None:
+            raise InvalidError(f"order: {ordering.refusal}")
+        if ordering.sources[0] != EPOCH_SOURCE:
+            return ordering.sources
+        epochs = self.epochs or sampled_epochs(with_places(self._events))
+        return (replace(EPOCH_SOURCE, epochs=epochs), *ordering.sources[1:])
+
+    def origin(self) -> str | None:
+        """The table of the source. None if messages do not name it.
+
+        Raises InvalidError if there are several.
+        """
+        return single_origin(with_origin(self._events, self._envelope))
+
+    def orders_by(self, columns: tuple[str, ...]) -> bool:
+        """Whether the columns are those of the feed's order."""
+        ordering = self._ordering
+        return ordering is not None and tuple(s.column for s in ordering.sources) == columns
+
+    def former(self, columns: tuple[str, ...]) -> str | None:
+        """The fields of a former order of the format with these columns, None if there is none."""
+        for sources in self._envelope.former:
+            if tuple(source.column for source in sources) == columns:
+                return ",".join(source.path for source in sources)
+        return None
 
     def source(self, path: str) -> SequenceSource:
         """The ordering column for a field of the feed, such as ``source.lsn``.
@@ -114,8 +144,8 @@ class Sample:
         its last part, and is BIGINT if every sampled value is an integer, otherwise STRING.
         REQUIRES: a known field, or one of `paths`.
         """
-        orderings = self._envelope.orderings
-        known = {source.path: source for ordering in orderings for source in ordering}
+        orders = (*self._envelope.former, *(o.sources for o in self._envelope.orderings))
+        known = {source.path: source for sources in orders for source in sources}
         if path in known:
             return known[path]
         values = self._member(path).drop_nulls()
@@ -123,6 +153,21 @@ class Sample:
         is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
         column = "_" + path.rsplit(".", 1)[-1]
         return SequenceSource(path, column, BIGINT if is_whole else STRING)
+
+    def _refuse_unsupported(self) -> None:
+        """Raises UnsupportedError for a connector whose messages contain no rows."""
+        problems = self._events["problem"].drop_nulls()
+        unsupported = problems.filter(problems.str.starts_with("connector "))
+        if len(unsupported):
+            raise UnsupportedError(f"{unsupported[0]}; use a connector of a relational database")
+
+    @cached_property
+    def _ordering(self) -> Ordering | None:
+        """The best order whose field the sample has."""
+        orderings = self._envelope.orderings
+        return next(
+            (o for o in orderings if any(self._member(p).count() for p in o.known_by)), None
+        )
 
     @cached_property
     def _envelope(self) -> Envelope:
@@ -134,15 +179,18 @@ class Sample:
 
     @cached_property
     def _members(self) -> list[str]:
-        leading = (ordering[0].path for ordering in self._envelope.orderings)
-        return list(dict.fromkeys((*leading, *self.paths)))
+        known_by = (path for each in self._envelope.orderings for path in each.known_by)
+        places = PLACE_PATHS if LOG in self._envelope.metadata else ()
+        paths = (*known_by, *places, *self._envelope.origin, *self.paths)
+        return list(dict.fromkeys(path for path in paths if path != EPOCH))
 
     @cached_property
     def _events(self) -> pl.DataFrame:
-        return read_events(self._documents, self._envelope, self._members)
+        exact = self._documents.with_exact_numbers()
+        return read_events(exact, self._envelope, tuple(self._members))
 
     def _member(self, path: str) -> pl.Series:
-        return self._events[f"meta_{self._members.index(path)}"]
+        return self._events[at_path(path)]
 
 
 @checked
@@ -167,31 +215,45 @@ def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tupl
 
 @checked
 def default_sequence(
-    messages: pa.Array | pa.ChunkedArray, format: str
+    messages: pa.Array | pa.ChunkedArray,
+    format: str,
+    *,
+    epochs: Sequence[str] = (),
+    source_table: str | None = None,
 ) -> tuple[SequenceSource, ...]:
-    """Return the ordering columns that a feed can fill, using the best order in the sample.
+    """Return the ordering columns that give the commit order of a feed's source.
 
-    - Debezium: the log position of its connector (``source.lsn``; ``source.file``, ``pos`` and
-      ``row``; ``source.commit_lsn`` and ``change_lsn``; ``source.scn``), otherwise ``source.ts_ms``
-      and ``ts_ms``.
-    - Maxwell: the binlog position if it is written, otherwise ``ts``, ``xid``, ``xoffset``.
-    - Canal: ``es`` and ``id``.
-    - DMS: ``metadata.timestamp``, or ``AR_H_CHANGE_SEQ`` of flat rows.
+    - Debezium: ``_epoch``, then the position of the commit in the log of its source, then the
+      position of the change. Other connectors: ``source.ts_ms`` and ``ts_ms``.
+    - Maxwell: ``_epoch``, then the binlog position.
+    - Canal: ``ts`` and ``id``.
+    - DMS: ``AR_H_CHANGE_SEQ``, otherwise the time of the commit and the place in the transaction.
 
-    Empty if the sample has none of them. Raises as `infer_primary_key` does.
+    Rows of a snapshot precede the changes that follow it. `epochs` are the logs of the source in
+    their order, such as ``mysql-bin@1``. By default they are those of the sample, which must be in
+    the order of the feed. docs/feed-order.md lists the orders and explains epochs.
+
+    Empty if the sample has none of these fields. Raises InvalidError if the fields do not give an
+    order, if the order of logs is unknown, for changes of several tables without a `source_table`,
+    and as `infer_primary_key` does.
     """
-    return Sample(messages, format).sequence()
+    sample = Sample(messages, format, epochs=parse_epochs(epochs))
+    if source_table is None:
+        sample.origin()
+    return sample.sequence()
 
 
 def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType]:
     """The types that messages state. A later message overrides earlier ones."""
     if envelope.types_pointer is None:
         return {}
-    [schemas] = read_members(documents.text.to_arrow(), [envelope.types_pointer])
-    distinct = schemas.text.filter(schemas.type == "OBJECT").unique(maintain_order=True)
+    pointers = [envelope.types_pointer, envelope.connector_pointer or envelope.types_pointer]
+    schemas, connectors = read_members(documents.text.to_arrow(), pointers)
+    stated = pl.DataFrame({"schema": schemas.text, "connector": connectors.text})
+    distinct = stated.filter(schemas.type == "OBJECT").unique(maintain_order=True)
     types: dict[str, DataType] = {}
-    for text in distinct:
-        types |= stated(envelope.read_types, text) or {}
+    for text, connector in distinct.iter_rows():
+        types |= envelope.read_types(read_json(text), connector)
     return types
 
 
@@ -217,7 +279,18 @@ def _type_that_fits(values: JsonValues) -> DataType:
         candidates = _types_of_strings(values.text)
     else:
         candidates = next((types for known, types in _TYPES_OF_JSON if json_types <= known), ())
+    if json_types <= _NUMBERS:
+        candidates = [*candidates, _decimal_that_fits(values.text)]
     return next((type for type in candidates if _fits(values, type)), STRING)
+
+
+def _decimal_that_fits(text: pl.Series) -> AtomicType:
+    """A decimal with the places of some numbers, and as many other digits as possible."""
+    places = int(places_of(text).clip(0, _DIGITS_MAX).max() or 0)  # type: ignore[arg-type]
+    return AtomicType("DECIMAL", precision=_DIGITS_MAX, scale=places)
+
+
+_DIGITS_MAX = 38
 
 
 def _types_of_strings(text: pl.Series) -> Sequence[DataType]:
@@ -241,3 +314,4 @@ _TYPES_OF_JSON: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
     (frozenset({"BIGINT", "UBIGINT"}), [BIGINT, AtomicType("DECIMAL", precision=38, scale=0)]),
     (frozenset({"BIGINT", "UBIGINT", "DOUBLE"}), [AtomicType("DOUBLE")]),
 )
+_NUMBERS = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"})

@@ -1,11 +1,12 @@
 """JSON parsing of whole columns with DuckDB, from Arrow to Arrow.
 
-DuckDB keeps every integer of a document exactly, whatever its size. Fractions become doubles, so
-:func:`exact_numbers` first puts long fractions in quotes.
+DuckDB keeps every integer of a document exactly, whatever its size. Numbers with a fraction or an
+exponent become doubles, so :func:`exact_numbers` first marks them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,9 +22,11 @@ __all__ = [
     "literal",
     "pointer",
     "query",
+    "quoted",
     "read_elements",
     "read_entries",
     "read_members",
+    "without_marks",
 ]
 
 
@@ -61,6 +64,11 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def quoted(name: str) -> str:
+    """The inside of a quoted SQL identifier."""
+    return name.replace('"', '""')
+
+
 def pointer(*names: str) -> str:
     """The JSON pointer of a nested field. Unlike a path, it supports every name."""
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
@@ -81,7 +89,7 @@ def read_members(documents: pa.Array, pointers: Sequence[str]) -> list[JsonValue
         documents=pa.table({"document": documents}),
     )
     columns = [_strings(column) for column in found.columns]
-    return [JsonValues(*pair) for pair in zip(columns[::2], columns[1::2], strict=True)]
+    return [_unmarked(*pair) for pair in zip(columns[::2], columns[1::2], strict=True)]
 
 
 def read_elements(values: JsonValues) -> tuple[pa.Array, JsonValues]:
@@ -109,46 +117,67 @@ def from_json_text(values: JsonValues, type_: str) -> pa.Array:
     return _documents(values, type_).column(0).combine_chunks()
 
 
-def exact_numbers(documents: pl.Series) -> pl.Series:
-    """Quote each fraction in the documents that has more digits than a double can hold.
+def exact_numbers(documents: pl.Series, *, as_written: bool = True) -> pl.Series:
+    """Mark numbers in the documents so that they are read with all their digits.
 
-    REQUIRES: every document is valid JSON or None. Documents without such a number are unchanged.
+    `as_written` marks each number with a fraction or an exponent, otherwise only those with more
+    digits than a double can hold. REQUIRES: every document is valid JSON or None. Documents without
+    such a number are unchanged.
     """
-    suspects = documents.str.contains(_LONG_FRACTION).fill_null(False).arg_true()
-    counts = (
-        documents.gather(suspects).str.replace_all(_STRING, "").str.count_matches(_LONG_FRACTION)
-    )
+    number = _FRACTION if as_written else _LONG_FRACTION
+    suspects = documents.str.contains(number).fill_null(False).arg_true()
+    counts = documents.gather(suspects).str.replace_all(_STRING, "").str.count_matches(number)
     affected = suspects.filter(counts > 0)
     if affected.is_empty():
         return documents
     texts = documents.gather(affected)
-    quoted = texts.str.replace_all(_LONG_FRACTION, '"${0}"')
+    marked = texts.str.replace_all(number, f'"{_MARK_JSON}${{0}}"')
     # A string can also contain text that looks like a number. These documents need the slower way.
-    is_plain = texts.str.count_matches(_LONG_FRACTION) == counts.filter(counts > 0)
+    is_plain = texts.str.count_matches(number) == counts.filter(counts > 0)
     if not is_plain.all():
-        quoted = quoted.zip_with(is_plain, _quote_outside_strings(texts))
+        marked = marked.zip_with(is_plain, _mark_outside_strings(texts, number))
     # scatter works in place, and the caller compares by identity.
-    rewritten: pl.Series = documents.clone().scatter(affected, quoted)
+    rewritten: pl.Series = documents.clone().scatter(affected, marked)
     return rewritten
 
 
+def without_marks(text: pl.Series) -> pl.Series:
+    """JSON text with its numbers as they were written."""
+    return text.str.replace_all(rf'"{re.escape(_MARK_JSON)}([^"]*)"', "${1}")
+
+
 _DOUBLE_DIGITS = 15
+_EXPONENT = r"[eE][-+]?\d+"
 _LONG_FRACTION = (
     rf"-?(?:\d{{{_DOUBLE_DIGITS},}}\.\d+|"
     + "|".join(rf"\d{{{n}}}\.\d{{{_DOUBLE_DIGITS + 1 - n},}}" for n in range(1, _DOUBLE_DIGITS))
-    + r")(?:[eE][-+]?\d+)?"
+    + rf")(?:{_EXPONENT})?|-?\d{{{_DOUBLE_DIGITS + 1},}}{_EXPONENT}"
 )
+_FRACTION = rf"-?\d+(?:\.\d+(?:{_EXPONENT})?|{_EXPONENT})"
 _STRING = r'"(?:[^"\\]|\\.)*"'
-_UP_TO_FRACTION = rf'((?:{_STRING}|[^"])*?)({_LONG_FRACTION}|$)'
+# A string that begins with the mark is a number in the document. The character has to be escaped in
+# JSON, and no database writes it at the start of a text.
+_MARK, _MARK_JSON = "\x01number:", r"\u0001number:"
 
 
-def _quote_outside_strings(documents: pl.Series) -> pl.Series:
-    """Quote long fractions in one pass that tracks where strings begin and end.
+def _mark_outside_strings(documents: pl.Series, number: str) -> pl.Series:
+    """Mark numbers in one pass that tracks where strings begin and end.
 
-    The pattern always matches from the current position to the next fraction or to the end, so it
-    never starts inside a string. The empty quotes that it leaves at the end are removed.
+    The pattern always matches from the current position to the next number or to the end, so it
+    never starts inside a string. The empty mark that it leaves at the end is removed.
     """
-    return documents.str.replace_all(_UP_TO_FRACTION, '${1}"${2}"').str.strip_chars_end('"')
+    up_to_number = rf'((?:{_STRING}|[^"])*?)({number}|$)'
+    marked = documents.str.replace_all(up_to_number, f'${{1}}"{_MARK_JSON}${{2}}"')
+    return marked.str.strip_suffix(f'"{_MARK_JSON}"')
+
+
+def _unmarked(texts: pl.Series, types: pl.Series) -> JsonValues:
+    """The values, with marked numbers as numbers."""
+    is_marked = (types == "VARCHAR") & texts.str.starts_with(_MARK)
+    if not is_marked.any():
+        return JsonValues(texts, types)
+    number = types.set(is_marked.fill_null(False), "DOUBLE")
+    return JsonValues(texts.str.strip_prefix(_MARK), number)
 
 
 def _documents(values: JsonValues, type_: str) -> pa.Table:
@@ -175,7 +204,7 @@ def _read_parts(values: JsonValues, type_: str, path: str) -> tuple[pa.Array, Js
         documents=documents,
     )
     texts, types = (_strings(column) for column in parts.columns)
-    return lengths.column(0).combine_chunks(), JsonValues(texts, types)
+    return lengths.column(0).combine_chunks(), _unmarked(texts, types)
 
 
 def _strings(column: pa.ChunkedArray) -> pl.Series:

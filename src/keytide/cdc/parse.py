@@ -7,21 +7,26 @@ columns of the images.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.cdc.documents import Documents
-from keytide.cdc.feed import Envelope, FeedSpec
+from keytide.cdc.epochs import EPOCH, EPOCH_PATHS
+from keytide.cdc.feed import Envelope, FeedSpec, at_path
 from keytide.cdc.json_sql import (
     JsonValues,
     literal,
     pointer,
     query,
+    quoted,
     read_members,
 )
+from keytide.cdc.order import epochs_of
+from keytide.cdc.places import placed
+from keytide.types import DataType
 
 __all__ = [
     "STEP",
@@ -29,13 +34,11 @@ __all__ = [
     "Image",
     "parse",
     "read_events",
-    "stated",
+    "read_json",
 ]
 
 STEP = "_step"
 """The column that numbers the rows to write, in order."""
-
-T = TypeVar("T")
 
 
 class Image(NamedTuple):
@@ -69,7 +72,7 @@ def parse(
     events, steps, columns = _unfold(documents, spec, envelope)
     # Rewriting documents takes as long as reading them, so it is done only if a column needs it.
     if _has_fractions(columns, spec):
-        exact = documents.with_exact_numbers()
+        exact = documents.with_exact_numbers(as_written=_shows_numbers(columns, spec))
         if exact is not documents:
             events, steps, columns = _unfold(exact, spec, envelope)
     images = _images(steps, columns, spec, envelope.placeholders(spec.unavailable_value))
@@ -96,14 +99,11 @@ def read_events(
     return pl.concat([events, others.select(*_WITHOUT_OBJECT)], how="diagonal")
 
 
-def stated(read: Callable[[Any], T], text: str) -> T | None:
-    """The value read from JSON that should describe a feed, None if it does not.
-
-    Messages can contain anything, so errors while reading mean None.
-    """
+def read_json(text: str) -> Any:
+    """The value of valid JSON, None if it is nested too deep or has too long a number for it."""
     try:
-        return read(json.loads(text))
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return json.loads(text)
+    except (RecursionError, ValueError):
         return None
 
 
@@ -146,23 +146,39 @@ def _unfold(
 
     Columns come from the images, or from feed metadata.
     """
-    events = read_events(documents, envelope, [source.path for source in spec.sequence])
+    paths = (source.path for source in spec.sequence if source.path != EPOCH)
+    places = EPOCH_PATHS if epochs_of(spec.sequence) else ()
+    wanted = tuple(dict.fromkeys((*paths, *places, *envelope.origin)))
+    events = placed(read_events(documents, envelope, wanted), spec, envelope)
     steps = _steps(events, spec)
     names = [column.name for column in spec.image_columns]
     found = read_members(steps["image"].to_arrow(), [pointer(name) for name in names])
-    for place in range(len(spec.sequence)):
-        found += read_members(steps[f"meta_{place}"].to_arrow(), ["$"])
+    for source in spec.sequence:
+        found += read_members(steps[at_path(source.path)].to_arrow(), ["$"])
     names += [source.column for source in spec.sequence]
     return events, steps, dict(zip(names, found, strict=True))
 
 
 def _has_fractions(columns: Mapping[str, JsonValues], spec: FeedSpec) -> bool:
-    """Whether a decimal column has values that the JSON parser may have rounded to doubles."""
+    """Whether a column has values that the JSON parser may have rounded to doubles."""
+    return any(_is_fraction(columns[column.name]) for column in spec.image_columns)
+
+
+def _shows_numbers(columns: Mapping[str, JsonValues], spec: FeedSpec) -> bool:
+    """Whether a text has such values, which then are as they were written."""
     return any(
-        columns[column.name].type.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any()
+        _is_fraction(columns[column.name])
         for column in spec.image_columns
-        if "DECIMAL" in column.type.sql()
+        if _has_text(column.type)
     )
+
+
+def _is_fraction(values: JsonValues) -> bool:
+    return bool(values.type.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any())
+
+
+def _has_text(type_: DataType) -> bool:
+    return any(root in type_.sql() for root in ("STRING", "CHAR"))
 
 
 def _of_layout(
@@ -175,7 +191,7 @@ def _of_layout(
 
 
 def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
-    """One line per row to write, in order: its kind and the images to read it from.
+    """One line per row to write, in order: its kind, if its key changed, and the images to read.
 
     ``rest`` is the image for values that ``image`` omits.
     """
@@ -186,7 +202,8 @@ def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
         f"coalesce(old_key[{i}] <> new_key[{i}], FALSE)"
         for i in range(1, len(spec.primary_key) + 1)
     )
-    meta = "".join(f", meta_{i}" for i in range(len(spec.sequence)))
+    paths = dict.fromkeys(source.path for source in spec.sequence)
+    meta = "".join(f', "{quoted(at_path(path))}"' for path in paths)
     both = "WHEN before IS NOT NULL THEN [before_step, after_step]" if spec.before_images else ""
     unfolded = query(
         f"""
@@ -198,6 +215,7 @@ def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
         compared AS (SELECT *, {moved} AS moved FROM keyed),
         paired AS (
             SELECT *,
+                coalesce(moved, FALSE) AS has_moved,
                 {{'kind': CASE WHEN moved OR action = 'delete' THEN '-D' ELSE '-U' END,
                     'image': before, 'rest': after}} AS before_step,
                 {{'kind': CASE WHEN moved OR action = 'insert' THEN '+I' ELSE '+U' END,
@@ -210,7 +228,8 @@ def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
                 WHEN action = 'delete' THEN [before_step]
                 {both} ELSE [after_step] END) AS step
             FROM paired)
-        SELECT ordinal, layout, action, step.kind, step.image, step.rest {meta} FROM listed""",
+        SELECT ordinal, layout, action, has_moved AS moved,
+            step.kind, step.image, step.rest {meta} FROM listed""",
         events=accepted.to_arrow(),
     )
     return pl.DataFrame(unfolded).with_row_index(STEP)

@@ -6,6 +6,8 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.cdc.feed import ORDINAL_COLUMN, REJECTED_SCHEMA, Decoded
+from keytide.cdc.omitted import OMITTED
+from keytide.cdc.places import check_places
 from keytide.row_kind import ROW_KIND
 from keytide.table.state.view import TableView
 from keytide.table.write.input_rows import typed_rows
@@ -21,10 +23,16 @@ def as_table_takes(
 
     Rows are assigned to buckets, and find their stored versions, by the bytes of their keys, so
     different forms of the same CHAR must be unified first. A message is rejected as a whole.
-    `messages` are those that were decoded.
+    `messages` are those that were decoded. Raises `DataError` for changes without a place, as
+    `check_places` does.
     """
+    check_places(decoded)
     columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
-    given = typed_rows(decoded.rows.select(columns), view.schema, view.options, view.name)
+    given_rows = decoded.rows.select(columns)
+    if OMITTED in view.schema.by_name:  # the decoder does not know it
+        type_ = view.schema.field(OMITTED).type.to_arrow()
+        given_rows = given_rows.append_column(OMITTED, pa.nulls(given_rows.num_rows, type_))
+    given = typed_rows(given_rows, view.schema, view.options, view.name)
     rows = decoded.rows
     for name in view.schema.primary_keys:
         rows = rows.set_column(rows.column_names.index(name), name, given.table[name])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from keytide.arguments import shown
+from keytide.cdc.values import Encoding
 from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
 
@@ -17,7 +19,9 @@ class FeedRequest:
 
     `columns` None and empty tuples mean that the table or the feed defines them. `continuous` runs
     until it is stopped. Otherwise the run ends when all files are read. `merge_schema` adds new
-    columns of the feed to the table.
+    columns of the feed to the table. `encoding`, `epochs` and
+    `source_table` are as in `FeedSpec` and `default_sequence`. Raises `InvalidError` for an
+    `encoding` of another type.
     """
 
     warehouse: str
@@ -35,6 +39,16 @@ class FeedRequest:
     max_files_per_batch: int | None = None
     continuous: bool = False
     merge_schema: bool = False
+    encoding: Encoding | None = None
+    epochs: tuple[str, ...] = ()
+    source_table: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoding, Encoding | None):
+            raise InvalidError(
+                f"encoding is {shown(self.encoding)}; expected a keytide.cdc.Encoding, such as "
+                "debezium_encoding(decimal_handling_mode='precise')"
+            )
 
 
 def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -28,10 +28,14 @@ from keytide.cdc.json_sql import (
     JsonValues,
     from_json_text,
     pointer,
+    query,
     read_elements,
     read_entries,
     read_members,
+    without_marks,
 )
+from keytide.cdc.true_texts import decimal_texts, time_texts
+from keytide.errors import InvalidError
 from keytide.types import (
     LENGTH_MAX,
     ArrayType,
@@ -41,7 +45,19 @@ from keytide.types import (
     RowType,
 )
 
-__all__ = ["BINARY_CODINGS", "Encoding", "convert", "has_offset", "is_supported"]
+__all__ = [
+    "BINARY_CODINGS",
+    "BY_PRECISION",
+    "Encoding",
+    "convert",
+    "has_offset",
+    "is_double",
+    "is_supported",
+    "places_of",
+]
+
+BY_PRECISION = "precision"
+"""The unit of times that follows from the precision of their column."""
 
 BINARY_CODINGS = ("base64", "base64-url-safe", "hex", "latin-1")
 
@@ -54,9 +70,14 @@ class Encoding:
     - ``decimal_scale``: None if decimals are numbers or strings. Otherwise they are base64 of the
       big-endian unscaled integer with this scale, and ``"column"`` means the column's own scale.
     - ``binary``: one of :data:`BINARY_CODINGS`.
+    - ``meaning``: ``decimal`` or ``time`` if a message's schema says so, because then a column of
+      strings gets the true value. None otherwise.
     - ``date_unit``, ``time_unit``, ``timestamp_unit``: the unit of a JSON number, one of ``d``,
-      ``s``, ``ms``, ``us``, ``ns``, counted from 1970-01-01 or from midnight. None means the unit
-      for the column's precision p: up to 3 ``ms``, up to 6 ``us``, up to 9 ``ns``.
+      ``s``, ``ms``, ``us``, ``ns``, counted from 1970-01-01 or from midnight. ``precision`` means
+      the unit for the column's precision p: up to 3 ``ms``, up to 6 ``us``, up to 9 ``ns``. None
+      means that the unit is unknown, and numbers do not fit.
+
+    Raises InvalidError for other values.
     """
 
     decimal_scale: int | str | None = None
@@ -64,6 +85,26 @@ class Encoding:
     date_unit: str = "d"
     time_unit: str | None = None
     timestamp_unit: str | None = None
+    meaning: str | None = None
+
+    def __post_init__(self) -> None:
+        known: Mapping[str, tuple[object, Sequence[str]]] = {
+            "binary": (self.binary, BINARY_CODINGS),
+            "meaning": (self.meaning or "time", ("decimal", "time")),
+            "date_unit": (self.date_unit, tuple(_NANOS_OF)),
+            "time_unit": (self.time_unit or BY_PRECISION, (*_NANOS_OF, BY_PRECISION)),
+            "timestamp_unit": (self.timestamp_unit or BY_PRECISION, (*_NANOS_OF, BY_PRECISION)),
+        }
+        for name, (found, expected) in known.items():
+            if found not in expected:
+                raise InvalidError(
+                    f"encoding.{name}: found {found!r}, expected one of {', '.join(expected)}"
+                )
+        scale = self.decimal_scale
+        if isinstance(scale, str) and scale != "column":
+            raise InvalidError(
+                f"encoding.decimal_scale: found {scale!r}, expected 'column' or a number"
+            )
 
 
 def convert(values: JsonValues, type: DataType, encoding: Encoding) -> pa.Array:
@@ -123,14 +164,52 @@ def _whole_numbers(text: pl.Series) -> pl.Series:
 
 
 def _cut_zeros(text: pl.Series) -> pl.Series:
-    return text.str.replace(r"^([-+]?\d+)\.0*$", "$1")
+    """Numbers such as `5.0` and `5e3` as whole numbers."""
+    cut = text.str.replace(r"^([-+]?\d+)\.0*$", "$1")
+    if not text.str.contains("[eE]").any():
+        return cut
+    is_whole = places_of(text) <= 0
+    wide = _keep(text, is_whole).cast(pl.Decimal(38, 0), strict=False).cast(pl.String)
+    found: pl.Series = wide.zip_with(text.str.contains("[eE]").fill_null(value=False), cut)
+    return found
 
 
 def _floats(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
     dtype = pl.Float32 if type.root == "FLOAT" else pl.Float64
-    numbers = values.text.cast(pl.Float64, strict=False).cast(dtype)
+    doubles = values.text.cast(pl.Float64, strict=False)
+    numbers = doubles.cast(dtype)
     overflows = numbers.is_infinite() & ~values.text.str.contains("(?i)inf")
-    return _to_arrow(_keep(numbers, ~overflows), type)
+    is_exact = is_double(values.text, doubles) if values.is_number.any() else True
+    return _to_arrow(_keep(numbers, ~overflows & is_exact), type)
+
+
+def is_double(text: pl.Series, doubles: pl.Series) -> pl.Series:
+    """Whether numbers are doubles as a program writes them, so that no digit is lost.
+
+    That is true for up to 15 digits, and for those that identify a double, with up to 17.
+    """
+    digits = _digits(text)
+    is_short = (digits.str.len_chars() <= _DOUBLE_DIGITS).fill_null(value=True)
+    if is_short.all():
+        return is_short
+    rest = _keep(doubles, ~is_short)
+    shortest, longest = query(
+        "SELECT printf('%.17g', number), number::VARCHAR FROM numbers",
+        numbers=pa.table({"number": rest.to_arrow()}),
+    ).columns
+    same = [
+        _digits(pl.Series(values=each, dtype=pl.String)) == digits for each in (shortest, longest)
+    ]
+    return is_short | (same[0] | same[1]).fill_null(value=False)
+
+
+_DOUBLE_DIGITS = 15
+
+
+def _digits(text: pl.Series) -> pl.Series:
+    """The digits of numbers, without zeros at both ends."""
+    mantissa = text.str.extract(r"^[-+]?([0-9.]*)").str.replace(".", "", literal=True)
+    return mantissa.str.strip_chars("0")
 
 
 def _decimals(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
@@ -162,10 +241,10 @@ def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
 def _decimals_from_text(text: pl.Series, type: AtomicType) -> pl.Series:
     scale = type.scale or 0
     parsed = text.cast(pl.Decimal(type.precision or 38, scale), strict=False)
-    return _keep(parsed, _decimal_places(text) <= scale)
+    return _keep(parsed, places_of(text) <= scale)
 
 
-def _decimal_places(text: pl.Series) -> pl.Series:
+def places_of(text: pl.Series) -> pl.Series:
     """The number of digits after the point, without trailing zeros."""
     digits = text.str.extract(r"\.(\d*?)0*$").fill_null("")
     places: pl.Series = digits.str.len_bytes().cast(pl.Int64)
@@ -187,20 +266,20 @@ def _decimal_places(text: pl.Series) -> pl.Series:
 def _unscaled_texts(coded: pl.Series) -> pl.Series:
     """Base64 of big-endian two's complement integers, as decimal strings.
 
-    None for a string that is not base64, and for integers of more than 16 bytes.
+    None for a string that is not base64, and for integers of more than 32 bytes.
     """
     raw = coded.str.decode("base64", strict=False)
     sizes = raw.bin.size()
-    raw = _keep(raw, (sizes > 0) & (sizes <= _INT128_BYTES))
-    integers = _int128_array(raw)
+    raw = _keep(raw, (sizes > 0) & (sizes <= _INTEGER_BYTES))
+    integers = _integer_array(raw)
     return pl.Series(values=integers.cast(pa.string()), dtype=pl.String)
 
 
-_INT128_BYTES = 16
+_INTEGER_BYTES = 32
 
 
-def _int128_array(raw: pl.Series) -> pa.Array:
-    """Byte strings of at most 16 bytes as DECIMAL(38, 0), sign extended."""
+def _integer_array(raw: pl.Series) -> pa.Array:
+    """Byte strings of at most 32 bytes as DECIMAL(76, 0), sign extended."""
     array = raw.fill_null(b"").to_arrow().cast(pa.large_binary())
     offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array) + 1]
     data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[: offsets[-1]][offsets[0] :]
@@ -208,25 +287,39 @@ def _int128_array(raw: pl.Series) -> pa.Array:
     row = np.repeat(np.arange(len(array)), sizes)
     # Little-endian: the last byte of each string comes first.
     place = np.repeat(offsets[1:], sizes) - offsets[0] - 1 - np.arange(len(data))
-    wide = np.zeros((len(array), _INT128_BYTES), np.uint8)
+    wide = np.zeros((len(array), _INTEGER_BYTES), np.uint8)
     wide[row, place] = data
     # For an empty string any byte works, because its size excludes it.
     first = np.minimum(offsets[:-1] - offsets[0], max(len(data) - 1, 0))
     negative = (data[first] >= 0x80) & (sizes > 0) if len(data) else np.zeros(len(array), bool)
-    padding = np.arange(_INT128_BYTES) >= sizes[:, None]
+    padding = np.arange(_INTEGER_BYTES) >= sizes[:, None]
     wide[padding & negative[:, None]] = 0xFF
     buffers = [raw.is_not_null().to_arrow().buffers()[1], pa.py_buffer(wide)]
-    return pa.Array.from_buffers(pa.decimal128(38, 0), len(array), buffers)
+    return pa.Array.from_buffers(pa.decimal256(76, 0), len(array), buffers)
 
 
 # Text and bytes
 
 
 def _strings(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
-    text = values.text
+    text = _true_texts(values, type, encoding)
     if type.length != LENGTH_MAX:
         text = _keep(text, text.str.len_chars() <= type.length)
     return _to_arrow(text, type)
+
+
+def _true_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> pl.Series:
+    """The values as strings, as they were written or as their source means them."""
+    if encoding.meaning == "decimal":
+        return decimal_texts(_decimal_texts(values, type, encoding))
+    if encoding.meaning == "time" and encoding.time_unit in _NANOS_OF:
+        return time_texts(values.text, encoding.time_unit or "ms")
+    is_nested = values.type.is_in(["OBJECT", "ARRAY"]).fill_null(value=False)
+    return (
+        without_marks(values.text).zip_with(is_nested, values.text)
+        if is_nested.any()
+        else values.text
+    )
 
 
 def _bytes(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
@@ -287,8 +380,8 @@ def _times(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array
     # A time with a zone is normalized to UTC. Any other offset would be lost.
     clock = text.str.replace(r"\s*(Z|z|[+-]00(:?00)?)$", "")
     times = clock.str.to_time("%H:%M:%S%.f", strict=False).cast(pl.Int64) // _NANOS_OF["ms"]
-    unit = encoding.time_unit or _unit_of(type.precision or 0)
-    numbers = _in_precision(_rescale(_numbers_only(values), unit, "ms"), "ms", precision)
+    numbers = _numbers_in(values, encoding.time_unit, type, "ms")
+    numbers = _in_precision(numbers, "ms", precision)
     numbers = _keep(numbers, (numbers >= 0) & (numbers < _NANOS_OF["d"] // _NANOS_OF["ms"]))
     return _to_arrow(times.fill_null(numbers).cast(pl.Int32, strict=False), type)
 
@@ -298,7 +391,7 @@ def _timestamps(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.
     precision = type.precision or 0
     unit = _unit_of(precision)
     text = _keep(values.text, ~values.is_number & _has_places(values.text, precision))
-    numbers = _rescale(_numbers_only(values), encoding.timestamp_unit or unit, unit)
+    numbers = _numbers_in(values, encoding.timestamp_unit, type, unit)
     instants = _instants(text, unit).fill_null(_in_precision(numbers, unit, precision))
     return _to_arrow(instants, type)
 
@@ -320,10 +413,19 @@ def _parsed(text: pl.Series, format: str, unit: str) -> pl.Series:
     if unit != "ns":
         factor = _NANOS_OF[unit] // _NANOS_OF["us"]
         return cast(pl.Series, micros // factor)
-    # Nanoseconds cover 1677 to 2262 and overflow silently outside.
-    in_range = _rescale(micros, "us", "ns").is_not_null()
-    nanos = text.str.to_datetime(format, time_unit="ns", strict=False)
-    return _keep(nanos.cast(pl.Int64), in_range)
+    # Nanoseconds cover 1677 to 2262, and Polars overflows silently outside.
+    finer = text.str.extract(r"\.\d{6}(\d{1,3})").str.pad_end(3, "0").cast(pl.Int64).fill_null(0)
+    wide = pl.lit(micros).cast(pl.Int128) * 1_000 + pl.lit(finer)
+    return pl.select(wide.cast(pl.Int64, strict=False)).to_series()
+
+
+def _numbers_in(values: JsonValues, unit: str | None, type: AtomicType, target: str) -> pl.Series:
+    """JSON numbers of a unit in another one. None if the unit is unknown."""
+    numbers = _numbers_only(values)
+    if unit is None:
+        return numbers.clear(len(numbers))
+    unit = _unit_of(type.precision or 0) if unit == BY_PRECISION else unit
+    return _rescale(numbers, unit, target)
 
 
 def _numbers_only(values: JsonValues) -> pl.Series:

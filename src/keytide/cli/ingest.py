@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import pyarrow as pa
 import typer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from keytide.cdc.report import BatchReport, IngestReport
     from keytide.cdc.request import FeedRequest
+    from keytide.cdc.values import Encoding
     from keytide.kafka.feeds import TablesReport
     from keytide.kafka.request import KafkaRequest
 
@@ -144,6 +146,33 @@ Continuous = Annotated[
         help="Wait for new messages, or stop after all messages that existed at the start.",
     ),
 ]
+EncodingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoding",
+        help="How messages without a schema write values; can be repeated: decimal_scale=column "
+        "(or a number) for base64 decimals, timestamp_unit=ms, time_unit=us, date_unit=d, "
+        "binary=hex.",
+        metavar="NAME=VALUE",
+    ),
+]
+EpochOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--epoch",
+        help="A log of the source, mysql-bin or mysql-bin@1 for server 1; repeat it for all logs "
+        "in their order, for example after a failover.",
+        metavar="LOG",
+    ),
+]
+SourceTable = Annotated[
+    str | None,
+    typer.Option(
+        help="The table of the source, as messages name it: shop.public.orders; * matches any part "
+        "of a name. Default: the table of the first messages.",
+        metavar="NAME",
+    ),
+]
 Topics = Annotated[
     str,
     typer.Option("--from", help="Topics: kafka://host:port/topic.", metavar="SOURCE"),
@@ -179,6 +208,9 @@ def ingest(
     if_lost: IfLostOption = None,
     continuous: Continuous = False,
     merge_schema: MergeSchema = False,
+    encoding: EncodingOption = None,
+    epoch: EpochOption = None,
+    source_table: SourceTable = None,
     spark: SparkMaster = None,
 ) -> None:
     """Load change data into a table.
@@ -200,8 +232,10 @@ def ingest(
     repeat the command with the same checkpoint.
 
     A new table gets additional columns that order the changes of a key. Their names start with an
-    underscore, and they are the table's sequence.field: _lsn for Debezium from PostgreSQL; _file,
-    _pos and _row for MySQL. A message counts as late if a newer change of its key came first: in an
+    underscore, and they are the table's sequence.field: _epoch, _commit_lsn and _lsn for Debezium
+    from PostgreSQL; _epoch, _file, _pos and _row for MySQL. They give the order of commits at the
+    source. Changes from another log than the known ones are an error; name the logs with --epoch. A
+    message counts as late if a newer change of its key came first: in an
     earlier batch or, in the same batch, earlier in its file or in an older file.
 
     Example: keytide ingest -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
@@ -237,6 +271,9 @@ def ingest(
         max_files_per_batch=max_files_per_batch,
         continuous=continuous,
         merge_schema=merge_schema,
+        encoding=_encoding(encoding),
+        epochs=tuple(epoch or ()),
+        source_table=source_table,
     )
     of_topics = TopicOptions(
         starting_offsets,
@@ -419,6 +456,22 @@ def _fields(text: str) -> tuple[Field, ...]:
     return cast(RowType, row).fields
 
 
+def _encoding(given: list[str] | None) -> Encoding | None:
+    from keytide.cdc.values import Encoding
+
+    if not given:
+        return None
+    named = dict(_key_value(text, "--encoding", "timestamp_unit=ms") for text in given)
+    known = [field.name for field in fields(Encoding)]
+    for name in named:
+        if name not in known:
+            raise typer.BadParameter(f"--encoding {name}: expected one of {', '.join(known)}")
+    scale: Any = named.get("decimal_scale")
+    if scale is not None and scale.isdigit():
+        scale = int(scale)
+    return replace(Encoding(), **{**named, "decimal_scale": scale})
+
+
 def _properties(given: list[str] | None, file: Path | None) -> dict[str, str]:
     """Properties of a client. Those that are given override those of the file."""
     from keytide.kafka.properties import read_properties
@@ -432,8 +485,8 @@ def _properties(given: list[str] | None, file: Path | None) -> dict[str, str]:
     return found
 
 
-def _key_value(text: str) -> tuple[str, str]:
+def _key_value(text: str, option: str = "--option", example: str = "bucket=4") -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise typer.BadParameter(f"--option {text!r}; expected KEY=VALUE such as bucket=4")
+        raise typer.BadParameter(f"{option} {text!r}; expected KEY=VALUE such as {example}")
     return key.strip(), value.strip()

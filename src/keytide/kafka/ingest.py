@@ -20,9 +20,10 @@ from keytide.cdc.feed import FeedSpec
 from keytide.cdc.formats import envelope_of
 from keytide.cdc.infer import Sample
 from keytide.cdc.letters import PlacedLetters
+from keytide.cdc.omitting import names_omitted, stores_omitted, storing_omitted
 from keytide.cdc.outgrown import feed_growth
 from keytide.cdc.report import BatchReport, IngestReport
-from keytide.cdc.target import feed_target
+from keytide.cdc.target import feed_columns, feed_target
 from keytide.errors import DataError, NotFoundError
 from keytide.kafka.batch import changes_of, letters_of, report_of, write_changes
 from keytide.kafka.beginning import beginning, check_topics
@@ -222,10 +223,12 @@ class _Run:
         if self._request.feed.merge_schema:
             brought = Sample(documents, spec.format).brought(spec)
             pinned = grown(pinned, partial(feed_growth, brought=brought), author=author)
-            self._spec = spec = replace(spec, columns=pinned.schema.fields)
+            self._spec = spec = replace(spec, columns=feed_columns(pinned.schema.fields))
+        decoded = changes_of(documents, spec, writable_view(pinned))
+        if stores_omitted(writable_view(pinned)):
+            pinned = storing_omitted(pinned, names_omitted(decoded.rows), author)
         with writing(pinned, writable_view(pinned), author) as transaction:
             transaction.progress = progress_of(self._told, self._at)
-            decoded = changes_of(documents, spec, transaction.view)
             parts: list[WrittenChanges] = []
 
             def write() -> None:

@@ -720,6 +720,9 @@ class Lake:
         if_lost: Literal["fail", "earliest", "latest"] | None = None,
         continuous: bool = False,
         merge_schema: bool = False,
+        encoding: Any = None,
+        epochs: Sequence[str] = (),
+        source_table: str | None = None,
         on_batch: Callable[[Any], None] | None = None,
     ) -> IngestReport:
         """Load change data from Kafka topics or files into a table.
@@ -736,6 +739,14 @@ class Lake:
           reason.
         - `merge_schema` adds columns to the table for new message fields, before the batch that has
           them. Without it, fields that have no column are ignored.
+        - `encoding`, a `cdc.Encoding`, describes how messages without a schema write decimals,
+          times and bytes, such as `cdc.debezium_encoding(decimal_handling_mode='precise')`.
+        - `epochs` are the logs of the source in their order, such as `['mysql-bin@1',
+          'mysql-bin@2']` after a failover (docs/feed-order.md). A change from another log is an
+          error.
+        - `source_table` is the table of the source, as its messages name it, in which `*` matches
+          any part of a name. Changes of another table are an error. By default it is the table of
+          the first messages.
         - `continuous` keeps running until it is stopped. Otherwise the call returns once everything
           is read that existed when it started.
         - `on_batch` is called after each batch.
@@ -756,7 +767,8 @@ class Lake:
 
         - `InvalidError` for arguments that contradict each other.
         - `NotFoundError` when there is no such topic or file.
-        - `DataError` for lost offsets and brokers that do not answer.
+        - `DataError` for lost offsets, brokers that do not answer, and changes from an unknown log
+          or of another table.
         - `ConflictError` when another process loads the table from the same topics.
         - `SetupError` when a library is not installed.
         - What writes raise.
@@ -779,6 +791,9 @@ class Lake:
             max_files_per_batch=max_files_per_batch,
             continuous=continuous,
             merge_schema=merge_schema,
+            encoding=encoding,
+            epochs=tuple(epochs),
+            source_table=source_table,
         )
         of_topics = TopicOptions(
             starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
@@ -804,6 +819,9 @@ class Lake:
         if_lost: Literal["fail", "earliest", "latest"] | None = None,
         continuous: bool = False,
         merge_schema: bool = False,
+        encoding: Any = None,
+        epochs: Sequence[str] = (),
+        source_table: str | None = None,
         on_batch: Callable[[str, Any], None] | None = None,
         on_failure: Callable[[str, KeytideError], None] | None = None,
     ) -> TablesReport:
@@ -819,7 +837,8 @@ class Lake:
         Topics that result in the same name feed one table. In `source`,
         `kafka://host:port/shop.public.*`, a `*` matches any part of a name.
 
-        Each table is loaded as `ingest` does, with its offsets in its own snapshots. A table that
+        `encoding`, `epochs` and `source_table` apply to every table. Each table is loaded as
+        `ingest` does, with its offsets in its own snapshots. A table that
         fails does not stop the others: its error is in `failed` of the report. `on_failure(table,
         error)` is called when it fails, and `on_batch(table, batch)` after each commit. Any thread
         can make these calls. The batches being read share 64 MiB, and each gets at least 1 MiB.
@@ -849,6 +868,9 @@ class Lake:
             dead_letter=dead_letter,
             continuous=continuous,
             merge_schema=merge_schema,
+            encoding=encoding,
+            epochs=tuple(epochs),
+            source_table=source_table,
         )
         of_topics = TopicOptions(
             starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost

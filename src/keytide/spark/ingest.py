@@ -21,11 +21,14 @@ from pyspark.sql import functions as F
 from keytide.cdc.apply import ChangeCounts
 from keytide.cdc.batch import ChangeWriter, WrittenChanges
 from keytide.cdc.decode import decode
-from keytide.cdc.feed import FeedSpec
+from keytide.cdc.feed import UNAVAILABLE_COLUMN, FeedSpec
+from keytide.cdc.omitted import OMITTED
+from keytide.cdc.omitting import stores_omitted, storing_omitted
 from keytide.cdc.refuse import as_table_takes
 from keytide.cdc.report import BatchReport, IngestReport
 from keytide.cdc.request import FeedRequest, columns_of
-from keytide.cdc.target import feed_target
+from keytide.cdc.target import feed_columns, feed_target
+from keytide.cdc.values import Encoding
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
@@ -85,6 +88,9 @@ def ingest(
     max_files_per_batch: int | None = None,
     continuous: bool = False,
     merge_schema: bool = False,
+    encoding: Encoding | None = None,
+    epochs: Sequence[str] = (),
+    source_table: str | None = None,
     spark: SparkSession | None = None,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
@@ -106,6 +112,7 @@ def ingest(
       values in the batch. Types are widened when messages declare wider ones or values do not fit,
       as in `Table.write`. Each batch is then read twice. Without `merge_schema`, fields that have
       no column are ignored.
+    - `encoding`, `epochs` and `source_table` are as in `Lake.ingest`.
     - `continuous` keeps running until it is stopped. Otherwise the call returns once every file is
       applied.
     - `on_batch` is called on the driver after each batch.
@@ -133,6 +140,9 @@ def ingest(
         max_files_per_batch=max_files_per_batch,
         continuous=continuous,
         merge_schema=merge_schema,
+        encoding=encoding,
+        epochs=tuple(epochs),
+        source_table=source_table,
     )
     return run_feed(request, spark or session(), on_batch)
 
@@ -186,13 +196,21 @@ class _Ingestion:
         table = self._table.pinned()
         if self._merges_schema:
             table = grown_with(table, messages, self._spec, author)
-            self._spec = replace(self._spec, columns=table.schema.fields)
+            self._spec = replace(self._spec, columns=feed_columns(table.schema.fields))
         view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
-            if transaction.done is None:
-                self._report(self._applied(transaction, messages))
+            if transaction.done is not None:
+                return
+            found = self._applied(transaction, messages)
+        if isinstance(found, BatchReport):
+            self._report(found)
+            return
+        # The table had no place to store which values are omitted.
+        storing_omitted(table, found)
+        self.apply(messages, batch_id)
 
-    def _applied(self, transaction: Transaction, messages: DataFrame) -> BatchReport:
+    def _applied(self, transaction: Transaction, messages: DataFrame) -> BatchReport | list[str]:
+        """Apply a batch. Returns the omitted columns if the table cannot store them yet."""
         started = time.perf_counter()
         spread = _layout(transaction, messages).spread
         limit = transaction.view.options.driver_work_bytes_max
@@ -212,6 +230,10 @@ class _Ingestion:
             rejected = self._keep_rejected(decoded, parts, transaction.author.identifier)
 
         try:
+            lacking = _omitted_names(decoded, transaction.view)
+            if lacking:
+                transaction.abort()
+                return lacking
             blocks = blocks_in_order(decoded)
             write()
             snapshot_id = transaction.commit(write).snapshot_id
@@ -420,6 +442,14 @@ def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
     if not keys:
         count = min(count, spread)
     return rows.repartition(count, *keys, column(_BUCKET))
+
+
+def _omitted_names(decoded: DataFrame, view: TableView) -> list[str]:
+    """The columns that some changes omit, if the table could store that, but does not yet."""
+    if OMITTED in view.schema.by_name or not stores_omitted(view):
+        return []
+    names = decoded.select(F.explode(UNAVAILABLE_COLUMN).alias(_REASON)).distinct().collect()
+    return sorted(str(row[0]) for row in names)
 
 
 # -- helpers -----------------------------------------------------------------------------------
