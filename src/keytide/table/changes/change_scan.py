@@ -24,6 +24,7 @@ from keytide.table.changes.files import FilesTask
 from keytide.table.changes.indexed import IndexedDiffTask
 from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
 from keytide.table.read.row_source import RowSource
+from keytide.table.read.settled import settled_state
 from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.state import TableState
@@ -291,8 +292,10 @@ def _compared(
         first, last = _without_compactions(table.metadata, first, last)
     known = table.in_kind_at(schema, last)
     own = known if first is None else table.metadata.schema(first.schema_id)
-    before = table.state(own, first)  # first, because the files of the end are derived from it
-    after = table.state(schema, last)
+    before = settled_state(
+        table.state(own, first)
+    )  # first, because the files of the end are derived from it
+    after = settled_state(table.state(schema, last))
     return Compared(after if _was_converted(table, before, after) else before, after, columns)
 
 
