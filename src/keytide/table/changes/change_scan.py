@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import InvalidError, NotFoundError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
@@ -23,6 +23,7 @@ from keytide.table.changes.diff import DiffTask, plan_diff
 from keytide.table.changes.files import FilesTask
 from keytide.table.changes.indexed import IndexedDiffTask
 from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
+from keytide.table.gate.gate import refuse_readers
 from keytide.table.read.row_source import RowSource
 from keytide.table.read.settled import settled_state
 from keytide.table.state.live_files import files_of
@@ -142,12 +143,7 @@ class Changes(RowSource):
         release cannot read.
         """
         refuse_forked_child()
-        reason = self.view.kind.why_not_readable(self.view.options)
-        if reason is not None:
-            raise UnsupportedError(
-                f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
-                "engine that created it"
-            )
+        refuse_readers(self.view.schema, self.view.options, self.view.name)
         return self.source.plan()
 
     def tasks(self) -> Sequence[ChangesTask]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.branch import main_store
 from keytide.format.manifest import DataFileMeta, ManifestEntry
@@ -48,8 +50,13 @@ _TRIES = 3
 def verify_table(
     table: StoredTable, *, quick: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """Check a table with all its branches, see `Table.verify`."""
+    """Check a table with all its branches, see `Table.verify`.
+
+    Raises `UnsupportedError` for a table that this release cannot read.
+    """
     refuse_forked_child()
+    with suppress(DataError, InvalidError, NotFoundError):
+        table.view(table.schema)
     store, commits = main_store(table.store).uncached(), table.metadata.commits
     for tries_left in reversed(range(_TRIES)):
         work = _read(partial(_Work, store, table_name(table), commits, quick, progress))
