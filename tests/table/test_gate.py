@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
 import keytide as kt
-from keytide.cli.main import app
+from gate_doors import CLEANING, READING, ROWS, WRITING, Door
+from keytide.format import paths
 from keytide.format.cache import forget_files
 from keytide.options import SECTIONS, Refused, option_of
 from keytide.options.features import FEATURES, HARMLESS, Feature, Needs, feature_of, is_harmless
@@ -23,56 +23,7 @@ from keytide.table.state.lineage import forget_lineages
 
 PAIMON = Path(__file__).parents[1] / "data" / "paimon-2.0.0-options.tsv"
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
-ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
 
-Door = Callable[[kt.Lake, kt.Table], Any]
-
-
-def by_command(*arguments: str) -> Door:
-    def run(lake: kt.Lake, table: kt.Table) -> object:
-        done = CliRunner().invoke(app, [arguments[0], table.uri, *arguments[1:]])
-        if isinstance(done.exception, kt.KeytideError):
-            raise done.exception
-        if done.exit_code:
-            raise kt.UnsupportedError(done.output)
-        return None
-
-    return run
-
-
-READING: dict[str, Door] = {
-    "scan": lambda _, t: t.scan().to_arrow(),
-    "count": lambda _, t: t.scan().count(),
-    "get": lambda _, t: t.get(1),
-    "get_many": lambda _, t: t.get_many([1]),
-    "why": lambda _, t: t.why(1),
-    "changes": lambda _, t: t.changes(0).to_arrow(),
-    "follow": lambda _, t: [*t.follow(0, timeout_seconds=0)],
-    "an older snapshot": lambda _, t: t.scan(snapshot_id=1).to_arrow(),
-    "SELECT": lambda lake, _: lake.sql("SELECT * FROM t").to_arrow(),
-    "$audit_log": lambda lake, _: lake.sql("SELECT * FROM t$audit_log").to_arrow(),
-    "publish": lambda _, t: t.publish(),
-    "verify": lambda _, t: t.verify(),
-    "keytide scan": by_command("scan"),
-}
-CLEANING: dict[str, Door] = {
-    "orphans": lambda _, t: t.remove_orphan_files(),
-    "expire": lambda _, t: t.expire_snapshots(retain_max=1, retain_min=1),
-    "keytide orphans": by_command("orphans"),
-}
-WRITING: dict[str, Door] = {
-    "write": lambda _, t: t.write(ROWS),
-    "overwrite": lambda _, t: t.overwrite(ROWS),
-    "truncate": lambda _, t: t.truncate(),
-    "delete": lambda _, t: t.delete("k = 1"),
-    "update": lambda _, t: t.update({"v": "'x'"}, "k = 1"),
-    "merge": lambda _, t: t.merge(ROWS, "target.k = source.k").when_matched_update_all().execute(),
-    "compact": lambda _, t: t.compact(full=True),
-    "restore": lambda _, t: t.restore(1),
-    "INSERT": lambda lake, _: lake.sql("INSERT INTO t (k, v) VALUES (3, 'c')"),
-    "compact_manifest": lambda lake, _: lake.sql("CALL sys.compact_manifest('t')"),
-    "keytide compact": by_command("compact"),
-}
 OPEN_TO: dict[Needs, tuple[dict[str, Door], dict[str, Door]]] = {
     Needs.NOTICE: ({**READING, **CLEANING, **WRITING}, {}),
     Needs.WRITERS: ({**READING, **CLEANING}, WRITING),
@@ -211,7 +162,8 @@ def test_each_type_is_refused_at_its_doors(foreign: Foreign, kind: str, within: 
             with pytest.raises(kt.UnsupportedError, match=f"'x' is {kind}"):
                 enter(lake, table)
         return
-    assert_open_to(foreign, TYPES[kind].needs, f"'x' is {kind}", {}, {"x": inner})
+    needs = TYPES[kind].needs if within == "column" else Needs.READERS
+    assert_open_to(foreign, needs, f"'x' is {kind}", {}, {"x": inner})
 
 
 def test_harmless_options_close_no_door(foreign: Foreign) -> None:
@@ -259,3 +211,14 @@ def test_table_that_cannot_be_read_can_still_be_described_and_dropped(foreign: F
     assert table.snapshots()
     lake.drop_table("t")
     assert not [*lake.tables()]
+
+
+@pytest.mark.parametrize("door", READING)
+def test_present_definition_closes_the_past_too(foreign: Foreign, door: str) -> None:
+    lake, table = foreign.table({})
+    schema = table.table_schema
+    hidden = replace(schema, id=1, options={**schema.options, "query-auth.enabled": "true"})
+    table.metadata.store.create(paths.schema_path(1), hidden.to_json())
+    table = lake.table("t")
+    with pytest.raises(kt.UnsupportedError, match=r"query-auth\.enabled"):
+        READING[door](lake, table)

@@ -17,8 +17,17 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, option_of
 from keytide.options.features import VECTORS_ELSEWHERE, Needs, feature_of, is_harmless
 from keytide.table.gate.types import types_within
+from keytide.types import AtomicType
 
-__all__ = ["Gate", "Reason", "gate_of", "refuse_cleaners", "refuse_readers", "warn_readers"]
+__all__ = [
+    "Gate",
+    "Reason",
+    "gate_of",
+    "refuse_cleaners",
+    "refuse_readers",
+    "warn_readers",
+    "why_not_plain",
+]
 
 _TOLD_MAX = 10_000
 
@@ -65,6 +74,14 @@ def gate_of(schema: TableSchema, options: TableOptions) -> Gate:
     """The gate of a table with this definition."""
     found = [*_of_options(options), *_of_types(schema)]
     return Gate(tuple(sorted(found, key=lambda reason: -reason.needs)))
+
+
+def why_not_plain(schema: TableSchema) -> str | None:
+    """Why readers of other formats would not find whole values in the files. None if they would."""
+    for field in schema.fields:
+        for within in types_within(field.type):
+            return f"column {field.name!r} is {within.name}, of which files store only parts"
+    return None
 
 
 def refuse_readers(schema: TableSchema, options: TableOptions, table: str) -> None:
@@ -122,4 +139,8 @@ def _unknown(key: str, text: str) -> Iterator[Reason]:
 def _of_types(schema: TableSchema) -> Iterator[Reason]:
     for field in schema.fields:
         for within in types_within(field.type):
-            yield Reason(within.needs, f"column {field.name!r} is {within.name}: {within.why}")
+            is_alone = isinstance(field.type, AtomicType) and schema.primary_keys
+            # Contents of a BLOB are found where a key's rows have it as a column.
+            is_lost = within.name == "BLOB" and not is_alone
+            needs = Needs.READERS if is_lost else within.needs
+            yield Reason(needs, f"column {field.name!r} is {within.name}: {within.why}")

@@ -23,7 +23,7 @@ class TypeFeature:
 TYPES: Mapping[str, TypeFeature] = {
     each.name: each
     for each in (
-        TypeFeature("BLOB", Needs.READERS, "its contents are in files of their own"),
+        TypeFeature("BLOB", Needs.CLEANERS, "its contents are in files of their own"),
         TypeFeature("VARIANT", Needs.WRITERS, "this release reads its values but writes none"),
         TypeFeature("GEOMETRY", Needs.WRITERS, "this release reads its values but writes none"),
         TypeFeature("GEOGRAPHY", Needs.WRITERS, "this release reads its values but writes none"),

@@ -9,6 +9,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lazily import cached_property
+from keytide.table.gate.gate import why_not_plain
 from keytide.table.read.plan import plan_files
 from keytide.table.read.sections import BucketPlan
 from keytide.table.read.settled import unsettled_buckets
@@ -68,6 +69,9 @@ def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
             f"another engine added files to bucket {bucket}, and no write has settled yet which of "
             "their rows replace others; the next write into the bucket does"
         )
+    unlike = why_not_plain(state.view.schema)
+    if unlike is not None:
+        return unlike
     files = _files(state)
     if isinstance(files, str):
         return files

@@ -243,6 +243,13 @@ class PinnedTable(StoredTable):
         """Itself."""
         return self
 
+    def view(self, schema: TableSchema, files: LiveFiles = NO_FILES) -> TableView:
+        """See `StoredTable`. Whatever the schema, the present definition says who may read."""
+        present = self.schema
+        if schema.options != present.options:
+            refuse_readers(present, _options_of(self.name, present), self.name)
+        return super().view(schema, files)
+
     def once(self, what: Hashable, make: Callable[[], T]) -> T:
         """The result of `make`, which is called once for this pinned table under the key `what`."""
         return self.metadata.once(what, make)
