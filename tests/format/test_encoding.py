@@ -96,6 +96,11 @@ def test_decimals_of_more_than_8_bytes_have_no_dictionary() -> None:
     assert dictionary_columns(pa.table(rows)) == ["d18"]
 
 
-def test_column_with_nan_has_no_bounds_in_its_file() -> None:
-    rows = {"nan": pa.array([float("nan"), 1.0]), "x": pa.array([1.0, None]), "l": [[1.0], [2.0]]}
+def test_columns_with_nan_or_bytes_have_no_bounds_in_their_file() -> None:
+    rows = {
+        "nan": pa.array([float("nan"), 1.0]),
+        "b": [b"", None],
+        "x": pa.array([1.0, None]),
+        "l": [[1.0], [2.0]],
+    }
     assert bounded_leaves(pa.table(rows)) == ["x", "l.list.element"]

@@ -51,14 +51,16 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
 
 
 def bounded_leaves(rows: pa.Table) -> list[str]:
-    """The leaves without NaN, whose statistics bound all of their values.
+    """The leaves whose statistics bound all of their values, for every reader.
 
-    Statistics leave out NaN, and readers for which NaN is the largest value would miss it.
+    Statistics leave out NaN, and readers for which NaN is the largest value would miss it. Engines
+    disagree whether bytes have a sign.
     """
     unbounded = {
         name
         for name, column in zip(rows.column_names, rows.columns, strict=True)
-        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py()
+        if pa.types.is_binary(column.type)
+        or (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
     }
     return [path for path in _leaf_paths(rows.schema) if path not in unbounded]
 

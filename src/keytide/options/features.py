@@ -164,6 +164,7 @@ lookup.dynamic-partition.<setting> lookup.refresh.<setting> local-kv-db.block-si
 
 spill-compression.zstd-level target-file-row-num write.batch-size write.batch-memory
 orc.write.batch-size overwrite-upgrade file-operation.thread-num delete-file.thread-num
+changelog-producer.lookup-wait
 write.compaction-skip write.<setting> sink.<setting> precommit-compact changelog.precommit-compact
 changelog.precommit-compact.<setting> unaware-bucket.<setting> end-input.watermark
 

@@ -24,11 +24,10 @@ def has_variant(type_: DataType) -> bool:
 
 def is_shredded(stored: pl.DataType) -> bool:
     """Whether a stored column has a VARIANT of which parts are in columns of their own."""
-    if isinstance(stored, pl.List):
-        return is_shredded(stored.inner)
-    if not isinstance(stored, pl.Struct):
-        return False
-    names = {field.name for field in stored.fields}
-    if {"metadata", _PARTS} <= names:
-        return True
-    return any(is_shredded(field.dtype) for field in stored.fields)
+    if isinstance(stored, pl.Struct):
+        if {"metadata", _PARTS} <= {field.name for field in stored.fields}:
+            return True
+        inner = [field.dtype for field in stored.fields]
+    else:
+        inner = [stored.inner] if isinstance(stored, pl.List) else []
+    return any(isinstance(each, pl.DataType) and is_shredded(each) for each in inner)
