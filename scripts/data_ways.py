@@ -14,7 +14,8 @@ What counts:
 - Not counted are the vocabulary (`arguments`, `errors`, `types`, `options`, ...), the bodies of
   comprehensions and lambdas, and code that runs while a module is loaded. A generator counts where
   it starts.
-- Work for threads runs immediately, so that the order is the same in each run.
+- Work for threads runs immediately, and the calls of DuckDB's thread come after those of the thread
+  that started it, so that the order is the same in each run.
 - A look is a call from outside the store package that reads, lists, writes or deletes something
   there. The tables are in an object store, where each look is a request.
 """
@@ -22,6 +23,7 @@ What counts:
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import json
 import sys
 import threading
@@ -61,14 +63,16 @@ class Way:
     """
 
     name: str
-    calls: list[str | None] = field(default_factory=list)
+    calls: dict[int, list[str | None]] = field(default_factory=dict)
+    """By thread, in the order in which the threads began."""
     looks: int = 0
-    _open: dict[int, int] = field(default_factory=dict)
+    _open: dict[int, tuple[list[str | None], int]] = field(default_factory=dict)
 
     @property
     def modules(self) -> list[str]:
         """The modules in order. Consecutive calls in the same module count once."""
-        entered = [module for module in self.calls if module is not None]
+        calls = itertools.chain.from_iterable(self.calls.values())
+        entered = [module for module in calls if module is not None]
         return [m for m, before in zip(entered, [None, *entered], strict=False) if m != before]
 
     @property
@@ -99,12 +103,14 @@ class Way:
             return
         if event == "call" and id(frame) not in self._open:
             given = frame.f_locals.values()
-            self._open[id(frame)] = len(self.calls)
-            self.calls.append(module if any(map(_is_data, given)) else None)
+            calls = self.calls.setdefault(threading.get_ident(), [])
+            self._open[id(frame)] = calls, len(calls)
+            calls.append(module if any(map(_is_data, given)) else None)
         elif event == "return":
-            at = self._open.get(id(frame))
-            if at is not None and _is_data(value):
-                self.calls[at] = module
+            opened = self._open.get(id(frame))
+            if opened is not None and _is_data(value):
+                calls, at = opened
+                calls[at] = module
             if not frame.f_code.co_flags & _GENERATOR or value is None:
                 self._open.pop(id(frame), None)
 

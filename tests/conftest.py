@@ -37,7 +37,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Few tests run long enough to repay the better of the JVM's two compilers.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-ALL = "all"
 # Set for the workers too, which may begin after midnight.
 CASES = os.environ.setdefault("KEYTIDE_CASES", str(date.today().toordinal()))
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -54,10 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # Unmarked, it would start a session in a process that is to run without one.
             raise pytest.UsageError(f"{item.nodeid} uses Spark: mark it with pytest.mark.spark")
     items.sort(key=lambda item: item.get_closest_marker("driver") is None)
-    if CASES != ALL and not any("::" in arg for arg in config.args):
-        left_out = drawn.left_out(items, int(CASES))
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=list(left_out))
+    if turns := drawn.promises_that_take_turns(items):
+        raise pytest.UsageError(f"these tests guard promises and run each day: {turns}")
+    if not any("::" in arg for arg in config.args):
+        selected = drawn.selected(items, CASES, date.today().toordinal())
+        config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+        items[:] = [item for item in items if item in selected]
 
 
 def pytest_collection_finish() -> None:
@@ -67,7 +68,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_report_header() -> str:
-    return f"cases of tests marked one_in: KEYTIDE_CASES={CASES} (a number of a day, or {ALL})"
+    return f"cases of tests marked one_in: KEYTIDE_CASES={CASES} (see tests/drawn.py)"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,23 +5,55 @@ Tests that stop at each request, or try each pair of kinds, have hundreds of cas
 tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
 run after as many days, which are a fortnight at most. `KEYTIDE_CASES=all` runs all, and so does
 whoever names a test. Of a test that is to run some case runs each day. Long tests without cases
-take turns with each other: a quarter of them runs each day. A file that is marked as a whole runs
+take turns with each other: a seventh of them runs each day. A file that is marked as a whole runs
 as a whole.
+
+`KEYTIDE_CASES=others` runs what is left out today, and `not-738000` what is left out on that day.
+
+What guards a promise takes no turns: budgets of requests, ways of the data, laws, faults and the
+one look of a statement. `promises_that_take_turns` finds those that do.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from zlib import crc32
 
 import pytest
 
-__all__ = ["drawn", "left_out"]
+__all__ = ["ALL", "drawn", "left_out", "promises_that_take_turns", "selected"]
 
 FORTNIGHT = 14
-TURNS = 4
+TURNS = 7
+ALL, OTHERS, NOT = "all", "others", "not-"
+_PROMISES = re.compile(
+    r"/test_\w*(?:_laws|faults|one_look|budget|data_ways)\w*\.py|::test_\w*(?:anywhere|wherever_it_)"
+)
+
+
+def selected(items: Collection[pytest.Item], cases: str, today: int) -> set[pytest.Item]:
+    """The cases that run if `cases` is the value of KEYTIDE_CASES."""
+    if cases == ALL:
+        return set(items)
+    others = cases == OTHERS or cases.startswith(NOT)
+    day = today if cases == OTHERS else int(cases.removeprefix(NOT))
+    left = left_out(items, day)
+    return left if others else set(items) - left
+
+
+def promises_that_take_turns(items: Iterable[pytest.Item]) -> list[str]:
+    """Tests that guard a promise, but do not run each day."""
+    marks = ("one_in", "takes_turns")
+    return sorted(
+        {
+            item.nodeid.partition("[")[0]
+            for item in items
+            if _PROMISES.search(item.nodeid) and any(map(item.get_closest_marker, marks))
+        }
+    )
 
 
 def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from drawn import TURNS, drawn, left_out
+from drawn import TURNS, drawn, left_out, promises_that_take_turns, selected
+
+CI = Path(__file__).parents[1] / ".ci" / "run"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
@@ -33,7 +38,7 @@ class Node:
     parent: Node | None = None
 
     def get_closest_marker(self, name: str) -> Any:
-        return None
+        return self.marked if name == "takes_turns" else None
 
     def iter_markers_with_node(self, name: str) -> Iterator[tuple[Node, str]]:
         for node in filter(None, (self, self.parent)):
@@ -44,7 +49,7 @@ class Node:
 def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
     together = Node("test_connect.py", marked=True)
     whole = [Node(f"test_connect.py::test_{n}", False, together) for n in range(4)]
-    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(5)]
+    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(6)]
     always = [Node(f"test_b.py::test_{n}", marked=False) for n in range(3)]
     items = [*whole, *alone, *always]
     ran = []
@@ -55,3 +60,50 @@ def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
         assert len({item in left for item in whole}) == 1, "some of a file that runs as a whole"
     for item in [*whole, *alone]:
         assert sum(item.nodeid in today for today in ran) == 1
+
+
+def test_what_one_day_leaves_out_is_what_the_others_run() -> None:
+    nodes = [Node(f"test_a.py::test_{n}", marked=n % 2 == 0) for n in range(40)]
+    items = cast("list[pytest.Item]", nodes)
+    for day in range(738_000, 738_000 + TURNS):
+        today, others = selected(items, str(day), 0), selected(items, f"not-{day}", 0)
+        assert today | others == selected(items, "all", 0) == set(items)
+        assert not today & others
+        assert others == selected(items, "others", day)
+        assert others
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tests/merge/test_merge_laws.py::test_a",
+        "tests/table/test_faults.py::test_a",
+        "tests/sql/test_one_look.py::test_a",
+        "tests/table/test_request_budget.py::test_a",
+        "tests/test_data_ways.py::test_a",
+        "tests/table/test_tags.py::test_wherever_it_stops_all_is_whole",
+        "tests/table/test_tags.py::test_tag_that_fails_anywhere_is_told",
+    ],
+)
+def test_tests_that_guard_promises_take_no_turns(name: str) -> None:
+    nodes = [Node(f"{name}[1]", marked=True), Node("tests/test_a.py::test_a", marked=True)]
+    assert promises_that_take_turns(cast("list[pytest.Item]", nodes)) == [name]
+
+
+@pytest.mark.parametrize("red", ["", "test", "test-others"])
+def test_a_change_passes_only_if_the_cases_of_the_day_and_the_others_do(
+    tmp_path: Path, red: str
+) -> None:
+    make = tmp_path / "make"
+    make.write_text(
+        f'#!/bin/sh\necho "$1 $KEYTIDE_CASES"; echo "1 passed in 1.0s"\n[ "$1" != "{red}" ]\n'
+    )
+    make.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", CI], env=env, capture_output=True, text=True, check=False)
+    (target, day), _, (others, not_day), *_ = (
+        line.split(" ", 1) for line in done.stdout.split("\n")
+    )
+    assert (target, others, not_day) == ("test", "test-others", f"not-{day}")
+    assert day.isdecimal()
+    assert (done.returncode == 0) is (red == "")

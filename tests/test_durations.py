@@ -201,7 +201,7 @@ EXTREMES["tag.creation-delay"] = ("0 ms", "23 h")
 EXTREMES["tag.creation-period-duration"] = ("1 min", "106751 d")
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("option", "value"), [(key, value) for key, values in EXTREMES.items() for value in values]
 )
@@ -266,7 +266,7 @@ FIRST, END = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp() * 1000) for year 
 MOMENTS = [0, -1, FIRST, FIRST - 1, END - 1, END, 2**63 - 1, -(2**63)]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("file", [paths.snapshot_path(1), paths.tag_path("old")])
 def test_times_of_other_writers_are_shown_or_their_file_is_refused(
@@ -281,7 +281,7 @@ def test_times_of_other_writers_are_shown_or_their_file_is_refused(
             print(fresh.snapshots(), fresh.tags())
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("creation", ["watermark", "process-time", "batch"])
 def test_any_watermark_of_other_writers_is_lived_with(
@@ -294,7 +294,7 @@ def test_any_watermark_of_other_writers_is_lived_with(
     call_all(fresh)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("retained", [0, 1, 0.5, 2**62, 2**63, "PT2562047788015215H", "P1D"])
 @pytest.mark.parametrize("made", [[1, 1, 1, 0, 0], [2026, 1, 31, 12, 0], [9999, 12, 31, 23, 59]])
 def test_any_time_of_a_tag_of_other_writers_is_lived_with(

@@ -129,7 +129,7 @@ def test_calls_are_known_for_every_library() -> None:
     assert set(CALLS) == set(LIBRARIES)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("library", CALLS)
 def test_call_without_its_library_says_what_to_install(library: str, tmp_path: Path) -> None:
     calls = [call.strip() for call in CALLS[library].split(";")]

@@ -162,7 +162,7 @@ def test_every_deviation_is_listed_with_its_reason() -> None:
 # -- carrying a case out -----------------------------------------------------------------------
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", runnable_cases())
 def test_case(case: Case, warehouse: str) -> None:

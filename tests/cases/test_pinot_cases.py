@@ -136,7 +136,7 @@ def as_answered(case: Case) -> Case:
     return case | {"expect_visible": [theirs.get(row[key], {}) | row for row in ours]}
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("way", ["one write", "a write per row"])
 @pytest.mark.parametrize("case", runnable_cases())
 def test_case(case: Case, way: str, warehouse: str) -> None:

@@ -94,7 +94,7 @@ CONCERNED = {case["id"]: case for case in CASES}
 RUN = [case for id_, case in CONCERNED.items() if id_ not in LEFT_OUT]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore:.*have no effect:keytide.KeytideWarning")
 @pytest.mark.parametrize("way", ["one write", "a write per row"])
 @pytest.mark.parametrize("case", RUN, ids=[case["id"] for case in RUN])

@@ -71,7 +71,7 @@ def commit_cases() -> list[Any]:
     return [pytest.param(case, id=case["id"]) for case in held]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", managed_cases())
 def test_managed_case(case: Case, warehouse: str) -> None:
@@ -91,7 +91,7 @@ def test_managed_case(case: Case, warehouse: str) -> None:
     assert rows_as_text(result) == expected_text(result, case)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("case", "format_"), folder_cases())
 def test_case_over_a_folder_of_files(case: Case, format_: str, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_case_over_a_folder_of_files(case: Case, format_: str, tmp_path: Path) -
     check_external(case, kt.connect(tmp_path / "lake"), format_, str(folder))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", commit_cases())
 def test_case_over_commits_of_others(
@@ -120,7 +120,7 @@ def test_case_over_commits_of_others(
     check_external(case, kt.connect(tmp_path / "lake"), "history", "test://case")
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("format_", ["delta", "iceberg", "sqlite"])
 @pytest.mark.parametrize("case", commit_cases())

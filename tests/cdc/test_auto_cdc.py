@@ -225,7 +225,7 @@ def test_several_columns_order_events_as_one(lake: kt.Lake) -> None:
     assert lake.table("newest").get(1) == {"k": 1, "v": "c", "file": 2, "pos": 1}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("buckets", ["1", "3"])
 def test_writers_at_once_make_one_history(warehouse: str, buckets: str) -> None:
     picker = random.Random(7)

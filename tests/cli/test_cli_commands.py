@@ -382,7 +382,7 @@ NONSENSE = (
 )  # fmt: skip
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if c not in {("ingest",), ("ui",)}], ids=" ".join
 )

@@ -71,7 +71,7 @@ def items(database: SomeDatabase) -> dict[int, Row]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("where", "ids"),
     [
@@ -240,7 +240,7 @@ def test_values_of_all_types_come_back(typed: kt.Lake) -> None:
     assert rows(typed, "SELECT * FROM db.typed") == [(1, *[None] * len(VALUES))]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("assignment", LITERALS.replace("'', ", "''; ").split(", "))
 def test_condition_on_a_value_of_any_type_finds_it(typed: kt.Lake, assignment: str) -> None:
     typed.sql(f"UPDATE db.typed SET {LITERALS}")
@@ -746,7 +746,7 @@ def strict(lake: kt.Lake, database: SomeDatabase) -> kt.Lake:
     return lake
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("text", "count", "after"),
     [

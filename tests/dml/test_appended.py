@@ -256,7 +256,7 @@ def test_terms_narrow_down_what_is_read(store: Store, options: dict[str, str]) -
     assert shown(table) == "a2y b2y c1x"
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("terms", "left", "gone"),
     [
@@ -395,7 +395,7 @@ def test_rows_of_other_files_may_change(store: Store, options: dict[str, str]) -
     assert table.scan().state.vector_files == ()
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("what", ["deletes", "updates", "compacts", "overwrites", "drops"])
 def test_rows_of_the_same_file_conflict(store: Store, options: dict[str, str], what: str) -> None:
     table = new_table(store, **options)
@@ -533,7 +533,7 @@ def filled(options: dict[str, str]) -> Store:
     return store
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_failure_leaves_the_table_and_no_file(options: dict[str, str], statement: str) -> None:
     counting = FaultyStore(filled(options))
@@ -548,7 +548,7 @@ def test_failure_leaves_the_table_and_no_file(options: dict[str, str], statement
             assert files(store) == before
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_commit_of_unknown_outcome_keeps_its_files(options: dict[str, str], statement: str) -> None:
     """The snapshot is there, but its writer does not get to know."""

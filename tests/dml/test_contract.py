@@ -79,13 +79,13 @@ class InDatabase:
         return self.database.rows(f"SELECT * FROM {name}")
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 def test_database_keeps_the_contract(database: SomeDatabase, check: Check) -> None:
     check(InDatabase(database))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("check", CHECKS, ids=str)
 @pytest.mark.parametrize("kind", ["memory", "keyed", "vectors", "rewritten"])
 def test_connector_keeps_the_contract(kind: str, check: Check, warehouse: str) -> None:

@@ -135,7 +135,7 @@ class Attached(Keyed):
 KINDS = {"keyed": Keyed, "appended": Appended, "rewritten": Rewritten, "memory": Memory}
 
 
-@pytest.mark.one_in(7, of_each="case")
+@pytest.mark.one_in(14, of_each="case")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_case(case: Case, kind: str, warehouse: str) -> None:
@@ -221,7 +221,7 @@ def sampled(sample: set[str]) -> list[Any]:
     ]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ON_SPARK)
 @pytest.mark.parametrize("case", sampled(SPARK_SAMPLE))
@@ -229,13 +229,13 @@ def test_case_on_spark(case: Case, kind: str, warehouse: str, spark: Any, place:
     check(case, KINDS[kind](warehouse, spark))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
 def test_case_on_sqlite(case: Case, sqlite: SomeDatabase, warehouse: str) -> None:
     check(case, Attached(warehouse, sqlite))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("case", sampled(SAMPLE))
 def test_case_on_postgres(case: Case, postgres: SomeDatabase, warehouse: str) -> None:
     check(case, Attached(warehouse, postgres))

@@ -44,7 +44,7 @@ UPDATE = "WHEN MATCHED THEN UPDATE SET v = t.v + 10"
 INSERT = "WHEN NOT MATCHED AND s.k < 10 THEN INSERT (k, p, v) VALUES (s.k, s.p, 0)"
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("on", "whens", "left"),

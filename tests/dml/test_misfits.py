@@ -110,7 +110,7 @@ def changed(lake: kt.Lake, database: SomeDatabase, text: str) -> list[int] | Non
     return keys(database)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_condition_means_in_a_database_what_it_means_in_a_lake(
     lake: kt.Lake, database: SomeDatabase, column: str
@@ -129,7 +129,7 @@ def test_condition_means_in_a_database_what_it_means_in_a_lake(
         assert updated in (sorted([*left, *(k + 100 for k in found)]), None), condition
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_value_that_is_none_is_an_error_where_it_is_read(
     lake: kt.Lake, database: SomeDatabase, column: str

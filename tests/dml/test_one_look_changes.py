@@ -147,7 +147,6 @@ def requests_to_try(name: str) -> Iterator[int]:
     return itertools.count(1 + [*CHANGES].index(name) % 6, 6)
 
 
-@pytest.mark.one_in(14)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_change_is_that_of_one_snapshot(made: Path, tmp_path: Path, name: str) -> None:
@@ -164,7 +163,6 @@ def test_change_is_that_of_one_snapshot(made: Path, tmp_path: Path, name: str) -
         assert found in allowed, request
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.slow
 def test_rows_that_are_inserted_are_of_one_snapshot(made: Path, tmp_path: Path) -> None:
     text = (

@@ -143,7 +143,7 @@ def test_merge_inserts_no_row_that_calls_itself_something_else(
     assert (len(after) - 2, bool(refused)) == (count, not count)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.spark
 @pytest.mark.parametrize("change", ["delete", "key"])
 @pytest.mark.parametrize("given", [

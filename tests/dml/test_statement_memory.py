@@ -37,7 +37,7 @@ def filled(warehouse: Path, key: list[str], options: dict[str, str]) -> kt.Lake:
     return lake
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("key", [["k"], []], ids=["keyed", "append"])
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_statement_in_little_memory_does_the_same(

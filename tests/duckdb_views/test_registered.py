@@ -89,7 +89,7 @@ KINDS: dict[str, dict[str, str]] = {
 NO_DELETES = ("put together", "added up", "first rows")
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 def test_views_of_all_kinds_of_tables_have_the_rows_of_scans(
     con: duckdb.DuckDBPyConnection, warehouse: str, kind: str
@@ -158,7 +158,7 @@ def rows_of(types: dict[str, str]) -> pa.Table:
     return pa.table({"k": pa.array(range(ROW_COUNT), pa.int32()), **columns})
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("writes", [1, 2], ids=["plain", "merged"])
 def test_values_of_every_type_are_those_of_a_scan(
     con: duckdb.DuckDBPyConnection, warehouse: str, writes: int

@@ -135,7 +135,7 @@ def test_rows_that_position_deletes_mark_stay_behind(lake: kt.Lake, tmp_path: Pa
     assert rows(adopt(lake, location, format="iceberg")) == ROWS[1:3] + ROWS[4:]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 def test_adopted_table_goes_on_like_any_other(lake: kt.Lake, tmp_path: Path, kind: str) -> None:
     given = random.Random(2).sample([*ROWS, TOMBSTONE], len(ROWS) + 1)

@@ -127,7 +127,7 @@ def joined(inner: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Any]:
 PREDICATES = st.recursive(st.one_of(*map(terms, TYPES)), joined, max_leaves=5)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @settings(max_examples=40, deadline=None)
 @given(about_key=PREDICATES)
 def test_rows_are_those_that_meet_the_condition(

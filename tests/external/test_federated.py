@@ -262,7 +262,7 @@ CHANGES = st.one_of(
 )
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @ENGINES
 @settings(
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

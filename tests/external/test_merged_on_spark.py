@@ -91,7 +91,7 @@ def listed(rows: pa.Table) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in rows.to_pylist()), key=repr)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("source", "is_native"), [(delta, True), (iceberg, True), (parquet, True), (csv, False)]
 )

@@ -61,7 +61,7 @@ def flip_bits(seed: int) -> None:
 
 
 @pytest.mark.takes_turns
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("seed", range(6))
 def test_flipped_bit_of_a_footer_never_ends_the_process(seed: int) -> None:
     done = subprocess.run(

@@ -92,7 +92,7 @@ def merge(entries: Sequence[ManifestEntry], *, forget: bool = False) -> list[Man
 # What entries mean together
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("state", "live", "merged"),
     [

@@ -130,7 +130,7 @@ ODD = st.recursive(
 )
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("name", "member"), PLACES)
 @given(value=ODD)
 @example(value=5)
@@ -172,7 +172,7 @@ PARSERS: dict[str, Callable[[bytes, str], Any]] = {
 }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("name", "member"),
     [(name, member) for name in PARSERS for member in json.loads(DOCUMENTS[name])],

@@ -39,7 +39,7 @@ def assert_alike(judge: Judge, table: kt.Table, expected: list[str]) -> None:
     assert_reads_alike(judge, table, where=[Condition("p", "in", ("y", "z"))])
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("partition_by", "options"), LAYOUTS)
 def test_interop_append_table_made_by_judge_is_read_and_written(
     judge: Judge, lake: kt.Lake, partition_by: list[str], options: dict[str, str]
@@ -58,7 +58,7 @@ def test_interop_append_table_made_by_judge_is_read_and_written(
     assert_alike(judge, table, FIRST[1:] + untouched)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("partition_by", "options"), LAYOUTS)
 def test_interop_append_table_of_keytide_is_read_and_written_by_judge(
     judge: Judge, lake: kt.Lake, partition_by: list[str], options: dict[str, str]
@@ -81,7 +81,7 @@ FORMS = {"written again": {}, "32 bits": {"deletion-vectors.enabled": "true"}, "
 UNREAD = {("pypaimon", "64 bits"): refusal("Error")}
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("partition_by", "options"), LAYOUTS)
 def test_interop_append_table_whose_rows_change_reads_alike(

@@ -42,7 +42,7 @@ def test_interop_deletes_that_a_compaction_kept_show_nowhere(
     assert shown(table) == ["0 a0 5", "4 back 8"]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("full", [True, False], ids=["full", "in writes"])
 @pytest.mark.parametrize(
     "engine",
@@ -116,7 +116,7 @@ ENGINES = {
 }
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_interop_compacted_engines_read_alike(judge: Judge, lake: kt.Lake, engine: str) -> None:
     columns = [field("k", "INT NOT NULL"), field("v", "STRING"), field("s", "INT")]

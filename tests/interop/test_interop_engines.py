@@ -168,7 +168,7 @@ def a_table(lake: kt.Lake, options: dict[str, str]) -> kt.Table:
     return lake.create_table("db.t", fields, ["k"], options=own)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_interop_engine_merges_inserts_alike(judge: Judge, lake: kt.Lake, engine: str) -> None:
     table = a_table(lake, ENGINES[engine])
@@ -178,7 +178,7 @@ def test_interop_engine_merges_inserts_alike(judge: Judge, lake: kt.Lake, engine
         assert len(assert_reads_alike(judge, table)) == len(VALUES["k"])
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", RETRACTING)
 def test_interop_engine_merges_retracts_alike(judge: Judge, lake: kt.Lake, engine: str) -> None:
     table = a_table(lake, RETRACTING[engine])

@@ -92,7 +92,7 @@ def test_interop_sequence_field_decides_alike(judge: Judge, lake: kt.Lake, case:
     assert shown(table) == SEQUENCE_WINNERS[case]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "sql_type",
     ["TINYINT", "BIGINT", "DOUBLE", "DECIMAL(20, 2)", "STRING", "DATE", "TIME(3)",
@@ -150,7 +150,7 @@ def test_interop_watermark_and_tombstone_table_reads_alike(
 # -- partitions ----------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 def test_interop_partitions_with_odd_names_read_alike(judge: Judge, lake: kt.Lake) -> None:
     columns = [field("p", "STRING NOT NULL"), field("k", "INT NOT NULL"), field("v", "STRING")]
     table = lake.create_table("db.t", columns, ["p", "k"], ["p"], {"bucket": "2"})
@@ -221,7 +221,7 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 def test_interop_conditions_keep_the_same_rows(judge: Judge, pruned: kt.Table) -> None:
     found = {
         case: len(assert_reads_alike(judge, pruned, where=where))
@@ -233,7 +233,7 @@ def test_interop_conditions_keep_the_same_rows(judge: Judge, pruned: kt.Table) -
     }  # fmt: skip
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 def test_interop_chosen_columns_read_alike(judge: Judge, pruned: kt.Table) -> None:
     for name in pruned.schema.names:
         assert len(assert_reads_alike(judge, pruned, columns=[name])) == 60
@@ -251,7 +251,7 @@ def manifest_count(table: kt.Table, snapshot_id: int) -> int:
     return sum(map(len, manifests))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 def test_interop_snapshots_read_alike_after_manifests_were_merged(
     judge: Judge, lake: kt.Lake
 ) -> None:

@@ -116,7 +116,7 @@ def assert_alike(judge: Judge, table: kt.Table) -> None:
     assert_reads_alike(judge, table, columns=["ts", "k"], where=[Condition("k", "=", (1,))])
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_interop_judge_reads_one_row_of_a_key_after_each_kind_of_commit(
     judge: Judge, lake: kt.Lake, layout: str
@@ -124,7 +124,7 @@ def test_interop_judge_reads_one_row_of_a_key_after_each_kind_of_commit(
     assert_reads_its_life(judge, new_table(lake, layout))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("layout", OF_JAVA)
 def test_interop_java_reads_them_however_they_are_stored(
     java: JavaPaimon, lake: kt.Lake, layout: str
@@ -186,7 +186,7 @@ def test_interop_java_carries_the_index_on(java: JavaPaimon, table: kt.Table) ->
 
 
 @ANEW
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 def test_interop_rows_that_java_puts_in_the_place_of_others_are_found_by_the_next_write(
     java: JavaPaimon, table: kt.Table
 ) -> None:
@@ -202,7 +202,7 @@ def test_interop_rows_that_java_puts_in_the_place_of_others_are_found_by_the_nex
 
 
 @ANEW
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 def test_interop_rows_that_java_compacted_are_found_by_the_next_write(
     java: JavaPaimon, table: kt.Table
 ) -> None:

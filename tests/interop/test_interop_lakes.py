@@ -120,7 +120,7 @@ def check_refused(folder: Path, case: Case) -> None:
         external(case.format, folder / case.name).scan().to_arrow()
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", READABLE)
 def test_tables_of_other_engines_show_one_row_for_each_key(stored: Path, name: str) -> None:
     check(stored, CASES[name])

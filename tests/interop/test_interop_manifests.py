@@ -9,7 +9,7 @@ from interop_values import field, rows
 import keytide as kt
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 def test_interop_merged_manifests_read_alike(judge: Judge, lake: kt.Lake) -> None:
     columns = [field("k", "INT NOT NULL"), field("v", "STRING"), field("p", "INT NOT NULL")]
     table = lake.create_table(

@@ -96,7 +96,7 @@ def assert_versions_meet(judge: Judge, table: kt.Table, keys: dict[str, list[obj
     assert_reads_alike(judge, table)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("sql_type", VALUES)
 def test_interop_value_in_one_file_and_in_merged_files_reads_alike(
     judge: Judge, lake: kt.Lake, sql_type: str
@@ -110,7 +110,7 @@ def test_interop_value_in_one_file_and_in_merged_files_reads_alike(
         assert_reads_alike(judge, table)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("sql_type", VALUES)
 def test_interop_value_written_by_judge_reads_as_written(
     judge: Judge, lake: kt.Lake, sql_type: str
@@ -123,7 +123,7 @@ def test_interop_value_written_by_judge_reads_as_written(
         assert_same(canonical(rows, table.schema), found, "Keytide")
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("sql_type", KEY_VALUES)
 def test_interop_versions_of_key_meet_in_one_bucket(
     judge: Judge, lake: kt.Lake, sql_type: str
@@ -134,7 +134,7 @@ def test_interop_versions_of_key_meet_in_one_bucket(
         assert_versions_meet(judge, table, {"k": KEY_VALUES[sql_type]})
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("sql_type", KEY_VALUES)
 def test_interop_versions_of_key_meet_in_one_partition(
     judge: Judge, lake: kt.Lake, sql_type: str

@@ -34,7 +34,7 @@ def dead(table: kt.Table) -> int:
     return sum(place.cardinality or 0 for file in files for place in file.ranges or ())
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("form", FORMS)
 def test_interop_marked_rows_show_nowhere(judge: Judge, lake: kt.Lake, form: str) -> None:
     table = marked(lake, form, sequence__field="s")

@@ -32,7 +32,7 @@ def folded(function: str, type_: str, *inputs: Any, **options: str) -> Any:
     return value
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("function", "type_", "inputs", "expected"),
     [

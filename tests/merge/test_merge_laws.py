@@ -150,7 +150,6 @@ def chosen(**laws: bool) -> Any:
 # -- aggregation: one law a function ---------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
 @chosen(splits_anywhere=True)
 @SHARE
 @given(data=st.data(), lengths=LENGTHS)
@@ -162,7 +161,6 @@ def test_adds_merged_run_by_run_give_the_same_row(
     assert merging.visible(merging.run_by_run(rows, lengths)) == merging.visible(at_once)
 
 
-@pytest.mark.one_in(7)
 @chosen()
 @SHARE
 @given(data=st.data())
@@ -174,7 +172,6 @@ def test_adds_merged_from_the_oldest_give_the_same_row(
     assert merging.visible(merging.from_the_oldest(rows)) == merging.visible(at_once)
 
 
-@pytest.mark.one_in(7)
 @chosen(can_retract=True)
 @SHARE
 @given(data=st.data())
@@ -197,7 +194,6 @@ def test_retracts_merged_run_by_run_give_the_same_row(
     assert merging.visible(merging.run_by_run(rows, lengths)) == merging.visible(at_once)
 
 
-@pytest.mark.one_in(7)
 @chosen(ignores_order=True)
 @SHARE
 @given(data=st.data(), lengths=LENGTHS)
@@ -212,7 +208,6 @@ def test_functions_that_ignore_order_do_so_run_by_run(
     assert [(row[0], row[2]) for row in merged] == at_once
 
 
-@pytest.mark.one_in(7)
 @chosen()
 @SHARE
 @given(data=st.data())
@@ -224,7 +219,6 @@ def test_sequence_field_makes_arrival_irrelevant(function: Function, data: st.Da
     assert merging.visible(merging.at_once(shuffled)) == at_once
 
 
-@pytest.mark.one_in(7)
 @chosen(can_retract=True)
 @SHARE
 @given(data=st.data())
@@ -390,7 +384,6 @@ FOLDS = {
 }
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", FOLDS)
 @pytest.mark.parametrize("removing", [False, True], ids=["plain", "deciding"])
 @SHARE

@@ -51,7 +51,7 @@ def same_table(merging: Merging, rows: list[Any], lengths: Lengths) -> None:
     assert merging.visible(merging.write_by_write(rows, lengths)) == row_by_row
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @functions
 @given(data=st.data(), lengths=lengths, removes=st.booleans())
 def test_folded_columns(
@@ -90,7 +90,7 @@ def test_sequence_groups(options: dict[str, str], rows: list[Any], lengths: Leng
     same_table(Merging.of(GROUPED, options), rows, lengths)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @functions
 @given(data=st.data(), lengths=lengths, decides=st.booleans())
 def test_folded_columns_of_groups(

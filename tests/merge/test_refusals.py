@@ -156,7 +156,7 @@ def check(columns: str, options: Mapping[str, str], rows: list[Row]) -> list[Row
     return refused
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("not_null", ["", " NOT NULL"])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=str)
 def test_whatever_a_function_accepts_can_be_merged(function: Function, not_null: str) -> None:

@@ -118,7 +118,7 @@ def met(lines: list[bytes], key: str) -> tuple[int, int, int]:
     return verdicts["applied"], verdicts["late"], verdicts["duplicate"]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("files", ["growing", "shrinking", "in pieces"])
 def test_real_feed_is_met_in_its_order_however_it_lies_in_the_files_of_a_batch(
     feed: Feed, files: str
@@ -166,7 +166,7 @@ def test_a_second_run_with_the_same_checkpoint_does_nothing(feed: Feed) -> None:
     assert kt.connect(feed.warehouse).table("shop.people").snapshots() == before
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @into_both_kinds
 def test_a_feed_delivered_again_is_late_or_duplicate_and_changes_nothing(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("u", 2, row(1, "a"), row(1, "b")))
@@ -176,7 +176,7 @@ def test_a_feed_delivered_again_is_late_or_duplicate_and_changes_nothing(feed: F
     assert feed.rows() == [(1, "b")]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @into_both_kinds
 def test_a_deleted_row_does_not_come_back_with_a_late_change(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("d", 9, row(1, "a"), None))
@@ -310,7 +310,7 @@ def test_file_that_was_cut_short_is_named_and_goes_in_when_it_is_whole(feed: Fee
     assert counts(feed.run()) == (500, 0, 0, 500, 0, 0)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("source", ["feed", "feed/", "feed/1.json", "feed/*.json", "feed/[1].json"])
 def test_source_is_a_folder_a_file_or_a_glob(feed: Feed, source: str) -> None:
     feed.add("1.json", change("c", 1, None, row(1, "Ada")))
@@ -331,7 +331,7 @@ def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
     assert feed.rows() == [(7, "a")]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @into_both_kinds
 @pytest.mark.parametrize(
     ("type", "first", "again"), [("BIGINT", 1, 1), ("CHAR(9)", "x", "x  "), ("DOUBLE", 0.0, -0.0)]

@@ -28,7 +28,7 @@ MERGE = """
 """
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_change_on_spark_as_they_do_in_a_dict(warehouse: str, spark: Any, kind: str) -> None:
     lake = kt.connect(warehouse, spark=spark)

@@ -49,7 +49,7 @@ def assert_buckets(table: kt.Table, rows: pa.Table, spark: Any, *, in_sql: bool)
     assert len(set(expected.tolist())) > 1
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("buckets", [2, 7, 1000])
 @pytest.mark.parametrize("kind", LIMITS)
 def test_whole_numbers_are_hashed_by_spark_itself(

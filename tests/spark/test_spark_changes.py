@@ -157,7 +157,7 @@ def test_stream_goes_on_over_conversions_of_the_table(
 
 
 @pytest.mark.takes_turns
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
 def test_stream_of_a_changelog_that_jobs_made_is_the_table(
     producer: str, warehouse: str, spark: Any, tmp_path: Path
@@ -187,7 +187,7 @@ def told_first(table: kt.Table) -> list[tuple[Any, ...]]:
     return [tuple(r.values()) for r in table.changes(0, 2, mode="changelog").to_pylist()]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("mode", "producer"), [("delta", "none"), ("changelog", "lookup"), ("diff", "none")]
 )
@@ -224,7 +224,7 @@ def test_copy_that_a_stream_keeps_has_every_key_that_moved(
     assert on_executors == {r["k"]: [r["p"], r["v"]] for r in table.scan().to_pylist()}
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -46,7 +46,7 @@ def ids(lake: kt.Lake) -> list[int]:
     return sorted(row["id"] for row in lake.table("t").scan().to_pylist())
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("where", "gone", "computes"),
     [
@@ -81,7 +81,7 @@ def test_condition_that_is_a_value_leaves_nothing_to_compute(
     assert not frames, "Spark SQL is asked"
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("text", "changed", "computes"),
     [
@@ -127,7 +127,7 @@ SOURCES = {
 }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize(
     ("on", "whens", "left"),
@@ -196,7 +196,7 @@ def test_merge_lets_go_of_no_dataframe_that_its_owner_keeps(lake: kt.Lake, spark
     source.unpersist()
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("on", "whens"),
     [

@@ -68,7 +68,6 @@ FEW = settings(max_examples=5, deadline=None)
 PHASES = st.integers(0, 5)
 
 
-@pytest.mark.takes_turns
 @FEW
 @given(st.sampled_from([*one_look.SHAPES.values()]), one_look.QUERIES, one_look.QUERIES, PHASES)
 def test_query_reads_one_snapshot(
@@ -81,7 +80,6 @@ def test_query_reads_one_snapshot(
     assert one_look.FIRST <= found < one_look.LAST
 
 
-@pytest.mark.takes_turns
 @FEW
 @given(st.sampled_from([*one_look.STATEMENTS.values()]), one_look.QUERIES, one_look.QUERIES, PHASES)
 def test_rows_are_changed_by_one_snapshot(
@@ -94,7 +92,6 @@ def test_rows_are_changed_by_one_snapshot(
     assert one_look.FIRST <= told < one_look.LAST
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     "text",
     [

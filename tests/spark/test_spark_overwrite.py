@@ -34,7 +34,7 @@ def files(table: kt.Table) -> set[str]:
     return {path.name for path in Path(table.uri).rglob("*.parquet")}
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("names", "options", "partition"),
     [

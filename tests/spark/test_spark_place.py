@@ -89,7 +89,7 @@ STATEMENTS: dict[str, Callable[[Rows], Rows]] = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", STATEMENTS)
 def test_statement_changes_the_same_rows_and_tells_the_same_changes_at_both_places(
     text: str, tmp_path: Path, spark: Any

@@ -65,7 +65,7 @@ def operators(scan: kt.Scan, spark: Any) -> set[str]:
 # -- the same rows ---------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("path", TABLES)
 def test_sample_table_reads_as_locally(path: str, spark: Any) -> None:
     scan = kt.open_table(SAMPLES / path).scan()
@@ -123,7 +123,7 @@ def test_merge_and_native_reads_are_one_result(warehouse: str, spark: Any) -> No
     assert_same(table.scan(), spark)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize(
     "where",

@@ -18,7 +18,7 @@ from keytide.spark.source_options import SourceOptions
 from keytide.store import CacheFolder
 
 # With filters handed down or without, on one day or the next.
-pytestmark = [pytest.mark.spark, pytest.mark.one_in(4)]
+pytestmark = [pytest.mark.spark, pytest.mark.one_in(14)]
 
 ROWS = pa.table(
     {
@@ -255,7 +255,7 @@ def test_insert_into_a_view_is_an_append(table: kt.Table, spark: Any) -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -34,7 +34,7 @@ def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -97,7 +97,7 @@ def test_views_of_queries_leave_no_trace_in_the_session(lake: kt.Lake, spark: Sp
     assert result.to_spark().count() == 2
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "text",
     [

@@ -70,7 +70,7 @@ def plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("merged", [False, True], ids=["native", "merged"])
 @pytest.mark.parametrize("some", range(0, len(TYPES), 5))
 def test_types_survive_the_way_through_a_table(

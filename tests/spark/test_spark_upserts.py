@@ -88,7 +88,7 @@ def test_rows_are_merged_with_those_that_are_stored(warehouse: str, spark: Spark
     assert not table.verify().findings
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 def test_more_than_current_rows_are_read(table: kt.Table, spark: SparkSession) -> None:
     table.write(frame(spark, [(k, 5, "a") for k in range(20)]))
     table.write(frame(spark, [(1, 6, "b"), (2, 4, "late")]))

@@ -49,7 +49,7 @@ def runs(table: kt.Table) -> list[str]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.spark
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_written_rows_are_there_in_one_snapshot(
@@ -63,7 +63,7 @@ def test_written_rows_are_there_in_one_snapshot(
     assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == expected
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.spark
 @pytest.mark.parametrize("buckets", ["1", "3"])
 @pytest.mark.parametrize("partitions", [1, 2, 7])
@@ -76,7 +76,7 @@ def test_each_bucket_gets_one_run(
     assert len(table.stored.newest_files().entries) == 2 * int(buckets)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.spark
 @pytest.mark.parametrize("buckets", ["1", "2"])
 @pytest.mark.parametrize("buffer", ["256 mb", "1 kb"])

@@ -79,7 +79,7 @@ def not_refused(lake: kt.Lake, texts: list[str]) -> list[str]:
     return [text for text in texts if "BOOLEAN" not in answer(lake, text)]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("value", NO_CONDITIONS)
 def test_what_is_no_condition_is_refused_wherever_a_condition_stands(
     warehouse: str, table: kt.Table, value: str
@@ -97,7 +97,7 @@ def test_what_is_no_condition_is_refused_wherever_a_condition_stands(
     assert every(lake) == before
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("value", CONDITIONS)
 def test_condition_is_taken_wherever_one_stands(
     warehouse: str, table: kt.Table, value: str

@@ -78,7 +78,7 @@ def parts() -> Iterator[exp.Expr]:
     yield from kinds.values()
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("dialect", ["duckdb", "spark"])
 @pytest.mark.parametrize("part", list(parts()), ids=lambda part: type(part).__name__)
 def test_every_clause_of_a_query_reaches_the_engine_or_is_refused(
@@ -106,7 +106,7 @@ NOTES = {(exp.Lateral, "view"), (exp.Union, "distinct"), (exp.Select, "kind")}
 # -- statements ------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "text",
     [

@@ -220,7 +220,7 @@ def test_example_gives_the_published_rows(example: str, warehouse: str) -> None:
     assert rows_of(kt.connect(warehouse).sql(text)) == expected
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.spark
 @BY_NAME
 def test_example_gives_the_published_rows_on_spark(

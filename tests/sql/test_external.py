@@ -57,7 +57,7 @@ TEXTS = (
 )
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", TEXTS)
 def test_sql_stays_inside_of_the_lake(warehouse: str, secret: str, text: str) -> None:
     lake = kt.connect(warehouse)

@@ -161,7 +161,7 @@ def test_partition_clause_with_another_column_is_refused(days: kt.Lake) -> None:
         days.sql("INSERT INTO p PARTITION (v = 1) VALUES ('a', 2)")
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("zone", ["", "_LTZ"])
 @pytest.mark.parametrize("precision", [0, 2, 3, 5, 6, 7, 9])
 def test_text_is_a_time_whose_finer_fractions_are_cut(

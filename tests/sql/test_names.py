@@ -129,7 +129,7 @@ def test_columns_of_another_engine_that_differ_in_case_only_are_read_by_python_n
     assert lake.sql("SELECT v FROM other WHERE id = 2").to_pylist() == [{"v": "b"}]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "mark", ["$", "@", ":", "", "?", "%", "{{", "'", "`", '"', "--", "/*", "*"]
 )

@@ -52,7 +52,6 @@ def test_statement_reads_one_snapshot_of_a_table(
     assert FIRST <= found < LAST
 
 
-@pytest.mark.takes_turns
 @DRAWN
 @given(st.sampled_from([*STATEMENTS.values()]), QUERIES, QUERIES, PHASES)
 def test_rows_are_changed_by_one_snapshot(
@@ -116,7 +115,6 @@ CALLS: dict[str, Callable[[kt.Table], set[int]]] = {
 }
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", CALLS)
 def test_call_reads_one_snapshot_of_a_table(busy: Busy, name: str) -> None:
     for phase in range(6):
@@ -135,7 +133,6 @@ def test_table_is_healthy_whoever_commits_meanwhile(busy: Busy) -> None:
             assert lake.table("t").doctor().signs
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("pair", [*itertools.pairwise(WAYS)])
 def test_rows_are_inserted_of_one_snapshot(busy: Busy, pair: tuple[str, str]) -> None:
     query = SHAPES["scalars"].format(*map(WAYS.get, pair))

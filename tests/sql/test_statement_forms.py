@@ -534,7 +534,7 @@ ROW FORMAT SERDE 'x'; COPY GRANTS; WITH CHECK; INVISIBLE
 EXTRAS = [clause.strip() for clause in EXTRA.replace("\n", ";").split(";") if clause.strip()]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @ids
 @settings(max_examples=20)
 @given(data=st.data())

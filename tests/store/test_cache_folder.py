@@ -316,7 +316,7 @@ for number in range(first, last):
 """
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("attempt", range(6))
 def test_writer_that_is_killed_in_the_middle_leaves_nothing_that_is_served(
     tmp_path: Path, attempt: int

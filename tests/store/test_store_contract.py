@@ -51,7 +51,7 @@ def test_put_all_and_read_all_keep_names_and_order(any_store: Store) -> None:
     assert any_store.read_all([]) == []
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", ["a/b", *ODD_NAMES])
 def test_copy_has_the_content_and_a_life_of_its_own(any_store: Store, name: str) -> None:
     any_store.put(name, LARGE)
@@ -151,7 +151,7 @@ def write_with_polars(store: Store, path: str, table: pa.Table) -> None:
         pl.DataFrame(table).write_parquet(file)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("write", [write_with_pyarrow, write_with_polars])
 @pytest.mark.parametrize("rows", [10, 3_000_000])
 def test_parquet_writers_and_readers_work_on_every_store(

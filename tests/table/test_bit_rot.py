@@ -70,7 +70,7 @@ FILES = {
 }
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("store_class", [LocalStore, Remote], ids=["local", "remote"])
 @pytest.mark.parametrize("kind", FILES)
 def test_changed_bits_are_told_with_the_file_or_change_no_row(

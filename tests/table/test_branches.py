@@ -253,7 +253,7 @@ def test_procedures_delete_all_that_are_named_or_nothing(lake: kt.Lake, table: k
 ODD = ["main", "", "../x", "a/b", "1", "none", " b", "b.", "b$c", "\0", "b"]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", ODD, ids=repr)
 @pytest.mark.parametrize("call", ["branch", "delete_branch", "fast_forward", "from", "to"])
 def test_name_that_cannot_be_is_refused_and_leaves_nothing_behind(
@@ -566,7 +566,6 @@ def operations(name: str) -> list[tuple[str, int]]:
 STOPS = [(name, *place) for name in CALLS for place in operations(name)]
 
 
-@pytest.mark.one_in(14)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
 @pytest.mark.parametrize(("name", "operation", "nth"), STOPS)
 def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(

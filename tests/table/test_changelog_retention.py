@@ -173,7 +173,6 @@ def expire(store: Store) -> None:
     opened(store).expire_changelogs(3)
 
 
-@pytest.mark.one_in(14)
 @pytest.mark.parametrize("action", ["crash", "fail"])
 @pytest.mark.parametrize("producer", ["none", "input"])
 def test_expiry_that_dies_anywhere_loses_nothing_that_is_kept(producer: str, action: Any) -> None:

@@ -233,7 +233,7 @@ def test_changes_of_an_append_table_folded_over_any_snapshot_are_any_later_one(
 SAMPLES = sorted((Path(__file__).parents[1] / "data/samples").glob("**/spec.db/*"))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
 def test_changes_fold_in_tables_that_others_wrote(path: Path) -> None:
     table = kt.open_table(path)

@@ -132,7 +132,7 @@ def places(*before: tuple[int, str]) -> list[tuple[int, tuple[tuple[int, str], .
 PLACES = [*places(), *places((1, "old"))]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("identifier", [5, 6])
 @pytest.mark.parametrize(("nth", "before"), PLACES)
 def test_two_writers_with_one_name_commit_once_wherever_one_overtakes_the_other(
@@ -142,15 +142,46 @@ def test_two_writers_with_one_name_commit_once_wherever_one_overtakes_the_other(
     others: list[kt.WriteResult] = []
     overtake = partial(write_named, table, "other", identifier)
     store = Interrupted(table.metadata.store, nth, lambda: others.append(overtake()))
-    mine = write_named(kt.Table(store, "t"), "mine")
+    try:
+        is_mine_new = write_named(kt.Table(store, "t"), "mine").is_new
+    except kt.InvalidError:
+        is_mine_new = False
+        assert identifier == 6, "a repetition is not refused"
     (other,) = others
     made = [s.commit_identifier for s in table.snapshots() if s.commit_user == "w"]
-    assert made == [5] * mine.is_new + [identifier] * other.is_new
-    assert len(made) == 1 or (made == [5, 6] and mine.is_new)
+    assert made == [5] * is_mine_new + [identifier] * other.is_new
+    assert len(made) == 1 or (made == [5, 6] and is_mine_new)
     assert state(table) == [(1, "other" if other.is_new else "mine")]
 
 
-@pytest.mark.one_in(7)
+@given(
+    runs=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 6)), max_size=12),
+    compacts=st.booleans(),
+)
+def test_a_run_is_written_once_or_refused_and_never_dropped(
+    runs: list[tuple[str, int]], compacts: bool
+) -> None:
+    table = new_table((1, "old"))
+    written: dict[str, list[int]] = {"a": [], "b": []}
+    for turn, (user, number) in enumerate(runs):
+        numbers, before = written[user], files(table)
+        value = as_dicts([(turn, "new")])
+        if number not in numbers and number < max(numbers, default=0):
+            with pytest.raises(kt.InvalidError, match=f"commit_identifier is {number}, but .* has"):
+                table.write(value, commit_user=user, commit_identifier=number)
+            assert files(table) == before
+            continue
+        result = table.write(value, commit_user=user, commit_identifier=number)
+        assert result.is_new is (number not in numbers)
+        numbers += [number] * result.is_new
+        if compacts:
+            table.compact(full=True)
+    named = [(s.commit_user, s.commit_identifier) for s in table.snapshots()]
+    for user, numbers in written.items():
+        assert [number for name, number in named if name == user] == numbers
+
+
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("nth", "before"), PLACES)
 def test_writer_that_was_overtaken_by_its_own_name_leaves_no_file_behind(
     nth: int, before: tuple[tuple[int, str], ...]

@@ -422,7 +422,7 @@ steps = st.lists(
 )
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "producer",
     [
@@ -521,7 +521,6 @@ def named_files(table: kt.Table) -> set[str]:
     return named
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "interrupt"])
 @pytest.mark.parametrize(("producer", "operation", "nth"), PLACES)
 def test_failure_anywhere_tells_everything_once(

@@ -336,7 +336,6 @@ def operations() -> list[tuple[str, int]]:
 PLACES = operations()
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "interrupt"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_failure_anywhere_loses_nothing(operation: str, nth: int, action: Action) -> None:

@@ -44,7 +44,6 @@ def assert_sound(table: kt.Table) -> None:
     assert SEQUENCE_NUMBER not in scan.schema.names
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=max(4, settings().max_examples // 3))
 @given(data=st.data(), batch_rows=st.integers(1, 4), memory=st.sampled_from([1, 1 << 20]))
@@ -71,7 +70,6 @@ FEW = [name for name in APART if name not in ("groups", "sums beside last values
 """Those of which a write stores few versions of every key: there are no retracts to take back."""
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("engine", APART)
 @settings(max_examples=max(4, settings().max_examples // 3))
 @given(data=st.data(), batch_rows=st.integers(1, 4), memory=st.sampled_from([1, 1 << 20]))
@@ -95,7 +93,6 @@ def test_versions_that_are_left_out_are_missed_by_nobody(
             assert shown(compacted) == shown(plain)
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("engine", FEW)
 @given(data=st.data())
 def test_no_more_versions_of_a_key_stay_than_there_are_columns(
@@ -117,7 +114,6 @@ def test_no_more_versions_of_a_key_stay_than_there_are_columns(
     assert table.compact(full=True).snapshot_id is None
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("engine", APART)
 @given(data=st.data())
 def test_order_and_batching_of_adds_do_not_matter(engine: str, data: st.DataObject) -> None:
@@ -190,7 +186,6 @@ def test_retention_of_versions_that_are_merged_anyway_is_told_to_have_no_effect(
         made(RETENTION)
 
 
-@pytest.mark.takes_turns
 @pytest.mark.parametrize("many", [1, 30])
 def test_writes_leave_few_versions_and_runs_of_a_table_that_keeps_them_apart(many: int) -> None:
     table = made({**APART["partial-update"][1], "write-only": "false"})

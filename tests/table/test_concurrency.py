@@ -78,7 +78,7 @@ def state(scan: kt.Scan) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in scan.to_pylist())
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("buckets", "commits"), [("1", 30), ("3", 20), ("-1", 15)])
 def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothing(
     warehouse: str, buckets: str, commits: int
@@ -97,7 +97,7 @@ def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothi
 
 
 @pytest.mark.takes_turns
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("write_only", ["true", "false"], ids=["one compacts", "all compact"])
 def test_two_processes_writing_while_one_compacts_lose_nothing(
     warehouse: str, write_only: str

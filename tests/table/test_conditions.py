@@ -147,7 +147,7 @@ def duck(table: kt.Table) -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(condition=conditions)
 def test_condition_keeps_the_rows_that_duckdb_keeps(
@@ -234,7 +234,7 @@ def test_file_with_rows_that_meet_a_condition_is_not_left_out(
     assert kept.is_empty() or bounds_of(frame).select(may_match(tree, FIELDS)).item()
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("given_", "text"),
     [

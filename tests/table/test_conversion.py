@@ -316,7 +316,7 @@ def take(model: Model, step: Any) -> None:
     model.note()
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", [{}, {"deletion-vectors.enabled": "true"}], ids=str)
 @settings(max_examples=8)
 @given(steps=st.lists(STEPS, min_size=3, max_size=9), data=st.data())

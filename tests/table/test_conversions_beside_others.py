@@ -226,7 +226,7 @@ def is_pending(table: kt.Table) -> bool:
     return not table.metadata.schemas_in_force().is_settled
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("action", ["lost-response", "crash"])
 @pytest.mark.parametrize("mode", MODES)
 def test_conversion_that_stops_at_any_write_leaves_one_kind_or_the_other(

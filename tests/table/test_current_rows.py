@@ -77,7 +77,7 @@ TWO_COLUMNS = pa.schema(
 )
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("partitions", [(), ("p",)])
 @pytest.mark.parametrize("function", ["none", "murmur3", "uuid"])
 def test_keys_of_several_columns_are_found_in_their_partitions_and_buckets(
@@ -217,7 +217,7 @@ def test_rows_that_another_engine_compacted_are_found() -> None:
     assert by_key(opened(store)) == SHOWN
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("harm", ["gone", "torn", "flipped", "newer", "another"])
 @pytest.mark.parametrize("part", ["head", "run"])
 def test_index_that_cannot_be_read_is_not_asked(harm: str, part: str) -> None:

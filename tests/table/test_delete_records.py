@@ -55,7 +55,7 @@ def keys_of(table: kt.Table) -> list[int]:
     return sorted(row["k"] for row in table.scan().to_pylist())
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("type_", "value", "deletes"), MARKS)
 def test_what_marks_a_delete(type_: str, value: Any, deletes: bool) -> None:
     table = table_with(type_)

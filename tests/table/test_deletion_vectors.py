@@ -252,7 +252,7 @@ def compact_new(table: kt.Table, above: int) -> str:
     return f"{'whole' if is_whole else 'part'}, {min(new, 2)} new"
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", WITH_VECTORS)
 @settings(max_examples=max(2, settings().max_examples // 4))
 @given(data=st.data(), batch_rows=st.integers(1, 4), memory=st.sampled_from([1, 1 << 20]))
@@ -341,7 +341,6 @@ def changes_of_the_store() -> list[int]:
     return list(range(1, len(changes) + 1))
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
 @pytest.mark.parametrize("nth", changes_of_the_store())
@@ -364,7 +363,7 @@ def test_failure_anywhere_leaves_the_rows_before_or_after(nth: int, action: Acti
 # -- what verification says of it ------------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("reading", ["marks alone", "merging"])
 @pytest.mark.parametrize("engine", WITH_VECTORS)
 @settings(max_examples=max(2, settings().max_examples // 4))

@@ -260,7 +260,7 @@ def test_write_that_others_always_overtake_is_refused_and_leaves_nothing() -> No
 # -- faults and refusals ---------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("action", ["fail", "torn", "lost-response", "crash"])
 def test_write_that_fails_at_any_step_leaves_the_index_whole(action: Any) -> None:
     table = new_table()

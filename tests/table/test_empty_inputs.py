@@ -90,7 +90,7 @@ def table(request: pytest.FixtureRequest, warehouse: str) -> kt.Table:
     return table
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 def test_nothing_given_to_a_table_is_answered_or_refused(table: kt.Table) -> None:
     found = {}

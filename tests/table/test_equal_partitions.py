@@ -13,7 +13,7 @@ import keytide as kt
 ODD = [0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, 5e-324]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
 @pytest.mark.parametrize("value", ODD, ids=str)
 def test_partition_of_any_float_is_overwritten_by_its_own_rows(

@@ -143,7 +143,7 @@ OF_SNAPSHOTS: dict[str, Callable[[kt.Table, int], object]] = {
 }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("number", [-1, -(2**63), 2**63, 10**30])
 @pytest.mark.parametrize("act", OF_SNAPSHOTS.values(), ids=OF_SNAPSHOTS)
 def test_what_is_no_number_of_a_snapshot_is_refused_as_one(

@@ -139,7 +139,7 @@ def test_delete_needs_only_the_key_whatever_the_other_columns_require(warehouse:
 # -- keys ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", KEY_TYPES)
 def test_every_scalar_type_is_a_key_by_which_rows_are_found(warehouse: str, text: str) -> None:
     fields = [field_of("k", text), field_of("v", "INT")]
@@ -158,7 +158,7 @@ def test_every_scalar_type_is_a_key_by_which_rows_are_found(warehouse: str, text
     assert table.scan().count() == len(keys) - 1
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", KEY_TYPES)
 def test_every_scalar_type_is_part_of_a_composite_key(warehouse: str, text: str) -> None:
     fields = [field_of("a", text), field_of("b", "STRING"), field_of("v", "INT")]
@@ -174,7 +174,7 @@ def test_every_scalar_type_is_part_of_a_composite_key(warehouse: str, text: str)
     )
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", KEY_TYPES)
 def test_changes_are_told_of_keys_of_every_scalar_type(warehouse: str, text: str) -> None:
     fields = [field_of("k", text), field_of("v", "INT")]
@@ -228,7 +228,7 @@ def rows_of_partitions(values: list[Any], text: str, version: int) -> pa.Table:
     )
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", [*SCALARS, "odd texts"])
 def test_every_scalar_type_is_a_partition(warehouse: str, text: str) -> None:
     values, text = (ODD_TEXTS, "STRING") if text == "odd texts" else (SCALARS[text], text)

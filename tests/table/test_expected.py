@@ -130,7 +130,7 @@ CASES = [("t", come) for come in OTHERS] + [
 ]
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("name", "come"), CASES)
 def test_whatever_others_did_is_found(
     name: str, come: str, monkeypatch: pytest.MonkeyPatch

@@ -349,7 +349,6 @@ PLACES = places_of_an_expiry()
 WRITING = [place for place in PLACES if place[0] in ("hint", "delete")]
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "torn", "lost-response"])
 def test_expiry_that_dies_anywhere_leaves_all_whole_and_the_next_one_finishes_it(
     action: Any,
@@ -476,7 +475,7 @@ def commit_and_expire(table: kt.Table, times: int, left: int = 1) -> None:
     table.expire_snapshots(left)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("written", [0, 1, 3])
 @pytest.mark.parametrize(("others", "left"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3)])
 def test_writer_whose_snapshot_id_expired_before_it_commits_commits_on_top_of_what_is_newest(
@@ -508,7 +507,7 @@ def test_delete_whose_snapshot_id_expired_before_it_commits_is_made_once(
     assert torn_snapshots(table.stored.store) == set()
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("merges", ["2", "30"])
 @pytest.mark.parametrize(("others", "left"), [(0, 1), (1, 1), (1, 2), (2, 1), (3, 1), (3, 2)])
 def test_commit_that_others_build_upon_before_it_is_sure_of_itself_stays(

@@ -100,7 +100,6 @@ def assert_sound(store: Store, *allowed: list[Row]) -> None:
     assert rows(store) == sorted(seen + AFTER)
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_crash_at_any_operation_leaves_the_old_or_the_new_state(operation: str, nth: int) -> None:
     store = new_warehouse()
@@ -120,7 +119,6 @@ def test_data_file_of_a_lone_bucket_that_fails_changes_nothing(action: Action) -
     assert_sound(store, OLD)
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["fail", "interrupt"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_write_that_is_stopped_before_its_commit_leaves_no_file_behind(
@@ -137,7 +135,6 @@ def test_write_that_is_stopped_before_its_commit_leaves_no_file_behind(
     assert_sound(store, OLD, NEW)
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_failure_of_any_operation_is_told_or_harmless(
@@ -153,7 +150,6 @@ def test_failure_of_any_operation_is_told_or_harmless(
         assert_sound(store, NEW)
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["fail", "lost-response", "crash"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_named_commit_is_made_once_however_often_it_is_tried(
@@ -266,7 +262,6 @@ class Taken(FaultyStore):
         return False
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["fail", "torn", "lost-response", "crash"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_table_is_made_whole_or_not_at_all(nth: int, action: Action) -> None:

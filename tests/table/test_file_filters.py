@@ -68,7 +68,7 @@ def test_reads_are_those_without_filters(writes: list[Rows], threshold: str, eng
     assert table.get_many(list(range(10))) == plain.get_many(list(range(10)))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", [t for t in SCALARS if not t.startswith(UNFILTERED)])
 def test_values_of_every_type_are_found(text: str) -> None:
     kind = kind_of(text)
@@ -284,7 +284,6 @@ def test_compaction_that_comes_first_is_a_conflict_and_leaves_nothing() -> None:
     assert table.rewrite_file_index().indexed == 0
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
 @pytest.mark.parametrize("operation", ["put", "create", "output"])
 @pytest.mark.parametrize("nth", [1, 2, 3])

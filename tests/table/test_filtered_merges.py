@@ -49,7 +49,7 @@ def table(rows: list[tuple[int, str, int | None, int]]) -> pa.Table:
     return pa.table(dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True)), SCHEMA)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=12, deadline=None)
 @given(

@@ -139,7 +139,7 @@ OF_NO_COMMIT = {
 """Methods of a table that leave the newest snapshot as it is."""
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_change_is_told_to_every_follower(
     verb: Verb, tmp_path: object, publisher: Publisher

@@ -42,7 +42,7 @@ def told(call: Callable[[], Any], answer: Connection) -> None:
         answer.send(str(error))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("kind", ["local", "object store"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

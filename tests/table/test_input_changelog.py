@@ -169,7 +169,6 @@ def writes_of(store: FaultyStore) -> list[tuple[str, int]]:
     return stops_of(store.log, "put", "output", "create")
 
 
-@pytest.mark.takes_turns
 @pytest.mark.parametrize("action", ["fail", "crash", "lost-response"])
 def test_a_commit_that_fails_anywhere_tells_all_of_its_rows_or_none(action: Action) -> None:
     for operation, nth in writes_of(FaultyStore(filled_store())):

@@ -80,7 +80,7 @@ CHANGES = st.one_of(
 )
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.parametrize("name", TYPES)
 @given(steps=st.lists(CHANGES, min_size=2, max_size=7))

@@ -120,7 +120,7 @@ ROWS = st.tuples(
 COMMITS = st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("buckets", ["1", "3"])
 @pytest.mark.parametrize("function", ["none", "murmur3", "xxhash", "md5"])
 @given(commits=COMMITS)
@@ -461,7 +461,6 @@ def changes_of_the_store() -> list[int]:
     return list(range(1, len(changes) + 1))
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.parametrize("action", ["crash", "fail", "torn", "lost-response"])
 @pytest.mark.parametrize("nth", changes_of_the_store())

@@ -280,7 +280,6 @@ KEY_COLUMNS: dict[str, list[pl.Expr]] = {
 }
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("key", KEY_COLUMNS)
 @pytest.mark.parametrize("ordered", [False, True])
 def test_small_memory_gives_the_rows_of_large_memory(

@@ -19,7 +19,7 @@ import keytide as kt
 LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("place", "processes", "steps", "kills"),
     [

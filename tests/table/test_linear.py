@@ -50,7 +50,7 @@ STEPS: dict[str, Callable[[kt.Table], object]] = {
 }
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("step", STEPS)
 def test_twice_the_columns_take_twice_the_calls(step: str, tmp_path: Path) -> None:
     calls = []

@@ -52,7 +52,7 @@ def kept(files: LookupFiles) -> int:
 # -- the same rows and changes as without them ----------------------------------------------------
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("key", "vectors"), [*((key, "false") for key in KEYS), ("INT", "true"), ("STRING", "true")]
 )

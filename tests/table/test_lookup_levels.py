@@ -126,7 +126,7 @@ def comparable(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=max(2, settings().max_examples // 6))
 @given(lookup=st.sampled_from(LOOKUPS), data=st.data())

@@ -56,7 +56,7 @@ def test_any_keys_are_found_as_in_a_dict(
     assert table.get_many(wanted).to_pylist() == expected
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", SCALARS)
 def test_keys_of_every_type_are_found_together(warehouse: str, text: str) -> None:
     kind = kind_of(text)
@@ -145,7 +145,7 @@ def test_keys_that_are_none_are_refused(warehouse: str, given: Any, reason: str)
         table.get_many(given)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("columns", [1, 2, 63, 64, 65, 200])
 def test_key_of_any_number_of_columns_is_found(warehouse: str, columns: int) -> None:
     key = [f"k{number}" for number in range(columns)]

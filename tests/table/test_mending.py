@@ -136,7 +136,7 @@ def stops() -> list[tuple[str, int]]:
     return stops_of(store.log, "create", "put", "delete")
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("operation", "nth"), stops())
 def test_wherever_mending_stops_nothing_is_lost_and_it_goes_on(operation: Any, nth: int) -> None:
     store = foreign()
@@ -170,7 +170,7 @@ def changes() -> range:
     return range(1, 1 + sum(kind in ("put", "create", "delete") for kind, _ in store.log))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("nth", changes())
 def test_snapshots_that_expire_while_they_are_mended_stay_gone_or_readable(nth: int) -> None:
     store = foreign()

@@ -83,7 +83,7 @@ def test_engine_says_what_becomes_of_a_key_that_comes_elsewhere(
     assert shown(once) == shown(apart) == expected
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", [{}, PARTIAL, SUMS, FIRST], ids=["last", "part", "sum", "first"])
 @pytest.mark.parametrize(
     "more",

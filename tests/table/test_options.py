@@ -106,7 +106,7 @@ def test_what_is_no_option_is_refused(options: Any, message: str) -> None:
         new_table(options)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "option", [o for o in ROWS if o.type.wrong is not None], ids=lambda option: option.key
 )
@@ -131,7 +131,7 @@ NOT_ACTING = [
 ]
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("option", "value"), NOT_ACTING)
 def test_option_that_keytide_leaves_to_others_warns_or_is_refused(
     option: Option, value: str

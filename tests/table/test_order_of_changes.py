@@ -165,7 +165,7 @@ class Written:
         return shown(self.table)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(

@@ -286,7 +286,6 @@ def test_overwrites_and_writes_in_any_number_keep_one_row_per_key() -> None:
 # -- faults --------------------------------------------------------------------------------------
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "torn"])
 @pytest.mark.parametrize("nth", range(1, 6))
 def test_overwrite_that_fails_anywhere_leaves_the_old_or_the_new_state(

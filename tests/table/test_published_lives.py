@@ -219,7 +219,7 @@ def no_warnings() -> Iterator[None]:
 
 
 @pytest.mark.takes_turns
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=5, max_size=16))

@@ -114,7 +114,6 @@ def is_of(form: str, path: str) -> bool:
     return f"/{EVERY[form]}" in path
 
 
-@pytest.mark.one_in(14)
 @pytest.mark.parametrize("form", EVERY)
 @pytest.mark.parametrize("action", ["fail", "lost-response", "torn", "crash"])
 def test_publication_that_fails_anywhere_is_caught_up_by_the_next(

@@ -81,7 +81,6 @@ def stops() -> list[tuple[str, int]]:
     return stops_of(store.log, "create", "put", "delete", "output")
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail"])
 @pytest.mark.parametrize(("operation", "nth"), stops())
 def test_wherever_it_stops_the_table_is_whole_and_the_same_call_goes_on(

@@ -64,7 +64,7 @@ def rebuilder(table: kt.Table) -> Callable[[int], KeyIndex]:
     return build
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", COMPARED.values(), ids=COMPARED.keys())
 def test_index_in_parts_is_that_in_one(options: dict[str, str]) -> None:
     build = rebuilder(filled_table(options))

@@ -137,7 +137,6 @@ def test_budget_names_every_action() -> None:
     assert list(budget()) == list(ACTIONS)
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "cold"])
 def test_action_keeps_to_its_budget(name: str, is_warm: bool) -> None:

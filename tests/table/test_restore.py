@@ -184,7 +184,7 @@ STILL_LIVE: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", STILL_LIVE.values(), ids=STILL_LIVE)
 def test_file_that_was_moved_to_another_level_comes_back_and_is_moved_again(
     options: dict[str, str],
@@ -380,7 +380,6 @@ def operations() -> list[tuple[str, int]]:
     return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "torn"])
 @pytest.mark.parametrize(("operation", "nth"), operations())
 def test_wherever_it_stops_the_partition_is_old_or_new_and_the_same_call_goes_on(

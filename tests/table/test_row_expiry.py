@@ -181,7 +181,7 @@ STEP = st.one_of(
 )
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", ENGINES)
 @given(steps=st.lists(STEP, min_size=1, max_size=12))
 @settings(max_examples=8)

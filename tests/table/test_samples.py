@@ -50,7 +50,7 @@ def test_sample_reads_as_its_writer_reads_it(name: str) -> None:
     assert rows.schema == table.schema
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_batches_and_count_of_sample_agree_with_its_rows(name: str) -> None:
     scan = open_sample(name).scan()
@@ -59,7 +59,7 @@ def test_batches_and_count_of_sample_agree_with_its_rows(name: str) -> None:
     assert scan.count() == EXPECTED[name]["row_count"]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_single_column_of_sample_has_all_rows(name: str) -> None:
     table = open_sample(name)
@@ -69,7 +69,7 @@ def test_every_single_column_of_sample_has_all_rows(name: str) -> None:
         assert rows_as_text(alone) == rows_as_text(whole.select([column]))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_row_of_sample_is_found_by_its_key(name: str) -> None:
     table = open_sample(name)
@@ -78,7 +78,7 @@ def test_every_row_of_sample_is_found_by_its_key(name: str) -> None:
     assert [row and {column: row[column] for column in table.primary_key} for row in found] == keys
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_snapshot_of_sample_can_be_read(name: str) -> None:
     table = open_sample(name)

@@ -88,7 +88,7 @@ QUERIES: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
 }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_a_query_gives_what_it_gives_of_the_rows_in_memory(

@@ -79,7 +79,7 @@ def seen(table: kt.Table) -> tuple[list[Any], list[Any]]:
     return rows, sorted(audit_log(table.scan()).to_pylist(), key=repr)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=max(4, settings().max_examples // 6))
 @given(found=writes, batch_rows=st.integers(1, 4), level=st.sampled_from([1, 5]))

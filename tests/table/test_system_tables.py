@@ -198,7 +198,7 @@ def test_read_optimized_table_shows_compacted_files_only(table: kt.Table) -> Non
     )
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("sample", sorted({p.stem for p in SAMPLES.rglob("expected/*.json")}))
 def test_system_tables_tell_of_the_tables_of_other_writers(sample: str) -> None:
     table = open_sample(sample)

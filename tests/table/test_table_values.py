@@ -71,7 +71,7 @@ def ordered(text: str) -> Callable[[Any], Any]:
     return same
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("layout", ["buckets", "partitions", "a file each", "value"])
 @pytest.mark.parametrize("text", VALUES)
 def test_every_value_finds_its_row(warehouse: str, text: str, layout: str) -> None:
@@ -145,7 +145,7 @@ TYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", TYPES)
 def test_key_and_partition_are_what_a_write_would_store_or_refused(
     warehouse: str, text: str

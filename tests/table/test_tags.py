@@ -273,7 +273,6 @@ ENDS = {
 }
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("name", "operation", "nth", "action"), STOPS)
 def test_tags_are_old_or_new_wherever_it_stops_and_the_same_call_goes_on(
     name: str, operation: Any, nth: int, action: Any

@@ -65,7 +65,7 @@ batches = st.lists(
 )
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("key", "options"),
     [

@@ -30,7 +30,7 @@ def outcome(lake: kt.Lake, verb: Verb, options: dict[str, str]) -> tuple[bool, A
     }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", KEYED)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 def test_verb_does_the_same_or_is_refused(name: str, tmp_path: Path) -> None:

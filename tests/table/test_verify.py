@@ -73,7 +73,7 @@ def test_quick_look_reads_no_rows(sound: Path) -> None:
     assert (found.is_healthy, found.files, found.rows) == (True, 10, 0)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_tables_of_other_writers_are_healthy(name: str) -> None:
     found = open_sample(name).verify()
@@ -278,7 +278,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_told_with_its_file(name: str, sound: Path, tmp_path: Path) -> None:
     damage, expected = DAMAGES[name]

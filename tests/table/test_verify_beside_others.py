@@ -51,7 +51,7 @@ def half_deleted(lake: kt.Lake, number: int) -> None:
         store.delete([paths.join(paths.branch_dir("b0"), paths.schema_path(0))])
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("do", [altered_and_written, tagged, expired, branched, half_deleted])
 def test_nothing_is_found_wrong_beside_others(
     tmp_path: Path, do: Callable[[kt.Lake, int], None]

@@ -95,7 +95,7 @@ def database_of(path: Path, versions: list[Version]) -> QueryRun:
     return QueryRun(path)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("seed", range(12))
 def test_runs_of_three_origins_become_one_row_per_key(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,9 @@ from keytide.cdc.history import IGNORED_NULLS, History
 from keytide.cdc.latest import DELETED_AT, SEQUENCES, Latest
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.lazily import cached_property
+from keytide.merge.order import order_of
 from keytide.row_kind import ROW_KIND
+from keytide.table.state.view import TableView
 from keytide.types import STRING, ArrayType, Field, RowType, type_from_arrow
 
 __all__ = ["Flow", "FlowRequest", "names_of", "refuse_stream_settings"]
@@ -178,23 +180,21 @@ class Flow:
         by = self.request.sequence_by
         return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
 
-    def kernel(self, columns: Iterable[str]) -> History | Latest:
-        """The computation of rows from events, for a target with these columns.
+    def kernel(self, view: TableView) -> History | Latest:
+        """The computation of rows from events, for a target.
 
         REQUIRES: `reads_first`.
         """
-        request = self.request
+        request, columns = self.request, view.schema.names
+        order = order_of(request.keys, view.schema.fields, view.options)
         if not self.keeps_history:
-            (sequence,) = request.sequence_by
-            others = {*request.keys, sequence, SEQUENCES}
-            return Latest(request.keys, sequence, tuple(n for n in columns if n not in others))
+            others = {*request.keys, *order.sequence, SEQUENCES}
+            return Latest(order, tuple(name for name in columns if name not in others))
         own = {*request.keys, *self.starts, *self.ends, IGNORED_NULLS}
         values = tuple(name for name in columns if name not in own)
         default = set(values) - set(request.sequence_by) - set(request.except_tracked or ())
         tracked = default if request.tracked is None else set(request.tracked) & set(values)
-        return History(
-            request.keys, self.starts, self.ends, values, frozenset(tracked), request.ignores_nulls
-        )
+        return History(order, self.ends, values, frozenset(tracked), request.ignores_nulls)
 
     @property
     def fields(self) -> list[Field]:

@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 from keytide.cdc.flow import Flow
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
-from keytide.row_kind import ROW_KIND
+from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.conditions.condition import predicate_of
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
+from keytide.table.write.input_rows import parsed_kinds
 from keytide.types import Field, type_from_arrow
 
 __all__ = [
@@ -53,11 +54,14 @@ def without_place(flow: Flow) -> InvalidError:
 def rows_of_events(events: pa.Table, flow: Flow) -> pa.Table:
     """Convert row events to rows of the flow's target, with `_row_kind` and unconverted values.
 
-    Raises `InvalidError` or `NotFoundError` for a condition that does not match the source.
+    Raises `InvalidError` for NULL or another string as a row kind, and `InvalidError` or
+    `NotFoundError` for a condition that does not match the source.
     """
     request = flow.request
-    if ROW_KIND in events.column_names:  # before images contain no additional information
-        events = events.filter(pc.not_equal(events[ROW_KIND], "-U"))
+    if ROW_KIND in events.column_names:
+        kinds = parsed_kinds(events[ROW_KIND], ROW_KIND, request.target)
+        # Before images contain no additional information.
+        events = events.filter(pc.not_equal(kinds, int(RowKind.UPDATE_BEFORE)))
     columns = {name: events.column(name) for name in (*request.keys, *flow.names)}
     if flow.keeps_history:
         by = zip(flow.starts, request.sequence_by, strict=True)

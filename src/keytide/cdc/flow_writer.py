@@ -58,7 +58,7 @@ class EventWriter:
     def on(cls, transaction: Transaction, flow: Flow) -> EventWriter:
         """A writer for events on top of the state where a transaction began."""
         state, view = transaction.state, transaction.view
-        kernel = flow.kernel(view.schema.names)
+        kernel = flow.kernel(view)
         scan = Scan(state.merging, tuple(kernel.columns))
         plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
         tasks = {(plan.partition, plan.bucket): task for plan, task in plans}

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from keytide.format.data_file import VALUE_KIND
+from keytide.merge.order import MergeOrder
 from keytide.row_kind import RowKind
 from keytide.scratch import scratch
 
@@ -35,24 +36,36 @@ DELETES = scratch("deletes")
 IGNORED_NULLS = "__IGNORED_NULLS"
 """Lists the columns without a value in the last event, in a table that ignores NULLs."""
 
-_OPENS, _HIDDEN, _BEGINS, _STORED = map(scratch, ("opens", "hidden", "begins", "stored"))
+_OPENS, _HIDDEN, _BEGINS, _STORED, _GOES_ON = map(
+    scratch, ("opens", "hidden", "begins", "stored", "goes-on")
+)
 _DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
 
 
 @dataclass(frozen=True)
 class History:
-    """The configuration: columns by their role. Can be pickled.
+    """The configuration: the order of a key's events, and columns by their role. Can be pickled.
 
-    `starts` and `ends` have the same length, in comparison order. A change of a `tracked` column
-    opens an interval. With `ignores_nulls`, a NULL in an event leaves a value unchanged.
+    The sequence columns of `order` are the starts of intervals. `ends` has as many columns. A
+    change of a `tracked` column opens an interval. With `ignores_nulls`, a NULL in an event leaves
+    a value unchanged.
     """
 
-    keys: tuple[str, ...]
-    starts: tuple[str, ...]
+    order: MergeOrder
     ends: tuple[str, ...]
     values: tuple[str, ...]
     tracked: frozenset[str]
     ignores_nulls: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify the row of an event."""
+        return self.order.key
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The columns that order the events of a key."""
+        return self.order.sequence
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -91,14 +104,15 @@ class History:
             deletes.alias(DELETES),
             (is_dead & ends_at_once).alias(_HIDDEN),
         ]
-        rows = stored.with_columns(marks).sort(*self.keys, *self.starts)
+        rows = self.order.sort(stored.with_columns(marks), arrival_decides=True)
         # A row that was deleted in another way is no longer an event, nor are its hidden events.
         before = pl.when(~pl.col(_HIDDEN) | self._is_new_key).then(_OPENS).forward_fill()
         rows = rows.filter(_OPENS | pl.col(DELETES) | (pl.col(_HIDDEN) & before))
         events = self._with_own_values(rows).select(*self._of_events)
         return pl.concat([events, self._closing_deletes(rows)])
 
-    def _with_own_values(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _with_own_values(self, stored: pl.DataFrame) -> pl.DataFrame:
+        rows = stored
         if self.ignores_nulls:
             brought_none = pl.col(IGNORED_NULLS).list
             rows = rows.with_columns(
@@ -109,12 +123,46 @@ class History:
         # The rows of the first and the last event of an interval have each other's values.
         places = np.arange(rows.height)
         places[first], places[last] = last, first
-        return rows.with_columns(rows.select(self.values)[pl.Series(places)])
+        own = rows.with_columns(rows.select(self.values)[pl.Series(places)])
+        return self._with_outlived(own, stored, first, last) if self.ignores_nulls else own
+
+    def _with_outlived(
+        self, own: pl.DataFrame, stored: pl.DataFrame, first: Places, last: Places
+    ) -> pl.DataFrame:
+        """Events and values that outlived the event that brought them.
+
+        Retention removes hidden rows. If an interval shows a value that no stored event of its life
+        explains, the last event of the interval brings it: so it stays what readers see, until a
+        later event brings another one.
+        """
+        opening = stored[first]
+        goes_on = pl.all_horizontal(
+            pl.col(end).shift(1).eq_missing(pl.col(start))
+            for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        opening = opening.with_columns((goes_on & ~self._is_new_key).alias(_GOES_ON))
+        life = np.zeros(own.height, np.int64)
+        life[first] = ~opening[_GOES_ON].to_numpy()
+        lives = pl.Series(life.cumsum())
+        explained = own.select(pl.col(name).forward_fill().over(lives) for name in self.values)
+        columns = []
+        for name in self.values:
+            shown = opening[name]
+            before = opening.select(pl.when(_GOES_ON).then(pl.col(name).shift(1))).to_series()
+            is_lost = (
+                shown.is_not_null()
+                & shown.ne_missing(explained[name].gather(last))
+                & shown.ne_missing(before)
+            ).to_numpy()
+            places = np.arange(own.height)
+            places[last[is_lost]] = own.height + np.flatnonzero(is_lost)
+            columns.append(pl.concat([own[name], shown]).gather(places))
+        return own.with_columns(columns)
 
     @property
     def _is_new_key(self) -> pl.Expr:
-        differs = (pl.col(key) != pl.col(key).shift(1) for key in self.keys)
-        return pl.any_horizontal(*differs).fill_null(True)
+        differs = (pl.col(key).ne_missing(pl.col(key).shift(1)) for key in self.keys)
+        return pl.any_horizontal(pl.int_range(pl.len()) == 0, *differs)
 
     @staticmethod
     def _ends_of_intervals(events: pl.DataFrame) -> tuple[Places, Places]:
@@ -131,7 +179,7 @@ class History:
         place = [*self.keys, *self.starts]
         renamed = dict(zip(self.ends, self.starts, strict=True))
         closed = ends.select(*self.keys, *self.ends).rename(renamed)
-        lost = closed.join(rows.select(place), on=place, how="anti")
+        lost = closed.join(rows.select(place), on=place, how="anti", nulls_equal=True)
         nothing = [pl.lit(None, rows.schema[name]).alias(name) for name in self.values]
         return lost.select(*place, *nothing, pl.lit(True).alias(DELETES))
 
@@ -144,7 +192,8 @@ class History:
     def _rows_of(self, events: pl.DataFrame) -> pl.DataFrame:
         """The rows of all events of some keys."""
         place = [*self.keys, *self.starts]
-        events = events.unique(place, keep="last", maintain_order=True).sort(place)
+        events = self.order.sort(events, arrival_decides=True)
+        events = events.unique(place, keep="last", maintain_order=True)
         nothing = (pl.when(~pl.col(DELETES)).then(name) for name in self.values)
         events = self._marked(events.with_columns(nothing))
         first, last = self._ends_of_intervals(events)

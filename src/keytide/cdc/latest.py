@@ -7,12 +7,13 @@ would have changed on time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
 
 from keytide.cdc.history import DELETES
-from keytide.format.data_file import VALUE_KIND
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.row_kind import RowKind
 from keytide.scratch import scratch
 
@@ -21,19 +22,29 @@ __all__ = ["DELETED_AT", "SEQUENCES", "Latest"]
 SEQUENCES, DELETED_AT = "__SEQUENCES", "__DELETED_AT"
 """The column that stores the places of values, and its field for the last delete."""
 
-_UPDATED, _STORED, _DEAD = map(scratch, ("updated", "stored", "dead"))
+_UPDATED, _STORED, _STEP = map(scratch, ("updated", "stored", "step"))
 
 
 @dataclass(frozen=True)
 class Latest:
-    """The configuration: columns by their role. Can be pickled.
+    """The configuration: the order of a key's events, and the other columns. Can be pickled.
 
-    `sequence` orders the events of a key, and is not in `values`.
+    `order` has one sequence column, which is not in `values`.
     """
 
-    keys: tuple[str, ...]
-    sequence: str
+    order: MergeOrder
     values: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify the row of an event."""
+        return self.order.key
+
+    @property
+    def sequence(self) -> str:
+        """The column that orders the events of a key."""
+        (sequence,) = self.order.sequence
+        return sequence
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -48,19 +59,9 @@ class Latest:
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         """The rows to write to apply events. The frames are as in `History.changed`."""
         images = pl.concat([self._of_rows(stored), self._of_events(events)])
-        at = (pl.col(DELETED_AT).max(), pl.col(_UPDATED).max())
-        newest = images.group_by(self.keys, maintain_order=True).agg(*at)
-        outlived = images.drop(DELETED_AT, _UPDATED).join(newest, on=self.keys)
-        outlived = outlived.with_columns(
-            pl.when((pl.col(_of(n)) > pl.col(DELETED_AT)).fill_null(True)).then(_of(n))
-            for n in self.values
-        )
-        last = outlived.group_by(self.keys, maintain_order=True).agg(
-            pl.col(DELETED_AT, _UPDATED).first(),
-            *(pl.col(_of(n)).max() for n in self.values),
-            *(_newest(n).alias(n) for n in self.values),
-        )
-        return self._without_same(self._as_rows(last), stored)
+        steps = self._steps(images)
+        newest = self._ranked(images, steps).group_by(self.keys, maintain_order=True).max()
+        return self._without_same(self._as_rows(newest, images, steps), stored)
 
     def outlived(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
         """Stored rows, without values that precede a place."""
@@ -76,50 +77,86 @@ class Latest:
             ).alias(SEQUENCES),
         )
 
+    # -- images: what a stored row or an event says, with the place of each statement -----------
+
     def _of_rows(self, stored: pl.DataFrame) -> pl.DataFrame:
-        is_row = pl.col(VALUE_KIND).is_in([int(RowKind.INSERT), int(RowKind.UPDATE_AFTER)])
+        """A deleted row says only when its key was deleted."""
         came = pl.col(SEQUENCES).struct
         return stored.select(
-            *self.keys, *self.values, *(came.field(n).alias(_of(n)) for n in self.values),
-            came.field(DELETED_AT), pl.when(is_row).then(self.sequence).alias(_UPDATED),
+            *self.keys, *(pl.when(IS_ADD).then(n).alias(n) for n in self.values),
+            *(came.field(n).alias(_of(n)) for n in self.values),
+            pl.when(IS_ADD).then(came.field(DELETED_AT)).otherwise(self.sequence).alias(DELETED_AT),
+            (~IS_ADD | came.field(DELETED_AT).is_not_null()).alias(DELETES),
+            pl.col(self.sequence).alias(_of(_UPDATED)), IS_ADD.alias(_UPDATED),
         )  # fmt: skip
 
     def _of_events(self, events: pl.DataFrame) -> pl.DataFrame:
-        brought = (
-            pl.when(~pl.col(DELETES) & pl.col(n).is_not_null()).then(self.sequence).alias(_of(n))
-            for n in self.values
-        )
+        at = pl.col(self.sequence)
         return events.select(
-            *self.keys, *self.values, *brought,
-            pl.when(DELETES).then(self.sequence).alias(DELETED_AT),
-            pl.when(~pl.col(DELETES)).then(self.sequence).alias(_UPDATED),
+            *self.keys, *(pl.when(~pl.col(DELETES)).then(n).alias(n) for n in self.values),
+            *(at.alias(_of(n)) for n in self.values),
+            at.alias(DELETED_AT), DELETES,
+            at.alias(_of(_UPDATED)), (~pl.col(DELETES)).alias(_UPDATED),
         )  # fmt: skip
 
-    def _as_rows(self, last: pl.DataFrame) -> pl.DataFrame:
-        dead = (pl.col(DELETED_AT) >= pl.col(_UPDATED)).fill_null(pl.col(_UPDATED).is_null())
-        came = [pl.col(_of(n)).alias(n) for n in self.values]
-        return last.select(
-            *self.keys, pl.max_horizontal(DELETED_AT, _UPDATED).alias(self.sequence), *self.values,
-            pl.struct(*came, DELETED_AT).alias(SEQUENCES),
-            pl.when(dead).then(int(RowKind.DELETE)).otherwise(int(RowKind.INSERT))
-            .cast(pl.Int8).alias(VALUE_KIND),
+    def _steps(self, images: pl.DataFrame) -> pl.DataFrame:
+        """Everything that images say, one row each, in the order of events.
+
+        `_STEP` is the place of a statement among all columns of all images.
+        """
+        said = [
+            (pl.col(DELETED_AT), pl.col(DELETES), RowKind.DELETE),
+            (pl.col(_of(_UPDATED)), pl.col(_UPDATED), RowKind.INSERT),
+            *((pl.col(_of(n)), pl.col(n).is_not_null(), RowKind.INSERT) for n in self.values),
+        ]
+        row = pl.int_range(pl.len())
+        steps = [
+            images.select(
+                at.alias(self.sequence),
+                row.alias(SEQUENCE_NUMBER),
+                pl.lit(int(kind), pl.Int8).alias(VALUE_KIND),
+                (row + number * images.height).alias(_STEP),
+                is_said.alias(_STORED),
+            ).filter(_STORED)
+            for number, (at, is_said, kind) in enumerate(said)
+        ]
+        return replace(self.order, key=()).sort(pl.concat(steps))
+
+    def _ranked(self, images: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+        """For each image, the ranks of what it says in the order of events. NULL: nothing."""
+        names = (DELETED_AT, _UPDATED, *self.values)
+        ranks = np.full(len(names) * images.height, -1)
+        ranks[steps[_STEP].to_numpy()] = np.arange(steps.height)
+        columns = zip(names, np.split(ranks, len(names)), strict=True)
+        found = images.select(self.keys).with_columns(pl.Series(n, own) for n, own in columns)
+        return found.with_columns(pl.when(pl.col(n) >= 0).then(n) for n in names)
+
+    def _as_rows(
+        self, newest: pl.DataFrame, images: pl.DataFrame, steps: pl.DataFrame
+    ) -> pl.DataFrame:
+        """The rows of keys, from the ranks of the newest statements about them."""
+        deleted = pl.col(DELETED_AT).fill_null(-1)
+        left = newest.with_columns(pl.when(pl.col(n) > deleted).then(n) for n in self.values)
+        row_of, place_of = steps[SEQUENCE_NUMBER], steps[self.sequence]
+        at = {n: place_of.gather(left[n]).alias(n) for n in (*self.values, DELETED_AT)}
+        last = left.select(pl.max_horizontal(DELETED_AT, _UPDATED)).to_series()
+        kind = pl.when(pl.col(_UPDATED) > deleted).then(int(RowKind.INSERT))
+        return left.select(
+            *self.keys, place_of.gather(last).alias(self.sequence),
+            *(images[n].gather(row_of.gather(left[n])).alias(n) for n in self.values),
+            pl.struct(*at.values()).alias(SEQUENCES),
+            kind.otherwise(int(RowKind.DELETE)).cast(pl.Int8).alias(VALUE_KIND),
         )  # fmt: skip
 
     def _without_same(self, wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
         others = [self.sequence, *self.values, SEQUENCES, VALUE_KIND]
         kept = stored.select(*self.keys, *(pl.col(n).alias(_of(n)) for n in others))
         kept = kept.with_columns(pl.lit(True).alias(_STORED))
-        both = wanted.join(kept, on=self.keys, how="left", maintain_order="left")
+        both = wanted.join(kept, on=self.keys, how="left", nulls_equal=True, maintain_order="left")
         differs = pl.any_horizontal(
             pl.col(_STORED).is_null(), *(pl.col(n).ne_missing(pl.col(_of(n))) for n in others)
         )
         return both.filter(differs).select(*self.columns, VALUE_KIND)
-
-
-def _newest(name: str) -> pl.Expr:
-    """The latest value, the later one of equal places. NULL if there is none."""
-    came = pl.col(_of(name))
-    return pl.when(came.is_not_null()).then(name).sort_by(came, maintain_order=True).last()
 
 
 def _of(name: str) -> str:

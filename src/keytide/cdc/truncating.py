@@ -69,7 +69,7 @@ def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Itera
     predicate = truncation.outlived_by
     assert predicate is not None
     stays = row_filter(predicate, truncation.fields)
-    kernel = flow.kernel(names) if flow.reads_first else None
+    kernel = flow.kernel(transaction.view) if flow.reads_first else None
     schema = transaction.view.schema.arrow_schema()
     for task in Scan(state.merging, names, predicate).tasks():
         for frame in task.outcomes(transaction.view.options.read_memory_bytes):

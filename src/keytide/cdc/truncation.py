@@ -17,6 +17,8 @@ import pyarrow as pa
 from keytide.errors import ConflictError, DataError, InvalidError
 from keytide.format.arrow import from_arrow
 from keytide.format.snapshot import Snapshot
+from keytide.merge.order import MergeOrder
+from keytide.scratch import scratch
 from keytide.table.commit.progress import Progress, told_progress
 from keytide.table.commit.transaction import Transaction
 from keytide.table.conditions.matching import row_filter
@@ -38,6 +40,7 @@ __all__ = ["GoingBy", "Truncation", "beside_truncations", "going_by"]
 T = TypeVar("T")
 GoingBy: TypeAlias = "Callable[[Transaction], Truncation]"
 
+_ROW = scratch("row")
 _PROPERTY = "keytide.auto-cdc.truncated"
 
 
@@ -87,7 +90,10 @@ class Truncation:
         if self.place:
             own = [pa.repeat(value, 1) for value in self.place]
             typed = pa.concat_tables([typed, pa.table(own, names=typed.column_names)])
-        last = typed.sort_by([(name, "descending") for name in typed.column_names]).slice(0, 1)
+        chars = frozenset(f.name for f in self.fields if f.type.root == "CHAR")
+        order = MergeOrder((), tuple(typed.column_names), padded=chars)
+        sorted_ = order.sort(from_arrow(typed).with_row_index(_ROW), arrival_decides=True)
+        last = typed.slice(sorted_[_ROW][-1], 1)
         place = tuple(last.column(f.name)[0] for f in self.fields)
         return Truncation(self.fields, place, self.told)
 

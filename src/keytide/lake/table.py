@@ -219,9 +219,9 @@ class Table:
         anything is changed. If the write fails later, the table keeps its new columns.
 
         `commit_user` and `commit_identifier` must be given together. They make the write
-        idempotent: a write with the same pair, or with an identifier smaller than one that this
-        user has committed, changes nothing. So the identifiers of a user must increase. They are
-        integers of at most 64 bits.
+        idempotent: a write with the same pair changes nothing. The identifiers of a user must
+        increase. A lower one that no snapshot has is refused, because nobody can say whether it was
+        written. They are integers of at most 64 bits.
 
         Raises:
 

@@ -78,6 +78,7 @@ class TableOptions:
     row_errors: str = _option("upsert.row-errors")
     drops_out_of_order: bool = _option("upsert.drop-out-of-order-record")
     out_of_order_column: str | None = _option("upsert.out-of-order-record-column")
+    late_rows: str = _option("upsert.late-rows")
     # `_option` gives a field, also of a type that is not built in.
     metadata_ttl: Age | None = _option("upsert.metadata-ttl")  # noqa: RUF009
     deleted_keys_ttl: Age | None = _option("upsert.deleted-keys-ttl")  # noqa: RUF009
@@ -233,7 +234,8 @@ class TableOptions:
     @property
     def leaves_out_late_rows(self) -> bool:
         """Whether rows that come late are to be left out, dropped or marked."""
-        return self.drops_out_of_order or self.out_of_order_column is not None
+        is_marked = self.out_of_order_column is not None
+        return self.drops_out_of_order or is_marked or self.late_rows == "leave-out"
 
     @property
     def tells_out_of_order(self) -> bool:

@@ -187,6 +187,11 @@ _ORDER = (
            "records whether a row arrived after a newer row of its key. Values in the input are "
            "overwritten.",
            change=FIXED, used_with="upsert.mode"),
+    Option("upsert.late-rows", choice("refuse", "leave-out"), "What a write to a table with "
+           "`upsert.mode` = `partial` does with a row that arrives after a newer row of its key. "
+           "`refuse`: the whole write fails. `leave-out`: the row is stored but not merged and "
+           "never returned, as in Pinot, and counted in `WriteResult.out_of_order`.", "refuse",
+           used_with="upsert.mode"),
     Option("upsert.metadata-ttl", AGE, "How far the sequence field of a row can be behind the "
            "newest row that its bucket has received. A row further behind counts as late, "
            "whatever its key. A duration if the sequence field is a time, otherwise an integer.",

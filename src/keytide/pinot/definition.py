@@ -54,6 +54,7 @@ def options(case: Case) -> dict[str, str]:
     if case.upsert.delete is not None:
         found[keys.UPSERT_DELETE_RECORD_COLUMN] = case.upsert.delete
     if case.is_partial:
+        found[keys.UPSERT_LATE_ROWS] = "leave-out"
         found[keys.DEFAULT_AGGREGATE_FUNCTION] = case.upsert.default_strategy
         for name, strategy in case.upsert.strategies.items():
             found[keys.key_of(keys.AGGREGATE_FUNCTION, name)] = strategy

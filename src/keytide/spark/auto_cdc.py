@@ -24,7 +24,7 @@ from keytide.cdc.flow_writer import EventWriter, write_on_read
 from keytide.cdc.truncating import told_with, truncate_up_to
 from keytide.cdc.truncation import GoingBy, Truncation, beside_truncations, going_by
 from keytide.errors import InvalidError
-from keytide.row_kind import ROW_KIND
+from keytide.row_kind import ROW_KIND, RowKind
 from keytide.spark.buffered import in_order
 from keytide.spark.connect import cores, is_connect, runs_batch_function
 from keytide.spark.distribution import by_bucket
@@ -199,14 +199,16 @@ def _outlived(rows: DataFrame, truncation: Truncation) -> DataFrame:
 
 def _rows(events: DataFrame, flow: Flow) -> DataFrame:
     """The events as rows of the flow's target, as `rows_of_events` creates them for Arrow."""
-    if ROW_KIND in events.columns:
-        events = events.where(column(ROW_KIND) != "-U")
+    given = column(ROW_KIND) if ROW_KIND in events.columns else F.lit("+I")
+    # NULL is kept, so that the tasks refuse it.
+    events = events.where(F.coalesce(F.upper(given) != "-U", F.lit(True)))
     by = zip(flow.starts, flow.request.sequence_by, strict=True) if flow.keeps_history else ()
     deletes = _deletes(events, flow)
-    if deletes is not None:
-        kind = F.when(deletes, F.lit("-D")).otherwise(F.lit("+I"))
+    if deletes is None:
+        kind = given
     else:
-        kind = column(ROW_KIND) if ROW_KIND in events.columns else F.lit("+I")
+        is_kind = F.coalesce(F.upper(given).isin([kind.short for kind in RowKind]), F.lit(False))
+        kind = F.when(~is_kind, given).when(deletes, F.lit("-D")).otherwise(F.lit("+I"))
     return events.select(
         *map(column, (*flow.request.keys, *flow.names)),
         *(column(name).alias(start) for start, name in by),

@@ -18,7 +18,7 @@ class Author:
     """A commit user, and an identifier for one of its commits.
 
     The pair makes a commit idempotent: the second time, it changes nothing. The identifiers of a
-    user only increase.
+    user only increase: a lower one that no snapshot has is refused.
     """
 
     user: str
@@ -59,20 +59,34 @@ class Author:
     def own(
         self, metadata: TableMetadata, newest: Snapshot | None, kind: CommitKind, after_id: int = 0
     ) -> Snapshot | None:
-        """The author's commit with this or a later identifier, in the snapshots after `after_id`.
+        """The author's commit with this identifier, in the snapshots after `after_id`.
 
-        Searches back from `newest`, and stops at the user's latest commit, or where snapshots
-        expired.
+        Searches back from `newest`, and stops at a commit of the user with a lower identifier, or
+        where snapshots expired. Raises `InvalidError` if the user has committed a higher
+        identifier, and no snapshot has this one.
         """
+        higher: Snapshot | None = None
         for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
             try:
                 snapshot = metadata.remembered(snapshot_id)
             # Expired: commits this old are unknown. Writers that retry do so soon.
             except NotFoundError:
-                return None
+                break
             # The kind counts too: a user's overwrite may have the same number as its append.
-            if snapshot.commit_user == self.user and snapshot.commit_kind is kind:
-                return snapshot if snapshot.commit_identifier >= self.identifier else None
+            if snapshot.commit_user != self.user or snapshot.commit_kind is not kind:
+                continue
+            if snapshot.commit_identifier == self.identifier:
+                return snapshot
+            if snapshot.commit_identifier < self.identifier:
+                break
+            higher = snapshot
+        if higher is not None:
+            raise InvalidError(
+                f"table {metadata.name}: commit_identifier is {self.identifier}, but commit_user "
+                f"{self.user!r} has committed {higher.commit_identifier} as snapshot {higher.id}, "
+                f"and no snapshot has {self.identifier}. Use a higher identifier, or another "
+                "commit_user for each job whose runs can overtake each other"
+            )
         return None
 
 

@@ -25,8 +25,8 @@ class WriteResult(Record):
       of their key in the snapshot that the write started from, or than an earlier row in the same
       write. It is None for `overwrite`, for SQL's UPDATE and DELETE, and unless the table sets one
       of these options: 'write.count-out-of-order' (which costs a lookup of the keys),
-      'upsert.drop-out-of-order-record', 'upsert.out-of-order-record-column', 'upsert.metadata-ttl'
-      or 'upsert.deleted-keys-ttl'.
+      'upsert.drop-out-of-order-record', 'upsert.out-of-order-record-column', 'upsert.late-rows' =
+      'leave-out', 'upsert.metadata-ttl' or 'upsert.deleted-keys-ttl'.
     - `errors` counts the given rows that were skipped because they are invalid, by reason:
       'null-primary-key', 'null-in-not-null-column', 'no-comparison-value',
       'several-comparison-values' or 'unmergeable'. It is None unless the table has

@@ -39,12 +39,19 @@ def check_marking_columns(schema: TableSchema, options: TableOptions) -> None:
     if options.out_of_order_column is not None:
         _check_out_of_order(schema, options.out_of_order_column, options)
     if options.leaves_out_late_rows and not options.sequence_field:
-        option = keys.UPSERT_DROP_OUT_OF_ORDER
-        if options.out_of_order_column is not None:
+        option = keys.UPSERT_LATE_ROWS
+        if options.drops_out_of_order:
+            option = keys.UPSERT_DROP_OUT_OF_ORDER
+        elif options.out_of_order_column is not None:
             option = keys.UPSERT_OUT_OF_ORDER_COLUMN
         raise InvalidError(
             f"'{option}' is about late rows, but without '{keys.SEQUENCE_FIELD}' no row is late; "
             "set the sequence field, or remove the option"
+        )
+    if options.late_rows == "leave-out" and not options.merges_rows:
+        raise InvalidError(
+            f"'{keys.UPSERT_LATE_ROWS}' = 'leave-out' requires '{keys.UPSERT_MODE}' = 'partial', "
+            f"found '{options.upsert_mode}', where late rows are never returned; remove the option"
         )
 
 

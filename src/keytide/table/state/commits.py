@@ -30,6 +30,7 @@ __all__ = [
     "PartitionChange",
     "TellChanges",
     "UnknownOutcomeError",
+    "newest_after",
     "newest_of",
     "no_changes",
     "refuse_lost",
@@ -249,6 +250,12 @@ def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
         if found:
             return _to_the_end(store, family, found) if len(found) > 1 else found
     return _listed(store, family)
+
+
+def newest_after(store: Store, family: Family, known: Found) -> list[Found]:
+    """A document that is known to be still there, and all documents after it."""
+    found = [known, *_run(store, family, known.number + 1, 0)]
+    return _to_the_end(store, family, found) if len(found) > 1 else found
 
 
 def _to_the_end(store: Store, family: Family, found: list[Found]) -> list[Found]:

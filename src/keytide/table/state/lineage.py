@@ -16,8 +16,12 @@ from threading import Lock
 
 from cachetools import LRUCache
 
+from keytide.errors import KeytideError
+from keytide.format import paths
+from keytide.format.snapshot import Snapshot
+from keytide.lazily import cached_property
 from keytide.store import Store
-from keytide.table.state.commits import SCHEMAS, Commits, Found, newest_of
+from keytide.table.state.commits import SCHEMAS, Commits, Found, newest_after, newest_of
 
 __all__ = [
     "Known",
@@ -62,6 +66,21 @@ class Seen:
         """The latest snapshot."""
         return self.snapshots[-1] if self.snapshots else None
 
+    @cached_property
+    def is_of_one_schema(self) -> bool:
+        """Whether the latest snapshot was written with the latest schema.
+
+        Nothing removes a schema before the snapshots that name it. So as long as that snapshot is
+        unchanged, the schema is too.
+        """
+        if self.schema is None or self.snapshot is None:
+            return False
+        uri = paths.snapshot_path(self.snapshot.number)
+        try:
+            return Snapshot.from_json(self.snapshot.data, uri).schema_id == self.schema.number
+        except KeytideError:
+            return False  # the code that reads the snapshot raises the error
+
 
 @dataclass(frozen=True)
 class Known:
@@ -86,11 +105,7 @@ def look_at(store: Store, commits: Commits) -> Seen:
     `DataError` if the store fails.
     """
     before = last_seen(store)
-    calls: list[Callable[[], Sequence[Found]]] = [
-        partial(newest_of, store, SCHEMAS, before.schema),
-        partial(commits.newest, store, before.snapshot),
-    ]
-    schemas, snapshots = store.together(calls)
+    schemas, snapshots = _newest(store, commits, before)
     # If the table was not seen before, cached documents may belong to another table.
     has_schema = before.schema is not None and before.schema in schemas
     goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
@@ -98,6 +113,23 @@ def look_at(store: Store, commits: Commits) -> Seen:
     seen = Seen(lineage, tuple(schemas), tuple(snapshots), _has_moved(before, schemas, snapshots))
     _remember(store, seen)
     return seen
+
+
+def _newest(
+    store: Store, commits: Commits, before: Seen
+) -> tuple[Sequence[Found], Sequence[Found]]:
+    """The latest schema and snapshot, each preceded by others that were read on the way."""
+    calls: list[Callable[[], Sequence[Found]]] = [
+        partial(newest_of, store, SCHEMAS, before.schema),
+        partial(commits.newest, store, before.snapshot),
+    ]
+    if before.schema is not None and before.is_of_one_schema:
+        calls[0] = partial(newest_after, store, SCHEMAS, before.schema)
+    schemas, snapshots = store.together(calls)
+    if before.is_of_one_schema and before.snapshot not in snapshots:
+        # Without the known snapshot, nothing says that the schema is still there.
+        schemas = newest_of(store, SCHEMAS, before.schema)
+    return schemas, snapshots
 
 
 def _has_moved(before: Seen, schemas: Sequence[Found], snapshots: Sequence[Found]) -> bool:

@@ -302,7 +302,8 @@ class TableMetadata:
         hinted = self._hint(paths.Hint.EARLIEST)
         if hinted is not None and self.has_snapshot(hinted):
             return hinted
-        return min(self.snapshot_ids(), default=None)
+        # A listing that lags lacks the newest, so only an empty one may lack the oldest.
+        return min(self.listed_snapshot_ids() or self.snapshot_ids(), default=None)
 
     def snapshot_ids(self) -> list[int]:
         """Ids of all snapshots, ascending. Newer ones than in the listing are found by `look`."""

@@ -41,6 +41,7 @@ __all__ = [
     "forbidden_nulls",
     "ignored_kinds",
     "incoming_rows",
+    "parsed_kinds",
     "source_table",
     "to_arrow_table",
     "typed_rows",
@@ -295,10 +296,14 @@ def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedA
             f"table {table}: the rows have no column {name!r}, which '{keys.ROWKIND_FIELD}' "
             "names; add it with values '+I', '-U', '+U' or '-D'"
         )
-    return _parse_kinds(data.column(name), name, table)
+    return parsed_kinds(data.column(name), name, table)
 
 
-def _parse_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedArray:
+def parsed_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedArray:
+    """Row kinds (`RowKind` as int8) from strings in upper or lower case.
+
+    Raises `InvalidError`, which names the column, for NULL, another string or another type.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):

@@ -167,7 +167,7 @@ def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
         f"{', '.join(names)} is {_told(found)}, and that of the stored row {_told(has)}. With "
         f"'{keys.UPSERT_MODE}' = '{view.options.upsert_mode}', a late row cannot be merged into "
         "the result of later ones. Write the rows of a key in order, or create a table that "
-        f"skips late rows ('{keys.UPSERT_DROP_OUT_OF_ORDER}', "
+        f"leaves out late rows ('{keys.UPSERT_LATE_ROWS}', '{keys.UPSERT_DROP_OUT_OF_ORDER}', "
         f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}'), or one that merges on read "
         f"('{keys.MERGE_ENGINE}')"
     )
