@@ -89,11 +89,11 @@ def test_balance_gives_up_space_for_speed_where_values_are_short() -> None:
     assert set(codecs(rows, "zstd", ()).values()) == {"zstd"}
 
 
-def test_decimals_of_more_than_8_bytes_have_no_dictionary() -> None:
+def test_bytes_and_decimals_of_more_than_8_bytes_have_no_dictionary() -> None:
     rows = {
         f"d{digits}": pa.array([Decimal(1)] * 100, pa.decimal128(digits, 0)) for digits in (18, 19)
     }
-    assert dictionary_columns(pa.table(rows)) == ["d18"]
+    assert dictionary_columns(pa.table({**rows, "b": [b"x"] * 100})) == ["d18"]
 
 
 def test_columns_with_nan_or_bytes_have_no_bounds_in_their_file() -> None:

@@ -38,8 +38,8 @@ _DECIMAL_DIGITS_MAX = 18
 def dictionary_columns(rows: pa.Table) -> list[str]:
     """The columns with few distinct values, each of which occurs often.
 
-    Without decimals that do not fit 8 bytes: under a filter, Paimon's Java releases before 2.0 lose
-    rows whose values are in such a dictionary.
+    Without bytes, and decimals that do not fit 8 bytes: under a filter, Paimon's Java releases
+    before 2.0 lose rows whose values are in such a dictionary.
     """
     sample = rows.slice(0, _SAMPLE_ROWS)
     limit = max(1, int(sample.num_rows * _DISTINCT_SHARE_MAX))
@@ -67,7 +67,7 @@ def bounded_leaves(rows: pa.Table) -> list[str]:
 
 def _has_safe_dictionary(type_: pa.DataType) -> bool:
     is_long = pa.types.is_decimal(type_) and type_.precision > _DECIMAL_DIGITS_MAX
-    return not is_long and not pa.types.is_nested(type_)
+    return not (is_long or pa.types.is_binary(type_) or pa.types.is_nested(type_))
 
 
 def densest(codec: str) -> str:

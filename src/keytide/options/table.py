@@ -321,8 +321,9 @@ _WRITING = (
            "much faster. A column that compression would hardly shrink is not compressed."),
     Option("file.compression.zstd-level", integer(1, 22), "Compression level of `zstd`.", "1"),
     Option("parquet.enable.dictionary", BOOLEAN, "Whether columns of Parquet files can have "
-           "dictionaries. `true`: columns with few distinct values get one, except DECIMAL with "
-           "more than 18 digits, whose dictionaries some readers misread under a filter.",
+           "dictionaries. `true`: columns with few distinct values get one, except bytes and "
+           "DECIMAL with more than 18 digits, whose dictionaries some readers misread under a "
+           "filter.",
            "true"),
     Option("target-file-size", size(1), "Approximate size of data files; a sorted run is split "
            "into files of this size. Smaller files can be pruned better but take longer to list.",
