@@ -49,6 +49,7 @@ ROOMS = [
     ["index"],
     ["merge"],
     ["table.values", "table.definition", "table.conditions"],
+    ["table.gate"],
     ["table.state", "table.runner", "table.strides"],
     ["table.read", "table.changes", "table.write", "table.commit"],
     ["table.publishing"],

@@ -7,10 +7,10 @@ from typing import Any
 
 import keytide as kt
 from keytide.index.entries import Entries
+from keytide.table.read.rebuilding import settled
 from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
 from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
 from keytide.table.state.live_files import BucketId
-from keytide.table.write.rebuilding import rebuilt
 from keytide.table.write.writable import writable_view
 
 __all__ = ["assert_index_is_that_of_the_rows"]
@@ -31,7 +31,7 @@ def indexes_of(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, 
         dead = load_dead_rows(state.view.store, vectors.get(bucket, ()), state.view.name)
         index = load_key_index(state.view.store, heads[bucket], 0)
         places = {e.file.file_name: {*dead.of(e.file.file_name).tolist()} for e in entries}
-        yield index, rebuilt(state.view, entries, dead), places
+        yield index, settled(state.view, entries, dead).index, places
 
 
 def _told(index: KeyIndex, dead: dict[str, set[int]]) -> dict[Any, Any]:

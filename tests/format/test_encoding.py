@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keytide.format.encoding import BALANCED, codecs, dictionary_columns
+from keytide.format.encoding import BALANCED, bounded_leaves, codecs, dictionary_columns
 
 ROWS = 200_000
 CHANCE = np.random.default_rng(0)
@@ -86,3 +87,20 @@ def test_balance_gives_up_space_for_speed_where_values_are_short() -> None:
         "long": "zstd",
     }
     assert set(codecs(rows, "zstd", ()).values()) == {"zstd"}
+
+
+def test_bytes_and_decimals_of_more_than_8_bytes_have_no_dictionary() -> None:
+    rows = {
+        f"d{digits}": pa.array([Decimal(1)] * 100, pa.decimal128(digits, 0)) for digits in (18, 19)
+    }
+    assert dictionary_columns(pa.table({**rows, "b": [b"x"] * 100})) == ["d18"]
+
+
+def test_columns_with_nan_or_bytes_have_no_bounds_in_their_file() -> None:
+    rows = {
+        "nan": pa.array([float("nan"), 1.0]),
+        "b": [b"", None],
+        "x": pa.array([1.0, None]),
+        "l": [[1.0], [2.0]],
+    }
+    assert bounded_leaves(pa.table(rows)) == ["x", "l.list.element"]

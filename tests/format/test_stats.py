@@ -79,7 +79,9 @@ def test_golden_statistics_agree_with_java(case: dict[str, Any]) -> None:
     if java["is_none"]:
         assert (stats, names) == (EMPTY_STATS, ())
     else:
-        expected = (value(java["min"], sql_type), value(java["max"], sql_type), java["nulls"])
+        bounds = [value(java["min"], sql_type), value(java["max"], sql_type)]
+        # Releases of Java disagree whether bytes have a sign, so no bounds of bytes are stored.
+        expected = (*([None, None] if sql_type == "BYTES" else bounds), java["nulls"])
         assert names is None
         assert decoded(stats, [column.type]) == [expected]
 
@@ -127,7 +129,6 @@ def test_truncated_binaries_are_bounds_of_at_most_that_length(data: bytes, lengt
         ("DECIMAL(38, 0)", Decimal(-(10**37)), Decimal(10**37)),
         ("CHAR(3)", "abc", "abd"),
         ("STRING", "A", "é"),
-        ("BYTES", b"\x00", b"\xff"),
         ("DATE", dt.date(1969, 12, 31), dt.date(2024, 5, 14)),
         ("TIME(3)", dt.time(0), dt.time(23, 59, 59, 999000)),
         ("TIMESTAMP(3)", dt.datetime(1969, 1, 1), dt.datetime(2024, 1, 1, 0, 0, 0, 1000)),
@@ -136,6 +137,14 @@ def test_truncated_binaries_are_bounds_of_at_most_that_length(data: bytes, lengt
 )
 def test_bounds_of_every_type_are_exact(sql_type: str, low: Any, high: Any) -> None:
     assert stats_of([high, None, low, high], sql_type, "truncate(16)") == (low, high, 1)
+
+
+@pytest.mark.parametrize("mode", ["full", "truncate(16)", "counts"])
+@pytest.mark.parametrize("sql_type", ["BYTES", "VARBINARY(3)", "BINARY(1)"])
+def test_bytes_have_no_bounds_because_engines_order_them_differently(
+    sql_type: str, mode: str
+) -> None:
+    assert stats_of([b"\xff", None, b"\x00"], sql_type, mode) == (None, None, 1)
 
 
 @pytest.mark.parametrize("mode", ["full", "truncate(16)", "counts"])

@@ -25,7 +25,15 @@ from pyspark.java_gateway import launch_gateway
 
 import keytide as kt
 from keytide.lazily import cached_property
-from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
+from keytide.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    MapType,
+    MultisetType,
+    RowType,
+    VectorType,
+)
 
 JAVA_RELEASES = {
     "java-1.4.2": PROJECT / ".venv-java/paimon-bundle-1.4.2.jar",
@@ -409,6 +417,9 @@ class Values:
             return None
         if isinstance(kind, ArrayType):
             return self._array([self.java(each, kind.element) for each in value.values])
+        if isinstance(kind, VectorType):
+            numbers = self.gateway.array(value.as_py(), self.gateway.jvm.float)
+            return self.gateway.paimon.data.BinaryVector.fromPrimitiveArray(numbers)
         if isinstance(kind, MultisetType):
             kind = MapType(kind.element, kt.parse_sql_type("INT"))
         if isinstance(kind, MapType):
@@ -450,6 +461,8 @@ class Values:
         if root == "TIME":
             return value.value * _NANOS[value.type.unit] // 1_000_000
         found = value.as_py()
+        if root == "BLOB":
+            return data.BlobData(bytearray(found))
         if root in _BOXES:
             return self.gateway.boxed(found, _BOXES[root])
         return bytearray(found) if isinstance(found, bytes) else found
@@ -462,6 +475,8 @@ class Values:
             return None
         if isinstance(kind, ArrayType):
             return self._elements(row.getArray(place), kind.element)
+        if isinstance(kind, VectorType):
+            return [float(each) for each in row.getVector(place).toFloatArray()]
         if isinstance(kind, MapType | MultisetType):
             found = row.getMap(place)
             value = kind.value if isinstance(kind, MapType) else kt.parse_sql_type("INT")
@@ -493,6 +508,11 @@ class Values:
             return found.toBigDecimal()  # the gateway makes Python's of it
         if root in ("BINARY", "VARBINARY"):
             return bytes(row.getBinary(place))
+        if root == "BLOB":
+            return bytes(row.getBlob(place).toData())
+        if root == "VARIANT":
+            variant = row.getVariant(place)
+            return {"value": bytes(variant.value()), "metadata": bytes(variant.metadata())}
         if root == "TIME":
             return row.getInt(place) * 1_000_000 // _NANOS[kind.to_arrow().unit]
         found = getattr(row, f"get{_GETTERS[root]}")(place)

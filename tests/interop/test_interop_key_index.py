@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
 from interop_judges import Condition, Judge, assert_reads_alike, write_with
 from interop_values import field, rows, shown
 from java_judge import JavaPaimon
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
+from key_lives import KEYS, SCHEMA, TABLES, Model, act, steps, table_of
 from keytide.table.definition.evolution import AddColumn, ChangeColumnType, RenameColumn, SetOption
 
 COLUMNS = {"k": "INT NOT NULL", "p": "STRING NOT NULL", "ts": "INT", "v": "STRING"}
@@ -213,3 +217,41 @@ def test_interop_rows_that_java_compacted_are_found_by_the_next_write(
     assert shown(table) == ["1 x 8 b", "2 y 1 again", "3 x 9 new"]
     assert_index_is_that_of_the_rows(table)
     assert_alike(java, table)
+
+
+numbers = itertools.count()
+
+
+@ANEW
+@pytest.mark.parametrize("options", TABLES.values(), ids=TABLES.keys())
+@settings(
+    max_examples=max(2, settings.default.max_examples // 3),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(life=steps)
+def test_interop_one_row_of_a_key_in_any_life_with_java(
+    java: JavaPaimon,
+    lake: kt.Lake,
+    options: dict[str, str],
+    life: list[tuple[str, list[tuple[int, int]]]],
+) -> None:
+    def append(table: kt.Table, new: pa.Table) -> None:
+        write_with(java, table, new.drop_columns(["_row_kind"]))
+
+    name = f"db.t{next(numbers)}"
+    table = lake.create_table(name, SCHEMA, ["k"], options={"upsert.mode": "full", **options})
+    model = Model(options)
+    for number, (step, given_rows) in enumerate(life):
+        act(table, model, step, given_rows, append)
+        assert {row["k"]: row for row in table.scan()} == model.rows
+        assert [table.get(k) for k in KEYS] == [model.rows.get(k) for k in KEYS]
+        if number % 4 == 3:
+            java.compact(table.name)
+            model.forget_deletes()
+            assert {row["k"]: row for row in table.scan()} == model.rows
+    every = [model.row(k, s) for k in (*KEYS, 50, 51, 52, 53) for s in (3, 0)]
+    table.write(table_of(every))
+    for row in every:
+        model.arrives(row)
+    assert len(assert_reads_alike(java, table)) == len(model.rows)
+    assert {row["k"]: row for row in table.scan()} == model.rows

@@ -33,10 +33,6 @@ class KeyedRows(TableKind):
     def check(self, schema: TableSchema, options: TableOptions) -> None:
         """Any layout will do."""
 
-    def why_not_readable(self, options: TableOptions) -> str | None:
-        """They can be read."""
-        return None
-
     def why_not_writable(self, options: TableOptions) -> str | None:
         """They can be written to."""
         return None

@@ -16,6 +16,7 @@ import keytide as kt
 from keytide.format import paths
 from keytide.merge.engines import engines_with
 from keytide.options import SECTIONS, ForOthers, Option, Refused, TableOptions, stored_name
+from keytide.options.features import feature_of
 from keytide.options.option import ACTS
 from keytide.store import open_store
 from keytide.table.definition.document import document
@@ -170,13 +171,13 @@ def test_default_is_neither_warned_of_nor_refused(option: Option) -> None:
 def test_tables_of_other_engines_are_opened_and_altered_without_a_word() -> None:
     table = new_table({})
     table.write([{"k": 1, "a": 1, "b": 1, "s": "x"}])
-    kept = {key_of(o): other_value(o) for o in ROWS if isinstance(o.use, ForOthers | Refused)}
-    kept.pop("pk-clustering-override")  # says which files are read
+    others = (o for o in ROWS if isinstance(o.use, ForOthers | Refused))
+    kept = {key_of(o): other_value(o) for o in others if feature_of(o.key) is None}
     kept.pop("streaming-read-overwrite")  # which goes with no lookup
     options = table.options | kept | {"write-only": "true"}
     options |= {
         "changelog-producer": "lookup",
-        "from.another": "engine",
+        "sink.parallelism": "4",
         "page-size": "?",
     }
     schema = replace(table.table_schema, id=1, options=options)

@@ -14,9 +14,9 @@ import pytest
 import keytide as kt
 from keytide.index.entries import Entries
 from keytide.store import open_store
+from keytide.table.read.rebuilding import settled
 from keytide.table.state.dead_rows import load_dead_rows
 from keytide.table.state.key_index import KeyIndex
-from keytide.table.write.rebuilding import rebuilt
 from keytide.table.write.writable import writable_view
 
 ROWS, KEYS, WRITES = 12_000, 15_000, 3
@@ -59,7 +59,7 @@ def rebuilder(table: kt.Table) -> Callable[[int], KeyIndex]:
 
     def build(memory_bytes: int) -> KeyIndex:
         options = replace(view.options, read_memory_bytes=memory_bytes)
-        return rebuilt(replace(view, options=options), entries, dead)
+        return settled(replace(view, options=options), entries, dead).index
 
     return build
 

@@ -11,11 +11,11 @@ import polars as pl
 from keytide.format.data_file import VALUE_KIND
 from keytide.row_kind import RowKind
 from keytide.table.read.lookup import newest_versions
+from keytide.table.read.row_keys import hashes_of
 from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
-from keytide.table.write.row_keys import hashes_of
 from keytide.table.write.task import WriteTask
 from keytide.table.write.upsert import UpsertTask
 

@@ -42,6 +42,7 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
+from keytide.table.read.settled import settled_state
 from keytide.table.read.task import ReadTask
 from keytide.table.read.which_rows import WhichRows
 from keytide.table.state.stored import PinnedTable
@@ -191,7 +192,7 @@ def _scan(table: KeyedHandle) -> Scan:
     lifetime = Lifetime.of(view)
     shown = [] if lifetime is None else [lifetime.shown]
     predicate = conjunction([*conjuncts(table.predicate), *shown])
-    return Scan(table.known, view.schema.names, predicate)
+    return Scan(settled_state(table.known), view.schema.names, predicate)
 
 
 def _outcomes(

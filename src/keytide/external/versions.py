@@ -26,7 +26,7 @@ from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.table.state.view import TableView
 from keytide.table.values.columns import key_column, stored_column
-from keytide.table.write.input_rows import with_tombstones
+from keytide.table.values.tombstones import with_tombstones
 
 __all__ = ["PART_SHIFT", "RowNumbers", "SourceVersions", "arrivals", "numbers_of"]
 

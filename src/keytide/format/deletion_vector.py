@@ -38,6 +38,7 @@ __all__ = [
     "living_among",
     "read_vectors",
     "stored_vectors",
+    "vector_in",
     "write_vectors",
 ]
 
@@ -66,10 +67,18 @@ class VectorRange:
 class VectorPlace:
     """Where the vector of a data file is: the path of its index file in the store, and the range
     there.
+
+    `held` is the part of the index file in this range, if no store has the file.
     """
 
     path: str
     range: VectorRange
+    held: bytes | None = None
+
+
+def vector_in(data: bytes, place: VectorRange) -> bytes:
+    """The bytes of one vector in an index file."""
+    return data[place.offset : place.offset + place.length + _FRAME_LENGTH]
 
 
 def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
@@ -112,6 +121,8 @@ def _without(one: Vector, other: Vector) -> Vector:
 def _stored_vector(store: Store, place: VectorPlace) -> Vector:
     """A cached vector, which must not be changed."""
     uri, found = store.uri_of(place.path), place.range
+    if place.held is not None:
+        return _read_vector(place.held, found, uri, start=found.offset)
 
     def load() -> tuple[Vector, int]:
         with disk_errors("read", uri), store.open_input(place.path) as file:

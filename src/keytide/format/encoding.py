@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-__all__ = ["BALANCED", "codecs", "densest", "dictionary_columns"]
+__all__ = ["BALANCED", "bounded_leaves", "codecs", "densest", "dictionary_columns"]
 
 BALANCED = "balanced"
 """A codec setting: zstd, but a faster codec for columns for which that costs little space."""
@@ -32,17 +32,42 @@ _SPARED_MIN = 0.1
 # decompresses a third of the bytes per second that it decompresses of long strings.
 _SPARED_OF_SHORT_MIN = 0.3
 _SHORT_BYTES_MAX = 16
+_DECIMAL_DIGITS_MAX = 18
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
-    """The columns with few distinct values, each of which occurs often."""
+    """The columns with few distinct values, each of which occurs often.
+
+    Without bytes, and decimals that do not fit 8 bytes: under a filter, Paimon's Java releases
+    before 2.0 lose rows whose values are in such a dictionary.
+    """
     sample = rows.slice(0, _SAMPLE_ROWS)
     limit = max(1, int(sample.num_rows * _DISTINCT_SHARE_MAX))
     return [
         name
         for name, column in zip(sample.column_names, sample.columns, strict=True)
-        if not pa.types.is_nested(column.type) and len(pc.unique(column)) <= limit
+        if _has_safe_dictionary(column.type) and len(pc.unique(column)) <= limit
     ]
+
+
+def bounded_leaves(rows: pa.Table) -> list[str]:
+    """The leaves whose statistics bound all of their values, for every reader.
+
+    Statistics leave out NaN, and readers for which NaN is the largest value would miss it. Engines
+    disagree whether bytes have a sign.
+    """
+    unbounded = {
+        name
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+        if pa.types.is_binary(column.type)
+        or (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
+    }
+    return [path for path in _leaf_paths(rows.schema) if path not in unbounded]
+
+
+def _has_safe_dictionary(type_: pa.DataType) -> bool:
+    is_long = pa.types.is_decimal(type_) and type_.precision > _DECIMAL_DIGITS_MAX
+    return not (is_long or pa.types.is_binary(type_) or pa.types.is_nested(type_))
 
 
 def densest(codec: str) -> str:

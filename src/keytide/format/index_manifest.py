@@ -13,7 +13,7 @@ from typing import Any
 
 from keytide.errors import DataError, UnsupportedError
 from keytide.format.avro import Record, RecordType, array, optional, record, required
-from keytide.format.deletion_vector import VectorRange
+from keytide.format.deletion_vector import VectorRange, vector_in
 
 __all__ = [
     "DELETION_VECTORS",
@@ -47,6 +47,7 @@ class IndexFile:
     `partition` is the binary row of the partition columns. `row_count` is the number of vectors or
     hashes. `ranges` are the positions of the vectors, None for other types. Types that this release
     does not know are preserved unchanged. `global_index` is a member of such types.
+    `held` is the content of a file that no store has, because only a reader uses it.
     """
 
     index_type: str
@@ -58,6 +59,11 @@ class IndexFile:
     ranges: tuple[VectorRange, ...] | None = None
     external_path: str | None = None
     global_index: Mapping[str, Any] | None = None
+    held: bytes | None = None
+
+    def held_in(self, place: VectorRange) -> bytes | None:
+        """The held content of a range of vectors. None if a store has the file."""
+        return None if self.held is None else vector_in(self.held, place)
 
     @property
     def beside(self) -> dict[str, int]:

@@ -64,7 +64,8 @@ class ColumnStats:
     def within(self, mode: StatsMode) -> ColumnStats:
         """As much of them as a mode keeps, in bounds that contain the values for every reader."""
         minimum, maximum = self.minimum, self.maximum
-        if mode.name == "counts":
+        if mode.name == "counts" or _is_binary(minimum.type):
+            # Engines disagree whether bytes have a sign, so bounds of bytes would mislead some.
             minimum = maximum = pa.nulls(len(minimum), minimum.type)
         elif pa.types.is_floating(minimum.type):
             # Readers that order -0.0 before 0.0 must find both zeros inside the bounds.
@@ -296,6 +297,10 @@ def _whole(bounds: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _zero_as(bounds: pa.Array, zero: float) -> pa.Array:
     return pc.if_else(pc.equal(bounds, 0.0), pa.scalar(zero, bounds.type), bounds)
+
+
+def _is_binary(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
 
 
 def _is_text_or_binary(arrow_type: pa.DataType) -> bool:

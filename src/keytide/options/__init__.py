@@ -118,6 +118,7 @@ class TableOptions:
     file_formats_by_level: tuple[tuple[int, str], ...] = _option("file.format.per.level")
     file_compression: str | None = _option("file.compression")
     file_compression_zstd_level: int = _option("file.compression.zstd-level")
+    parquet_dictionaries: bool = _option("parquet.enable.dictionary")
     target_file_size_bytes: int = _option("target-file-size")
     thin_mode: bool = _option("data-file.thin-mode")
     stats_mode: str = _option("metadata.stats-mode")

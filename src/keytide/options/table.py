@@ -320,6 +320,11 @@ _WRITING = (
            "or no compression if that takes little more space, because readers decompress those "
            "much faster. A column that compression would hardly shrink is not compressed."),
     Option("file.compression.zstd-level", integer(1, 22), "Compression level of `zstd`.", "1"),
+    Option("parquet.enable.dictionary", BOOLEAN, "Whether columns of Parquet files can have "
+           "dictionaries. `true`: columns with few distinct values get one, except bytes and "
+           "DECIMAL with more than 18 digits, whose dictionaries some readers misread under a "
+           "filter.",
+           "true"),
     Option("target-file-size", size(1), "Approximate size of data files; a sorted run is split "
            "into files of this size. Smaller files can be pruned better but take longer to list.",
            "128 mb"),
@@ -812,9 +817,6 @@ _WRITERS = (
           _METADATA),
     _kept("metadata.stats-mode.per.level", LEVELS, "", "Statistics mode by level.",
           "'metadata.stats-mode' applies to all levels"),
-    _kept("parquet.enable.dictionary", BOOLEAN, None, "Whether Parquet files use dictionary "
-          "encoding.",
-          "writes choose it for each column"),
     _kept("write.sequence-number-init-mode", choice("scan", "snapshot"), "scan",
           "Where writers find the highest sequence number.", _METADATA),
 )  # fmt: skip

@@ -33,6 +33,7 @@ from keytide.table.changes.change_scan import Changes, changes_of
 from keytide.table.commit.author import Author
 from keytide.table.conditions.condition import predicate_of
 from keytide.table.read.scan import Scan
+from keytide.table.read.settled import settled_state
 from keytide.table.scans import narrowed_scan, scan_table, which_rows, whole_scan
 from keytide.table.state.data_files import expired_error
 from keytide.table.state.stored import StoredTable
@@ -128,7 +129,7 @@ class SourceOptions:
                 **snapshot_named(self.given, table),
             )  # fmt: skip
         schema = table.metadata.schema(self.settled.schema_id)
-        state = table.state(schema, self._settled(table, self.settled))
+        state = settled_state(table.state(schema, self._settled(table, self.settled)))
         predicate = None if where is None else predicate_of(where, schema.fields, table.name)
         which = which_rows(schema, table.name, *skipped)
         return narrowed_scan(replace(whole_scan(state), which=which), wanted, predicate)

@@ -36,6 +36,7 @@ from keytide.table.definition.kind import require_key
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.row_source import check_limit
 from keytide.table.read.scan import Scan
+from keytide.table.read.settled import settled_state
 from keytide.table.read.which_rows import WhichRows
 from keytide.table.read.why import Why, why_of
 from keytide.table.state.expected import as_expected
@@ -82,6 +83,7 @@ def scan_table(
     selected = selected_columns(table.name, schema, columns)
     which = which_rows(schema, table.name, skip_upsert, skip_upsert_delete)
     state = table.newest_state(schema) if snapshot is None else table.state(schema, snapshot)
+    state = settled_state(state)
     return replace(_scan(state, selected, predicate), which=which, limit=limit)
 
 
@@ -178,7 +180,7 @@ def _state_to_look_up(table: StoredTable, schema: TableSchema) -> TableState:
     """The latest state. A remote key index is read in parallel with the manifests."""
     if schema.is_indexed and table.store.local_path(paths.INDEX_DIR) is None:
         table.store.begin(partial(_open_index, table, schema))
-    return table.newest_state(schema)
+    return settled_state(table.newest_state(schema))
 
 
 def _open_index(table: StoredTable, schema: TableSchema) -> None:

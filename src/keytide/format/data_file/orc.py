@@ -75,7 +75,13 @@ def check_columns(columns: pa.Schema) -> None:
 
 
 def write(
-    output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
+    output: Any,
+    rows: pa.Table,
+    codec: str,
+    zstd_level: int,
+    notes: Mapping[str, str],
+    *,
+    dictionaries: bool = True,
 ) -> None:
     """Write rows. ORC's own compression level replaces `zstd_level`.
 

@@ -43,7 +43,7 @@ from keytide.format.data_file.stored_file import (
     StoredFile,
     numbered_rows,
 )
-from keytide.format.encoding import codecs, dictionary_columns
+from keytide.format.encoding import bounded_leaves, codecs, dictionary_columns
 from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
 from keytide.store import Store
@@ -152,7 +152,13 @@ def check_columns(columns: pa.Schema) -> None:
 
 
 def write(
-    output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
+    output: Any,
+    rows: pa.Table,
+    codec: str,
+    zstd_level: int,
+    notes: Mapping[str, str],
+    *,
+    dictionaries: bool = True,
 ) -> None:
     """Write rows. Each column and nested node gets its field id."""
     nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
@@ -160,7 +166,7 @@ def write(
         rows = _with_int96_bytes(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
     group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
-    dictionary = dictionary_columns(rows)
+    dictionary = dictionary_columns(rows) if dictionaries else []
     compression = codecs(rows, codec, dictionary)
     # Arrow refuses a compression level for a codec without levels.
     zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
@@ -177,6 +183,7 @@ def write(
             store_decimal_as_integer=True,
             write_time_adjusted_to_utc=True,
             use_dictionary=dictionary,
+            write_statistics=bounded_leaves(rows),
             store_schema=False,
             write_page_checksum=True,
             write_batch_size=_WRITE_BATCH_ROWS,

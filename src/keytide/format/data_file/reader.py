@@ -12,19 +12,21 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import DataError, KeytideError
+from keytide.errors import DataError, KeytideError, UnsupportedError
 from keytide.format.arrow import polars_schema
 from keytide.format.cache import version_of
+from keytide.format.data_file.blobs import blob_contents
 from keytide.format.data_file.evolved import evolved_column
 from keytide.format.data_file.formats import FORMATS, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
+from keytide.format.data_file.variants import has_variant, is_shredded
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
 from keytide.row_kind import RETRACTS
 from keytide.store import Store
-from keytide.types import Field
+from keytide.types import AtomicType, Field
 
 __all__ = [
     "WHOLE_FILE",
@@ -230,13 +232,30 @@ class FileReader:
             if f.name in constants:
                 expressions.append(_literal(constants[f.name]).alias(f.name))
                 continue
-            expressions.append(evolved_column(f, old_fields.get(f.id), stored))
+            old = old_fields.get(f.id)
+            column = evolved_column(f, old, stored)
+            if old is not None and old.name in stored:
+                column = self._whole(column, f, stored[old.name])
+            expressions.append(column)
         for name in self.system_columns:
             if name in constants:
                 expressions.append(_literal(constants[name]).alias(name))
             else:
                 expressions.append(pl.col(name).cast(_SYSTEM_TYPES[name]))
         return expressions
+
+    def _whole(self, column: pl.Expr, field: Field, stored: pl.DataType) -> pl.Expr:
+        """A column with its whole values, some of which are stored in parts."""
+        if isinstance(field.type, AtomicType) and field.type.root == "BLOB":
+            contents = partial(blob_contents, self.store, self.path)
+            return column.map_batches(contents, return_dtype=pl.Binary)
+        if has_variant(field.type) and is_shredded(stored):
+            raise UnsupportedError(
+                f"data file {self.store.uri_of(self.path)}: column {field.name!r} has values of "
+                "type VARIANT that are shredded into columns, which this release cannot read; "
+                "read the other columns, or read it with the engine that wrote the file"
+            )
+        return column
 
 
 _SYSTEM_TYPES = {

@@ -87,9 +87,19 @@ class FileFormat(Protocol):
         """Raise `InvalidError` for columns that files of the format cannot contain."""
 
     def write(
-        self, output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
+        self,
+        output: Any,
+        rows: pa.Table,
+        codec: str,
+        zstd_level: int,
+        notes: Mapping[str, str],
+        *,
+        dictionaries: bool = True,
     ) -> None:
-        """Write rows and notes to a binary file, with field ids if the format supports them."""
+        """Write rows and notes to a binary file, with field ids if the format supports them.
+
+        Without `dictionaries`, no column of a Parquet file has one.
+        """
 
     def note(self, store: Store, path: str, key: str) -> str | None:
         """The note that was stored under a key when a file was written."""

@@ -54,6 +54,8 @@ class RunWriter:
     awaited: bool = False
     """Whether writes wait for files of every level, not only of level 0."""
     zstd_level: int = 1
+    dictionaries: bool = True
+    """Whether columns of Parquet files may have dictionaries."""
     target_file_size_bytes: int = 128 << 20
     stats_mode: str = "truncate(16)"
     thin: bool = False
@@ -155,7 +157,9 @@ class RunWriter:
     def _encoding(self, physical: pa.Table, level: int) -> Callable[[Any], None]:
         """A function that writes the rows of a file to an output."""
         write, codec = FORMATS[self.file_format].write, self._codec(physical, level)
-        return lambda output: write(output, physical, codec, self.zstd_level, self.notes)
+        return lambda output: write(
+            output, physical, codec, self.zstd_level, self.notes, dictionaries=self.dictionaries
+        )
 
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:

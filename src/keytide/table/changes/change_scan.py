@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import InvalidError, NotFoundError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
@@ -23,7 +23,9 @@ from keytide.table.changes.diff import DiffTask, plan_diff
 from keytide.table.changes.files import FilesTask
 from keytide.table.changes.indexed import IndexedDiffTask
 from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
+from keytide.table.gate.gate import refuse_readers
 from keytide.table.read.row_source import RowSource
+from keytide.table.read.settled import settled_state
 from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.state import TableState
@@ -141,12 +143,7 @@ class Changes(RowSource):
         release cannot read.
         """
         refuse_forked_child()
-        reason = self.view.kind.why_not_readable(self.view.options)
-        if reason is not None:
-            raise UnsupportedError(
-                f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
-                "engine that created it"
-            )
+        refuse_readers(self.view.schema, self.view.options, self.view.name)
         return self.source.plan()
 
     def tasks(self) -> Sequence[ChangesTask]:
@@ -291,8 +288,10 @@ def _compared(
         first, last = _without_compactions(table.metadata, first, last)
     known = table.in_kind_at(schema, last)
     own = known if first is None else table.metadata.schema(first.schema_id)
-    before = table.state(own, first)  # first, because the files of the end are derived from it
-    after = table.state(schema, last)
+    before = settled_state(
+        table.state(own, first)
+    )  # first, because the files of the end are derived from it
+    after = settled_state(table.state(schema, last))
     return Compared(after if _was_converted(table, before, after) else before, after, columns)
 
 

@@ -123,6 +123,7 @@ def follow(
     `start` is used if no position is stored.
     """
     check_mode(table, mode)
+    table.view(table.schema)  # refuses a table that cannot be read, even without snapshots
     place = None if consumer is None else KeptPlace(table.live.metadata, consumer, mode)
     known = None if place is None else place.told()
     return _Follower(table, mode, pace, place).batches(known or start)

@@ -28,6 +28,7 @@ from keytide.options import TableOptions
 from keytide.table.compaction.appends import PackTask, Picks, Rewriting
 from keytide.table.compaction.rewriting import Compacted
 from keytide.table.read.merged_versions import rows_in
+from keytide.table.read.row_keys import keys_of
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.bucket_index import BucketIndex
@@ -37,7 +38,6 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.key_bucket import Bucket, found_bucket, places_of
-from keytide.table.write.row_keys import keys_of
 
 __all__ = ["IndexedPackTask", "indexed_tasks", "picks_of"]
 

@@ -63,10 +63,6 @@ class TableKind(ABC):
         """
 
     @abstractmethod
-    def why_not_readable(self, options: TableOptions) -> str | None:
-        """Why this release cannot read such a table. None if it can."""
-
-    @abstractmethod
     def why_not_writable(self, options: TableOptions) -> str | None:
         """Why this release must not write to such a table. None if it can."""
 
@@ -101,10 +97,6 @@ class KeyedTable(TableKind):
         reason = _why_no_vectors(options) if options.deletion_vectors_enabled else None
         if reason is not None:
             raise UnsupportedError(f"{reason}; remove '{keys.DELETION_VECTORS_ENABLED}'")
-
-    def why_not_readable(self, options: TableOptions) -> str | None:
-        """See `TableKind`."""
-        return None
 
     def why_not_writable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
@@ -192,16 +184,8 @@ class AppendTable(TableKind):
                 f"determine the bucket. Set it, or remove '{keys.BUCKET}'"
             )
 
-    def why_not_readable(self, options: TableOptions) -> str | None:
-        """See `TableKind`."""
-        if options.value(keys.DATA_EVOLUTION_ENABLED):
-            return f"'{keys.DATA_EVOLUTION_ENABLED}' splits a row over several files"
-        return None
-
     def why_not_writable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
-        if options.value(keys.ROW_TRACKING_ENABLED) or options.value(keys.DATA_EVOLUTION_ENABLED):
-            return f"'{keys.ROW_TRACKING_ENABLED}' requires every writer to number the rows"
         if options.bucket > 0 and not options.bucket_key:
             return f"'{keys.BUCKET}' = '{options.bucket}' without a '{keys.BUCKET_KEY}'"
         return _why_no_vectors(options) if options.deletion_vectors_enabled else None
@@ -301,10 +285,6 @@ class IndexedTable(TableKind):
         reason = _why_no_vectors(options)
         if reason is not None:
             raise UnsupportedError(f"{reason}; remove it")
-
-    def why_not_readable(self, options: TableOptions) -> str | None:
-        """See `TableKind`."""
-        return None
 
     def why_not_writable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""

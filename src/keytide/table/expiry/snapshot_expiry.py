@@ -22,6 +22,7 @@ from keytide.table.expiry.garbage import garbage_of, told_garbage_of
 from keytide.table.expiry.references import consumers
 from keytide.table.expiry.retention import Asked, Retention
 from keytide.table.expiry.sweeping import Sweep, finish_sweeps, free_files
+from keytide.table.gate.gate import refuse_cleaners
 from keytide.table.history.consumers import expire_consumers
 from keytide.table.state.retries import again
 from keytide.table.state.stored import StoredTable
@@ -91,6 +92,7 @@ def expire_snapshots(
     """
     asked = Asked(retain_max, retain_min, _ms(table, older_than), max_deletes)
     view, now_ms = table.view(table.schema), wall_clock_ms()
+    refuse_cleaners(view.schema, view.options, view.name)
     with view.naming_table():
         retention = Retention.of_snapshots(view.options, now_ms).asked(asked)
     told = Retention.of_changelogs(view.options, now_ms)

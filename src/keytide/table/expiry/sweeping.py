@@ -26,6 +26,7 @@ from keytide.format import paths
 from keytide.format.json_document import INTEGER, TEXTS, member, read_document, write_document
 from keytide.format.snapshot import Snapshot
 from keytide.table.expiry.references import Naming, changelogs, held_lines, name_of
+from keytide.table.gate.gate import refuse_cleaners
 from keytide.table.publishing.published import names_of_published
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.retries import again, is_gone
@@ -80,6 +81,7 @@ def free_files(
     searched too. `told` are changelogs that will be created, and `gone` those that will be deleted.
     """
     known = list(files)
+    refuse_cleaners(view.schema, view.options, view.name)
     naming = Naming(metadata, view, frozenset(map(name_of, known)))
     # Tags and branches first: if one of them becomes a snapshot, it is a snapshot of the table by
     # then.

@@ -9,8 +9,10 @@ from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lazily import cached_property
+from keytide.table.gate.gate import why_not_plain
 from keytide.table.read.plan import plan_files
 from keytide.table.read.sections import BucketPlan
+from keytide.table.read.settled import unsettled_buckets
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -62,6 +64,14 @@ def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
     Its columns are those of its time, as in time travel. Raises `DataError` like other reads.
     """
     state = table.state(table.metadata.schema(snapshot.schema_id), snapshot)
+    for (_, bucket), _, _ in unsettled_buckets(state):
+        return (
+            f"another engine added files to bucket {bucket}, and no write has settled yet which of "
+            "their rows replace others; the next write into the bucket does"
+        )
+    unlike = why_not_plain(state.view.schema)
+    if unlike is not None:
+        return unlike
     files = _files(state)
     if isinstance(files, str):
         return files

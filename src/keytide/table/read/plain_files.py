@@ -151,7 +151,7 @@ def has_floats(type_: DataType) -> bool:
 def reads_type(type_: DataType, reads: TypesRead) -> bool:
     """Whether a reader supports all parts of a stored type."""
     if isinstance(type_, AtomicType):
-        return reads(type_)
+        return not type_.is_nested and reads(type_)
     if isinstance(type_, ArrayType | MultisetType):
         return reads_type(type_.element, reads)
     if isinstance(type_, MapType):

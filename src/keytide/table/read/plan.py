@@ -218,5 +218,7 @@ def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, Vect
     places: dict[str, VectorPlace] = {}
     for file in files:
         path = vector_file_path(file, view.name)
-        places |= {r.data_file_name: VectorPlace(path, r) for r in file.ranges or ()}
+        places |= {
+            r.data_file_name: VectorPlace(path, r, file.held_in(r)) for r in file.ranges or ()
+        }
     return places

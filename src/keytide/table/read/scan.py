@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from keytide.errors import UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.lazily import cached_property
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.conditions.text import text_of
+from keytide.table.gate.gate import refuse_readers
 from keytide.table.read.explanation import Explanation
 from keytide.table.read.plan import ScanPlan
 from keytide.table.read.pruning import asked_of_files
@@ -146,9 +146,4 @@ class Scan(RowSource):
 
     def _check_readable(self) -> None:
         refuse_forked_child()
-        reason = self.view.kind.why_not_readable(self.view.options)
-        if reason is not None:
-            raise UnsupportedError(
-                f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
-                f"engine that created it"
-            )
+        refuse_readers(self.view.schema, self.view.options, self.view.name)

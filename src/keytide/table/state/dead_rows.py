@@ -7,6 +7,7 @@ which replaces the previous one.
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from keytide.format.deletion_vector import (
     Vector,
     VectorRange,
     keep_vectors,
+    read_vectors,
     stored_vectors,
     write_vectors,
 )
@@ -31,7 +33,13 @@ from keytide.store import Store
 from keytide.table.state.bucket_index import EncodedIndex
 from keytide.table.state.live_files import BucketId
 
-__all__ = ["DeadRows", "load_dead_rows", "vector_file_path", "vector_files_by_bucket"]
+__all__ = [
+    "DeadRows",
+    "held_vectors",
+    "load_dead_rows",
+    "vector_file_path",
+    "vector_files_by_bucket",
+]
 
 Positions = npt.NDArray[np.int64]
 
@@ -170,6 +178,13 @@ def vector_file_path(file: IndexFile, table: str) -> str:
     return paths.index_path(file.file_name)
 
 
+def held_vectors(bucket: BucketId, dead: DeadRows) -> IndexFile:
+    """The vectors of a bucket as an index file that no store has, for readers of a state."""
+    data, ranges = write_vectors(dead.vectors)
+    name = f"held-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}"
+    return IndexFile(DELETION_VECTORS, *bucket, name, len(data), len(ranges), ranges, held=data)
+
+
 def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> DeadRows:
     """Read the index files of a bucket. The result is empty if there are none.
 
@@ -177,6 +192,9 @@ def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> De
     """
     vectors: dict[str, Vector] = {}
     for file in files:
+        if file.held is not None:
+            vectors |= read_vectors(file.held, file.ranges or (), file.file_name)
+            continue
         path = vector_file_path(file, table)
         vectors |= stored_vectors(store, path, file.ranges or ())
     return DeadRows(files, vectors)

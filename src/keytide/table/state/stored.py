@@ -18,6 +18,7 @@ from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.definition.conversion import as_kind_of
 from keytide.table.definition.external import refuse_external
+from keytide.table.gate.gate import refuse_readers, warn_readers
 from keytide.table.state.dynamic_buckets import HashFiles, hash_files
 from keytide.table.state.in_force import CONVERTED
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
@@ -128,6 +129,8 @@ class StoredTable:
         functions = registered_functions(options)
         if known is not None and known.functions == functions:
             return known
+        refuse_readers(schema, options, self.name)
+        warn_readers(schema, options, self.name, self.store.uri_of(""))
         view = TableView(self.store, self.name, schema, schemas, options, functions)
         self.live._view = view
         return view
@@ -248,6 +251,13 @@ class PinnedTable(StoredTable):
     def pinned(self) -> PinnedTable:
         """Itself."""
         return self
+
+    def view(self, schema: TableSchema, files: LiveFiles = NO_FILES) -> TableView:
+        """See `StoredTable`. Whatever the schema, the present definition says who may read."""
+        present = self.schema
+        if schema.options != present.options:
+            refuse_readers(present, _options_of(self.name, present), self.name)
+        return super().view(schema, files)
 
     def once(self, what: Hashable, make: Callable[[], T]) -> T:
         """The result of `make`, which is called once for this pinned table under the key `what`."""

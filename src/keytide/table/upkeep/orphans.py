@@ -29,6 +29,7 @@ from keytide.record import Record
 from keytide.store import ObjectInfo
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.expiry.sweeping import free_files
+from keytide.table.gate.gate import refuse_cleaners
 from keytide.table.publishing.leftovers import left_over, may_be_left_over
 from keytide.table.state.retries import again
 from keytide.table.state.stored import StoredTable
@@ -104,6 +105,7 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
     """
     table = table.uncached
     view = table.view(table.schema)
+    refuse_cleaners(view.schema, view.options, view.name)
     place = _Places.of(view)
     old = [info for info in table.store.list() if info.modified_ms < before_ms]
     found = [info.path for info in old if place.may_be_orphan(info.path)]

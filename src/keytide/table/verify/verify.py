@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.branch import main_store
+from keytide.format.index_manifest import KEY_INDEX
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
@@ -17,6 +20,7 @@ from keytide.process import refuse_forked_child
 from keytide.store import Store
 from keytide.table.changes.written import told_list
 from keytide.table.read.scan import Scan
+from keytide.table.read.settled import settled_state
 from keytide.table.runner import Threads
 from keytide.table.state.branches import table_name
 from keytide.table.state.commits import Commits
@@ -48,8 +52,13 @@ _TRIES = 3
 def verify_table(
     table: StoredTable, *, quick: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """Check a table with all its branches, see `Table.verify`."""
+    """Check a table with all its branches, see `Table.verify`.
+
+    Raises `UnsupportedError` for a table that this release cannot read.
+    """
     refuse_forked_child()
+    with suppress(DataError, InvalidError, NotFoundError):
+        table.view(table.schema)
     store, commits = main_store(table.store).uncached(), table.metadata.commits
     for tries_left in reversed(range(_TRIES)):
         work = _read(partial(_Work, store, table_name(table), commits, quick, progress))
@@ -213,9 +222,13 @@ class _Work:
             view = TableView(
                 view.store, view.name, view.schema, view.schemas, view.options, functions
             )
-            vectors = TableMetadata(self.store, self.name).vector_files(seen.snapshot, view.options)
+            metadata = TableMetadata(self.store, self.name)
+            vectors = tuple(metadata.vector_files(seen.snapshot, view.options))
+            indexes = metadata.index_files(seen.snapshot) if view.kind.has_key_index else ()
+            heads = tuple(file for file in indexes if file.index_type == KEY_INDEX)
             live = files_of(seen.snapshot, seen.live.values())
-            scan = Scan(TableState(view, live, tuple(vectors)), view.schema.primary_keys)
+            state = settled_state(TableState(view, live, vectors, key_files=heads))
+            scan = Scan(state, view.schema.primary_keys)
             check_one_row_per_key(scan, seen.path, self.findings)
             if view.kind.keeps_versions:
                 check_deletes_are_marked(scan, seen.path, self.findings)

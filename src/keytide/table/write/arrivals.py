@@ -5,27 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
-from keytide.format.arrow import to_arrow
 from keytide.index.comparison import NOTHING, Numbers, behind
 from keytide.index.entries import Entries
 from keytide.index.hashes import KeyHashes
 from keytide.lazily import cached_property
-from keytide.types import Field, arrow_schema
+from keytide.table.read.rebuilding import largest_before
+from keytide.table.read.row_keys import Flags
 
-__all__ = ["Arrivals", "Current", "Flags", "Judged", "Kept", "exact", "floors", "judge"]
-
-Flags = npt.NDArray[np.bool_]
-
-
-def exact(rows: pl.DataFrame, fields: tuple[Field, ...]) -> pa.Table:
-    """Some columns of rows, in the table's types."""
-    if not fields:
-        return pa.table({"": pa.nulls(rows.height)})
-    return to_arrow(rows.select(f.name for f in fields), arrow_schema(fields))
+__all__ = [
+    "Arrivals",
+    "Current",
+    "Judged",
+    "Kept",
+    "floors",
+    "judge",
+]
 
 
 @dataclass(frozen=True)
@@ -147,18 +143,11 @@ def judge(arrivals: Arrivals) -> Judged:
 
 def _before_each(arrivals: Arrivals, rows: Numbers) -> Numbers:
     """The comparison value of each row's key when the row arrives."""
-    names = [f"column_{n}" for n in range(len(arrivals.fresh))]
-    hashes = arrivals.hashes.take(rows)
     # The value of a late row is not larger than earlier ones, so it may be counted, unless it is
     # too old.
     fresh = np.where(arrivals.is_too_old, NOTHING, arrivals.fresh)[:, rows]
-    columns = dict(zip(names, fresh, strict=True))
-    frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, **columns})
-    earlier = frame.select(
-        pl.col(name).shift(1, fill_value=NOTHING).cum_max().over("head", "check") for name in names
-    )
-    before: Numbers = np.maximum(earlier.to_numpy().T, arrivals.stored[:, rows])
-    return before
+    earlier = largest_before(arrivals.hashes.take(rows), fresh)
+    return np.maximum(earlier, arrivals.stored[:, rows])
 
 
 def _last_of_each(hashes: KeyHashes, rows: Numbers) -> Numbers:

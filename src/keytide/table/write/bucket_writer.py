@@ -338,6 +338,7 @@ def run_writer(view: TableView, level: int = 0) -> RunWriter:
         file_format=format_of_level(view, level),
         compression=options.file_compression,
         zstd_level=options.file_compression_zstd_level,
+        dictionaries=options.parquet_dictionaries,
         target_file_size_bytes=options.target_file_size_bytes,
         stats_mode=options.stats_mode,
         thin=options.thin_mode,

@@ -8,8 +8,9 @@ import polars as pl
 from keytide.errors import InvalidError
 from keytide.merge.slices import take
 from keytide.options import keys
+from keytide.table.read.row_keys import Flags
 from keytide.table.state.view import TableView
-from keytide.table.write.arrivals import Arrivals, Flags, Judged, Kept
+from keytide.table.write.arrivals import Arrivals, Judged, Kept
 from keytide.value_text import held_by_python
 
 __all__ = ["as_they_came", "first_key", "is_dropped", "refuse_too_old", "with_all_producers"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -20,26 +19,24 @@ from keytide.index.entries import Entries
 from keytide.index.head import Head, IndexedFile
 from keytide.merge.order import IS_ADD
 from keytide.table.read.merged_versions import rows_in
+from keytide.table.read.places import by_name, place_numbers, split_places
+from keytide.table.read.rebuilding import bare_head, settled
+from keytide.table.read.row_keys import Flags, exact, hashes_of
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.key_index import KeyIndex, load_key_index, why_not_covered
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.arrivals import Arrivals, Current, Flags, exact, floors
-from keytide.table.write.rebuilding import bare_head, rebuilt
-from keytide.table.write.row_keys import hashes_of
+from keytide.table.write.arrivals import Arrivals, Current, floors
 
 __all__ = [
     "Bucket",
     "arrived",
-    "by_name",
     "certain",
     "found_bucket",
     "places_of",
 ]
-
-_POSITION_BITS = 40
 
 
 @dataclass(frozen=True)
@@ -55,13 +52,21 @@ class Bucket:
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
     """The data files by name."""
 
-    def anew(self, view: TableView, bucket: BucketId, reason: str) -> Bucket:
-        """The same with an index that is rebuilt from the bucket's rows. Warns with the reason."""
+    def anew(
+        self, view: TableView, bucket: BucketId, reason: str, *, has_read_head: bool = True
+    ) -> Bucket:
+        """The same with an index that is rebuilt from the bucket's rows, of which each key keeps
+        one. Warns with the reason.
+
+        Without the head of the index, it is unknown which files other engines added.
+        """
         warn_caller(
             f"table {view.name}: the key index of bucket {bucket[1]} is rebuilt from its rows: "
             f"{reason}"
         )
-        return replace(self, index=rebuilt(view, self.entries.values(), self.dead))
+        known = {file.name for file in self.index.head.files} if has_read_head else None
+        found = settled(view, self.entries.values(), self.dead, known)
+        return replace(self, index=found.index, dead=found.dead)
 
     def current(
         self, view: TableView, partition: bytes, known: tuple[Flags, Entries], names: Iterable[str]
@@ -75,11 +80,11 @@ class Bucket:
         if not columns:
             at = np.where(is_known, np.arange(len(entries)), -1)
             return Current(pl.DataFrame(), at, np.ones(len(entries), np.bool_))
-        places = entries.files << _POSITION_BITS | entries.positions
+        places = place_numbers(entries.files, entries.positions)
         different, at_known = np.unique(places[is_known], return_inverse=True)
         at = np.full(len(entries), -1)
         at[is_known] = at_known
-        files, positions = different >> _POSITION_BITS, different & ((1 << _POSITION_BITS) - 1)
+        files, positions = split_places(different)
         wanted = by_name(files, positions, self.index.names())  # this keeps their order
         rows = self._rows(view, StoredVersions(view, partition, columns), wanted)
         lives = [~np.isin(places, self.dead.of(name)) for name, places in wanted.items()]
@@ -177,7 +182,9 @@ def found_bucket(
             return Bucket(index, dead, stored, files)
         reason = why
     confirm()
-    return Bucket(KeyIndex(bare_head(view)), dead, stored, files).anew(view, bucket, reason)
+    found = Bucket(index or KeyIndex(bare_head(view)), dead, stored, files)
+    has_read_head = head is None or index is not None
+    return found.anew(view, bucket, reason, has_read_head=has_read_head)
 
 
 def _why_not_its(
@@ -205,12 +212,3 @@ def places_of(
     numbers = np.repeat([file.number for file in files], counts).astype(np.int64)
     positions = [np.empty(0, np.int64), *(np.arange(count) for count in counts)]
     return numbers, np.concatenate(positions), files
-
-
-def by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
-    """The positions in each file, ascending. Files are in the order of their numbers."""
-    places = np.sort(files << _POSITION_BITS | positions)
-    files, positions = places >> _POSITION_BITS, places & ((1 << _POSITION_BITS) - 1)
-    starts = np.flatnonzero(np.diff(files, prepend=-1))
-    spans = pairwise([*starts.tolist(), len(files)])
-    return {names[int(files[start])]: positions[start:end] for start, end in spans}

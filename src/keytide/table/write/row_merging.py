@@ -28,8 +28,9 @@ from keytide.row_kind import RowKind
 from keytide.scratch import scratch
 from keytide.table.definition.post_merge import computed_columns
 from keytide.table.definition.row_merging import merged_fields
+from keytide.table.read.row_keys import exact
 from keytide.table.state.view import TableView
-from keytide.table.write.arrivals import Arrivals, Judged, Kept, exact, judge
+from keytide.table.write.arrivals import Arrivals, Judged, Kept, judge
 from keytide.table.write.keeping import first_key, is_dropped, refuse_too_old, with_marks
 from keytide.value_text import held_by_python
 

@@ -15,11 +15,11 @@ from keytide.errors import UnsupportedError
 from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexKey
 from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.options import keys
+from keytide.table.read.places import by_name
 from keytide.table.state.bucket_index import BucketIndex
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.key_index import NewKeys
 from keytide.table.state.view import TableView
-from keytide.table.write.key_bucket import by_name
 from keytide.table.write.task import Written
 
 __all__ = ["joined_upserts"]

@@ -20,18 +20,20 @@ from keytide.index.comparison import NOTHING
 from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.index.run import DamagedRunError
 from keytide.merge.order import IS_ADD
+from keytide.table.read.places import by_name
+from keytide.table.read.row_keys import exact
 from keytide.table.state.bucket_index import BucketIndex
 from keytide.table.state.dead_rows import DeadRows, vector_files_by_bucket
 from keytide.table.state.key_index import NewKeys, key_files_by_bucket
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
-from keytide.table.write.arrivals import Arrivals, Kept, exact, judge
+from keytide.table.write.arrivals import Arrivals, Kept, judge
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.cut import BucketBatch
 from keytide.table.write.input_rows import Rows, complete_rows, typed_rows
 from keytide.table.write.keeping import as_they_came, refuse_too_old
-from keytide.table.write.key_bucket import Bucket, arrived, by_name, found_bucket, places_of
+from keytide.table.write.key_bucket import Bucket, arrived, found_bucket, places_of
 from keytide.table.write.layout import Placing
 from keytide.table.write.layouts import layout_of
 from keytide.table.write.partition_spec import PartitionSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from keytide.errors import UnsupportedError
 from keytide.options import keys
 from keytide.table.definition.kind import why_in_both_partitions
+from keytide.table.gate.gate import gate_of
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
@@ -26,6 +27,7 @@ def check_writable(view: TableView) -> None:
     """Raise `UnsupportedError` like `writable_view`."""
     reason = (
         view.files.why_not_writable
+        or gate_of(view.schema, view.options).why_not_writable
         or view.kind.why_not_writable(view.options)
         or _why_keys_would_move(view)
         or _why_hidden(view)

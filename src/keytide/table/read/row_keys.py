@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
+from keytide.format.arrow import to_arrow
 from keytide.index.comparison import Numbers
 from keytide.index.hashes import KeyHashes, hash_keys
 from keytide.table.state.view import TableView
-from keytide.table.write.arrivals import exact
+from keytide.types import Field, arrow_schema
 
-__all__ = ["hashes_of", "keys_of"]
+__all__ = ["Flags", "exact", "hashes_of", "keys_of"]
+
+Flags = npt.NDArray[np.bool_]
+
+
+def exact(rows: pl.DataFrame, fields: tuple[Field, ...]) -> pa.Table:
+    """Some columns of rows, in the table's types."""
+    if not fields:
+        return pa.table({"": pa.nulls(rows.height)})
+    return to_arrow(rows.select(f.name for f in fields), arrow_schema(fields))
 
 
 def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:

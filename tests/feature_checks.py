@@ -1,0 +1,90 @@
+"""What is checked of a table with a feature: read as Java does, or refused by name at each door."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keytide as kt
+from feature_cases import FeatureTable, as_json
+from gate_doors import CLEANING, READING, WRITING
+from keytide.options.features import Needs
+
+__all__ = ["assert_read_right_or_refused"]
+
+
+def assert_read_right_or_refused(
+    lake: kt.Lake, name: str, case: FeatureTable, expected: list[Any] | None
+) -> None:
+    """Each door gives Java's rows, or refuses with the name of the feature and changes nothing."""
+    table = lake.table(name)
+    before = _contents(table)
+    with warnings.catch_warnings(action="ignore"):
+        _assert_rows(lake, table, case, expected)
+        closed = {
+            Needs.NOTICE: {},
+            Needs.WRITERS: WRITING,
+            Needs.CLEANERS: {**CLEANING, **WRITING},
+            Needs.READERS: {**READING, **CLEANING, **WRITING},
+        }[case.needs]
+        for door, enter in closed.items():
+            try:
+                enter(lake, table)
+            except kt.KeytideError as error:
+                refused = error
+            else:
+                raise AssertionError(f"{door} is open")
+            # A key of the wrong form, or a table without a key, is refused before.
+            if isinstance(refused, kt.UnsupportedError):
+                assert case.named in str(refused) or "primary key" in str(refused), door
+    assert _contents(table) == before
+
+
+def _assert_rows(
+    lake: kt.Lake, table: kt.Table, case: FeatureTable, expected: list[Any] | None
+) -> None:
+    if case.needs is Needs.READERS:
+        return
+    assert expected is not None
+    columns = [name for name in case.columns if name not in case.refused_columns]
+    shown = [{name: row[name] for name in columns} for row in expected]
+    assert [{n: row[n] for n in columns} for row in as_json(_with_all(table, columns))] == shown
+    assert table.scan().count() == len(expected)
+    for column in case.refused_columns:
+        with pytest.raises(kt.UnsupportedError, match=case.named):
+            table.scan(columns=[column]).to_arrow()
+        with pytest.raises(kt.UnsupportedError, match=case.named):
+            lake.sql(f"SELECT {column} FROM {table.name}").to_arrow()
+        with pytest.raises(kt.UnsupportedError, match=case.named):
+            table.changes(0).to_arrow()
+    if case.key and not case.refused_columns:
+        for row in expected:
+            key = tuple(row[name] for name in case.key)
+            found = table.get(key if len(key) > 1 else key[0])
+            assert as_json_row(found) == row
+        read = lake.sql(f"SELECT * FROM {table.name}").to_arrow()
+        assert as_json(read) == expected
+    assert not table.verify().findings
+
+
+def _with_all(table: kt.Table, columns: list[str]) -> Any:
+    rows = table.scan(columns=columns).to_arrow()
+    return rows if "x" in columns else rows.append_column("x", rows["v"])
+
+
+def as_json_row(row: Any) -> Any:
+    """A row as `as_json` shows it."""
+    return {
+        name: value.hex() if isinstance(value, bytes)
+        else {n: v.hex() for n, v in value.items()} if isinstance(value, dict)
+        else value
+        for name, value in row.items()
+    }  # fmt: skip
+
+
+def _contents(table: kt.Table) -> dict[Path, int]:
+    folder = Path(table.uri.removeprefix("file://"))
+    return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,98 @@
+"""Another engine appends keys that a table with an index of keys has: each key keeps one row."""
+
+from __future__ import annotations
+
+import warnings
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+import keytide as kt
+from another_engine import append_as_another_engine
+from key_indexes import assert_index_is_that_of_the_rows
+from key_lives import KEYS, SCHEMA, TABLES, Model, act, shown, steps, table_of
+from keytide.store import open_store
+from keytide.table.read.scan import Scan
+from keytide.table.write.writable import writable_view
+
+
+def new_table(options: dict[str, str]) -> kt.Table:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    return lake.create_table(
+        "t", SCHEMA, ["k"], options={"upsert.mode": "full", "bucket": "1", **options}
+    )
+
+
+def assert_is(table: kt.Table, model: Model) -> None:
+    assert shown(table.scan().to_arrow()) == model.rows
+    assert table.scan().count() == len(model.rows)
+    assert [table.get(k) for k in KEYS] == [model.rows.get(k) for k in KEYS]
+    assert shown(table.scan(where="s >= 1").to_arrow()) == {
+        k: row
+        for k, row in model.rows.items()
+        if row["s"] >= 1  # type: ignore[operator]
+    }
+
+
+def assert_others_see(table: kt.Table, model: Model) -> None:
+    """What is stored gives one row per key to readers that know of no index."""
+    state = table.stored.state_to_write(writable_view(table.stored))
+    assert shown(Scan(state, tuple(SCHEMA.names)).to_arrow()) == model.rows
+
+
+@pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
+@pytest.mark.parametrize("options", TABLES.values(), ids=TABLES.keys())
+@given(life=steps)
+def test_one_row_of_a_key_in_any_life_with_another_engine(
+    options: dict[str, str], life: list[tuple[str, list[tuple[int, int]]]]
+) -> None:
+    table, model = new_table(options), Model(options)
+    for step, given_rows in life:
+        before = model.rows
+        snapshot = table.metadata.latest_snapshot_id() or 0
+        act(table, model, step, given_rows, append_as_another_engine)
+        assert_is(table, model)
+        assert step != "append" or not table.verify().findings
+        now = table.metadata.latest_snapshot_id() or 0
+        if now > snapshot > 0:
+            assert replayed(before, table.changes(snapshot, now).to_arrow()) == model.rows
+    every = [model.row(k, s) for k in (*KEYS, 50, 51, 52, 53) for s in (3, 0)]
+    table.write(table_of(every))
+    for row in every:
+        model.arrives(row)
+    assert_is(table, model)
+    assert_others_see(table, model)
+    assert_index_is_that_of_the_rows(table)
+    assert not table.verify().findings
+
+
+def replayed(rows: dict[int, dict[str, object]], changes: pa.Table) -> dict[int, dict[str, object]]:
+    now = dict(rows)
+    for change in changes.to_pylist():
+        kind = change.pop("_row_kind")
+        row = {name: change[name] for name in SCHEMA.names}
+        if kind in ("-D", "-U"):
+            assert now.pop(row["k"]) == row
+        else:
+            assert row["k"] not in now
+            now[row["k"]] = row
+    return dict(sorted(now.items()))
+
+
+def test_nothing_is_published_until_keys_are_settled() -> None:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    table = lake.create_table(
+        "t", SCHEMA, ["k"], options={"upsert.mode": "full", "publish": "delta"}
+    )
+    model = Model({})
+    table.write(table_of([model.row(1, 1)]))
+    append_as_another_engine(table, table_of([model.row(1, 2)]))
+    (before,) = table.publish()
+    assert before.snapshot_id == 1
+    assert "another engine added files to bucket 0" in str(before.reason)
+    with warnings.catch_warnings(action="ignore"):
+        table.write(table_of([model.row(2, 2)]))
+    (after,) = table.publish()
+    assert (after.snapshot_id, after.reason) == (3, None)
