@@ -63,7 +63,7 @@ def test_formats_are_those_that_can_be_decoded() -> None:
 def test_help_names_the_columns_that_order_changes(run: Run) -> None:
     said = set(re.findall(r"\b_\w+", run("ingest", "--help").out))
     first_ones = FORMATS["debezium-json"].orderings[:2]
-    assert said == {source.column for ordering in first_ones for source in ordering}
+    assert said == {source.column for ordering in first_ones for source in ordering.sources}
 
 
 def test_least_options_leave_the_rest_to_table_and_feed(

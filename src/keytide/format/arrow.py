@@ -7,6 +7,7 @@ the exact Arrow types of a schema.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import UnsupportedError
 from keytide.types import Field, arrow_schema
 
 if TYPE_CHECKING:
@@ -66,25 +67,25 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
 
 
 def named_apart(table: pa.Table) -> pa.Table:
-    """The table. Raises `InvalidError` if two columns have one name."""
+    """The table. Of columns with one name, the later ones get a number: `id`, `id_1`."""
     names = table.column_names
-    if len(set(names)) < len(names):
-        again = next(name for name in names if names.count(name) > 1)
-        raise InvalidError(
-            f"the result has {names.count(again)} columns named {again!r}, and rows need different "
-            f'names; name them in the query, as in SELECT a.{again} AS "a_{again}", or use '
-            "to_arrow()"
-        )
-    return table
+    if len(set(names)) == len(names):
+        return table
+    apart: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        free = (each for each in numbered if each not in names and each not in apart)
+        apart.append(next(free) if name in apart else name)
+    return table.rename_columns(apart)
 
 
 def in_python(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as dicts.
+    """The rows as dicts, see `named_apart` for their keys.
 
-    Raises `InvalidError` for two columns with one name, and `UnsupportedError`, which names the
-    column, for a value that Python lacks. Python supports times in the years 1 to 9999.
+    Raises `UnsupportedError`, which names the column, for a value that Python lacks. Python
+    supports times in the years 1 to 9999.
     """
-    named_apart(table)
+    table = named_apart(table)
     with _naming_misfits(table, pa.ChunkedArray.to_pylist):
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows

@@ -66,16 +66,16 @@ class Result(ArrowRows, ABC):
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts. Raises as `to_arrow`.
 
-        Raises `InvalidError` for two columns with one name, and `UnsupportedError` for a time
-        outside the years 1 to 9999, which Python cannot represent.
+        Of columns with one name, the later ones get a number: `id`, `id_1`. Raises
+        `UnsupportedError` for a time outside the years 1 to 9999, which Python cannot represent.
         """
         return in_python(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars DataFrame. Raises as `to_arrow`.
 
-        Raises `InvalidError` for two columns with one name, and `UnsupportedError` for values of a
-        UNION, which Polars does not have.
+        Columns have the names of `to_pylist`. Raises `UnsupportedError` for values of a UNION,
+        which Polars does not have.
         """
         return from_arrow(_without_unions(named_apart(self.to_arrow()), "Polars"))
 
