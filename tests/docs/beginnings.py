@@ -62,7 +62,7 @@ def _adopting(folder: Path) -> Beginning:
     pq.write_table(pa.table({"event_id": [1, 2, 3]}), events)
     _put("bucket", "events/1.parquet", events.getvalue().to_pybytes())
     again = {"CALL sys.adopt_delta(": "DROP TABLE shop.orders; CALL sys.adopt_delta("}
-    return {"lake": kt.connect("lake")}, Changed(folder, again)
+    return {"lake": kt.connect("lake", allow_external_files=True)}, Changed(folder, again)
 
 
 def _put(bucket: str, key: str, data: bytes) -> None:
@@ -98,7 +98,7 @@ def _external(folder: Path) -> Beginning:
         _batch((17, "new", 1, False), (17, "paid", 2, False), (18, "new", 1, False)),
         folder / "feeds/orders/1.parquet",
     )
-    lake = kt.connect("lake")
+    lake = kt.connect("lake", allow_external_files=True)
     customers = pa.schema({"customer_id": pa.int64(), "name": pa.string()})
     lake.create_table("customers", customers, ["customer_id"])
     write_deltalake("s3://bucket/shop/orders", _batch((17, "new", 1, False), (18, "new", 1, False)))

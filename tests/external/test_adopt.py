@@ -74,7 +74,7 @@ TOMBSTONE: Row = (12, 120, True, None)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> kt.Lake:
-    return kt.connect(tmp_path / "lake")
+    return kt.connect(tmp_path / "lake", allow_external_files=True)
 
 
 def rows(table: kt.Table) -> list[Row]:

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lake(tmp_path: Path, folder: Path) -> kt.Lake:
-    lake = kt.connect(tmp_path / "lake")
+    lake = kt.connect(tmp_path / "lake", allow_external_files=True)
     lake.sql(DEFINE.format(name="e", columns="", folder=folder))
     lake.sql("CREATE TABLE own (k INT, v STRING, PRIMARY KEY (k) NOT ENFORCED)")
     lake.sql("INSERT INTO own VALUES (1, 'mine'), (2, 'mine')")

@@ -30,7 +30,7 @@ SECOND = rows((1, 5, None, "z"), (2, 9, True, None), (3, 1, None, "c"))
 
 @pytest.fixture
 def lake(tmp_path: Path) -> kt.Lake:
-    return kt.connect(tmp_path / "lake")
+    return kt.connect(tmp_path / "lake", allow_external_files=True)
 
 
 def answer(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:

@@ -26,7 +26,7 @@ def lake(tmp_path: Path, spark: Any) -> kt.Lake:
     ):
         types = pa.schema([("k", "int32"), ("w", "int64"), ("d", "bool"), ("v", "string")])
         pq.write_table(pa.table(rows, schema=types), folder / f"{number}.parquet")
-    lake = kt.connect(tmp_path / "lake", spark)
+    lake = kt.connect(tmp_path / "lake", spark, allow_external_files=True)
     lake.sql(
         f"CREATE EXTERNAL TABLE e (PRIMARY KEY (k) NOT ENFORCED) USING parquet LOCATION '{folder}' "
         f"WITH ('watermark.key' = 'w', 'tombstone.key' = 'd')"

@@ -126,6 +126,7 @@ def test_tables_elsewhere_are_counted_and_timed(lake: kt.Lake, warehouse: str) -
     orders = pa.table({"id": [1, 2, 3]})
     memory.create_table("orders", orders.schema, ["id"])
     memory.insert("orders", orders)
+    lake = kt.connect(warehouse, allow_external_files=True)
     lake.attach("mem", memory.connector)
     elsewhere = Path(f"{warehouse}-elsewhere")
     elsewhere.mkdir()

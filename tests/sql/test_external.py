@@ -57,6 +57,33 @@ TEXTS = (
 )
 
 
+DOORS = (
+    *(
+        f"CREATE EXTERNAL TABLE u (PRIMARY KEY (hidden)) USING {form} LOCATION '{{}}' "
+        "WITH ('upsert.on-tie' = 'error')"
+        for form in ("csv", "json", "parquet", "delta", "iceberg", "sqlite", "keytide", "paimon")
+    ),
+    *(f"CALL sys.adopt_{form}('u', '{{}}', 'hidden')" for form in ("delta", "iceberg", "parquet")),
+)
+
+
+@pytest.mark.parametrize("text", DOORS)
+@pytest.mark.parametrize("spelling", ["plain", "file:", "dots", "link", "escape"])
+def test_location_outside_of_the_lake_is_refused(
+    warehouse: str, secret: str, text: str, spelling: str
+) -> None:
+    folder = str(Path(secret).parent)
+    (Path(warehouse) / "link").symlink_to(folder)
+    location = {
+        "plain": folder, "file:": f"file://{folder}", "dots": f"{warehouse}/../outside",
+        "link": f"{warehouse}/link", "escape": f"file://{warehouse}/%2e%2e/outside",
+    }[spelling]  # fmt: skip
+    lake = kt.connect(warehouse)
+    with pytest.raises(kt.InvalidError, match="is outside the lake; to allow it"):
+        lake.sql(text.format(location))
+    assert lake.tables() == []
+
+
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", TEXTS)
 def test_sql_stays_inside_of_the_lake(warehouse: str, secret: str, text: str) -> None:

@@ -71,7 +71,9 @@ def _answered(lake: Lake, run: Callable[[str, Format], None], typed: str, format
 def _history() -> History:
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     try:
-        (state / "keytide").mkdir(parents=True, exist_ok=True)
+        (state / "keytide").mkdir(mode=0o700, parents=True, exist_ok=True)
+        (state / "keytide" / "sql-history").touch(mode=0o600)
+        (state / "keytide" / "sql-history").chmod(0o600)
     except OSError:
         return InMemoryHistory()
     return FileHistory(str(state / "keytide" / "sql-history"))

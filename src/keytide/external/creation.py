@@ -37,6 +37,7 @@ __all__ = [
     "NewExternalTable",
     "check_ties",
     "create_external",
+    "is_named_in_catalog",
     "refresh_external",
     "with_upsert_keys",
 ]
@@ -154,11 +155,19 @@ class Elsewhere:
         """
         refuse_secret(location)
         name, opening = format_.lower(), source_options(options)
-        is_name = any(option in opening for option in format_named(name).named_by)
-        found = location if is_name else _absolute(location)
+        found = location if is_named_in_catalog(name, options) else _absolute(location)
         source = open_source(name, Place(found, opening, near, columns))
         _check_apart(source.location, near)
         return cls(name, found, source)
+
+
+def is_named_in_catalog(format_: str, options: Mapping[str, str]) -> bool:
+    """Whether a location is a name in a catalog that the format's options open, not a path.
+
+    Raises `InvalidError` for an unknown format.
+    """
+    opening = source_options(options)
+    return any(option in opening for option in format_named(format_.lower()).named_by)
 
 
 def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, list[str]]:

@@ -52,7 +52,8 @@ def connect(
     - `store` replaces the store in tests.
     - `allow_external_files` lets queries read files and addresses outside the warehouse
       (`read_csv('...')`, `FROM 'a.parquet'`), and whatever else the SQL engine can reach, with the
-      permissions of this process. By default, SQL sees only the tables of the warehouse.
+      permissions of this process. By default, SQL sees only the tables of the warehouse, and
+      defines external tables only in its folder. Calls such as `Lake.adopt` accept any location.
     - `cache` is a folder on local disk, on this machine and on each Spark executor. It holds copies
       of immutable files of an object store: data files, manifests and indexes. All processes that
       name the folder share the copies, and copies used least recently are evicted first. The folder

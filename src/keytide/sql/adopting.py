@@ -11,6 +11,7 @@ from keytide.errors import InvalidError
 from keytide.external.adoption import NewAdopted, adopt
 from keytide.external.creation import with_upsert_keys
 from keytide.options import keys
+from keytide.sql.external import refuse_location
 from keytide.sql.procedure import Procedure, named_by_commas
 from keytide.table.catalog import Catalog
 
@@ -33,6 +34,7 @@ def _adopting(format_: str) -> Procedure:
             tombstone_key,
             tombstone_string_key_value,
         )
+        refuse_location(catalog, table, format_, location, given)
         key, partitions = _columns(primary_key), _columns(partitioned_by)
         wanted = NewAdopted(format_, location, key, partitions, given, comment)
         return adopt(catalog, table, wanted).to_arrow()

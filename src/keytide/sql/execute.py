@@ -19,6 +19,7 @@ from keytide.sql.assign import assign
 from keytide.sql.dialect import refusing_slips
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.explain_changes import analyze_change, explain_change
+from keytide.sql.external import refuse_location
 from keytide.sql.grammar import parse_statements
 from keytide.sql.inserting import insert_attached
 from keytide.sql.local import run_locally
@@ -196,6 +197,9 @@ def _create_external(
         return changed()
     if known is not None:
         raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
+    refuse_location(
+        catalog, statement.name, statement.format, statement.location, statement.options
+    )
     wanted = NewExternalTable(
         statement.format,
         statement.location,

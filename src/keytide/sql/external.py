@@ -6,12 +6,19 @@ caller who opens the lake allows it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlglot import exp
 
 from keytide.errors import InvalidError
+from keytide.external.creation import is_named_in_catalog
+from keytide.options import stored_names
 from keytide.sql.dialect import error_at
+from keytide.store import is_inside
+from keytide.table.catalog import Catalog
+from keytide.table.definition.external import refuse_secret
 
-__all__ = ["WAY_OUT", "is_file", "refuse_reaching_out", "refused"]
+__all__ = ["WAY_OUT", "is_file", "refuse_location", "refuse_reaching_out", "refused"]
 
 WAY_OUT = "to allow it, open the lake with kt.connect(..., allow_external_files=True)"
 
@@ -29,6 +36,24 @@ def refused(what: str, text: str, node: exp.Expr) -> InvalidError:
     """An error at the part of a query that would read outside the lake."""
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     return error_at(text, min(starts, default=0), f"{what} is outside the lake; {WAY_OUT}")
+
+
+def refuse_location(
+    catalog: Catalog, table: str, format_: str, location: str, options: Mapping[str, str]
+) -> None:
+    """Refuse rows of another system that are not in the folder of the warehouse.
+
+    Raises `InvalidError` also for an unknown format, and a location that contains a secret.
+    """
+    if catalog.allows_external_files:
+        return
+    refuse_secret(location)
+    options = stored_names(options)
+    if is_named_in_catalog(format_, options) or not is_inside(location, catalog.warehouse.folder):
+        raise InvalidError(
+            f"table {table}: the location {location!r} is outside the lake; {WAY_OUT}. Or define "
+            "the table in Python, with Lake.create_external_table or Lake.adopt"
+        )
 
 
 def refuse_reaching_out(tree: exp.Expr, text: str) -> None:

@@ -5,7 +5,7 @@ from keytide.store.cache_folder import CacheFolder
 from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
-from keytide.store.open import open_store, store_of_file, takes_options
+from keytide.store.open import is_inside, open_store, store_of_file, takes_options
 from keytide.store.seekable import SeekableReader
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "SeekableReader",
     "Store",
     "created",
+    "is_inside",
     "open_store",
     "store_of_file",
     "takes_options",

@@ -14,7 +14,7 @@ from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore, open_object_store
 
-__all__ = ["open_store", "store_of_file", "takes_options"]
+__all__ = ["is_inside", "open_store", "store_of_file", "takes_options"]
 
 
 def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
@@ -28,11 +28,9 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
     credentials inside the URI, because these would appear in messages.
     """
     text = os.fspath(location)
-    if text.startswith("file:"):
-        return _local(_file_uri_path(text), options or {})
     scheme, separator, rest = text.partition("://")
-    if not separator:
-        return _local(os.path.expanduser(text), options or {})
+    if text.startswith("file:") or not separator:
+        return _local(_local_path(text), options or {})
     if scheme not in _OBJECT_SCHEMES:
         known = ", ".join(f"{name}://" for name in ("file", *_OBJECT_SCHEMES))
         raise InvalidError(
@@ -44,6 +42,27 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
 def takes_options(location: str) -> bool:
     """Whether the store at a location accepts options. Only object stores do."""
     return "://" in location and not location.startswith("file:")
+
+
+def is_inside(location: str, folder: str) -> bool:
+    """Whether a location is below a folder, wherever links lead on local disk.
+
+    Both are paths or URIs as `open_store` accepts them. Nothing is below an empty `folder`. In an
+    object store, a location with parts such as `..` or with escapes is below none.
+    """
+    if not folder:
+        return False
+    if takes_options(folder) or takes_options(location):
+        rest = location.removeprefix(f"{folder.rstrip('/')}/")
+        parts = rest.rstrip("/").split("/")
+        return rest != location and "%" not in rest and not {"", ".", ".."} & {*parts}
+    place, around = (os.path.realpath(_local_path(each)) for each in (location, folder))
+    return place.startswith(around.rstrip("/") + "/")
+
+
+def _local_path(location: str) -> str:
+    is_uri = location.startswith("file:")
+    return _file_uri_path(location) if is_uri else os.path.expanduser(location)
 
 
 def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
