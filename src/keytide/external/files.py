@@ -172,6 +172,7 @@ class CsvFiles(FileFormat):
             first = opened.read(_HEAD_BYTES)
             if b"\n" not in first:
                 first += opened.read(_BLOCK_BYTES)
+        _refuse_wide_text(first)
         if not first:
             return []
         # An incomplete line at the end of the block would be an error, so it is not parsed.
@@ -201,6 +202,7 @@ class CsvFiles(FileFormat):
 
     def _inferred(self, opened: pa.NativeFile) -> pa.Schema:
         text = opened.read()
+        _refuse_wide_text(text)
         if not text:
             return pa.schema([])
         frame = pl.scan_csv(
@@ -273,6 +275,7 @@ def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
         column = batch.column(field.name)
         try:
             is_typed = column.type.equals(field.type)
+            _refuse_other_numbers(column, field.type)
             columns.append(column if is_typed else _parsed(column, field.type))
         except (pa.ArrowException, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0]
@@ -280,11 +283,33 @@ def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=pa.schema([f.with_nullable(True) for f in wanted]))
 
 
+def _refuse_other_numbers(column: pa.Array, type_: pa.DataType) -> None:
+    """Raise `ArrowInvalid` for a text that Arrow would read as a number that it does not say."""
+    if not pa.types.is_string(column.type):
+        return
+    if pa.types.is_integer(type_):
+        wrong = pc.match_substring_regex(column, "[xX]")
+    elif pa.types.is_floating(type_):
+        is_infinite = pc.is_inf(pc.cast(column, type_))
+        wrong = pc.and_(is_infinite, pc.match_substring_regex(column, "[0-9]"))
+    else:
+        return
+    found = column.filter(wrong)
+    if len(found):
+        raise pa.ArrowInvalid(f"found {found[0].as_py()!r}; write a decimal number in its range")
+
+
 def _parsed(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_time(type_):  # Arrow cannot convert strings to these
         times = pl.Series(texts).str.to_time("%H:%M:%S%.f", strict=True)
         return times.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(type_)
     return pc.cast(texts, type_)
+
+
+def _refuse_wide_text(text: bytes) -> None:
+    """Raise `InvalidError` for UTF-16 and UTF-32, which have a mark or zero bytes at the start."""
+    if text[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in text[:4]:
+        raise InvalidError("it is UTF-16 or UTF-32, expected UTF-8")
 
 
 # -- opening ---------------------------------------------------------------------------------------
@@ -304,6 +329,11 @@ def _unpacked(store: Store, path: str) -> Iterator[pa.NativeFile]:
 _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
 
 
+_UNREADABLE = (
+    KeytideError, pa.ArrowException, pl.exceptions.PolarsError, OSError, EOFError, UnicodeError,
+)  # fmt: skip
+
+
 @contextmanager
 def _reading(format_: FileFormat, store: Store, path: str) -> Iterator[None]:
     """A context whose errors name the file."""
@@ -311,7 +341,7 @@ def _reading(format_: FileFormat, store: Store, path: str) -> Iterator[None]:
         yield
     except DataError:
         raise
-    except (KeytideError, pa.ArrowException, pl.exceptions.PolarsError, OSError, EOFError) as error:
+    except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{store.uri_of(path)} cannot be read as {format_.name}: {reason}; correct or remove "

@@ -77,7 +77,13 @@ class FolderSource:
                 f"{self.location}: a folder of files has no versions, found {version!r}; read it "
                 "without a version"
             )
-        files = sorted(filter(_is_data, self.store.list()), key=lambda file: file.path)
+        try:
+            files = sorted(filter(_is_data, self.store.list()), key=lambda file: file.path)
+        except OSError as error:
+            raise DataError(
+                f"the files at {self.location} cannot be listed: {error}; remove links that lead "
+                "in a circle"
+            ) from error
         if not files and not self._is_there():
             raise NotFoundError(
                 f"there are no files at {self.location}; check the path of the folder"

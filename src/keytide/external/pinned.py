@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -56,11 +55,14 @@ class PinnedExternal:
         return SourceVersions(self.view, parts, numbers_of(parts), about_key, asked)
 
     def _placed(self, parts: Sequence[SourcePart]) -> tuple[SourcePart, ...]:
-        """The parts, marked as unordered if their order within a commit is unknown."""
+        """The parts, marked as unordered if a key can be in several partitions of a commit.
+
+        This depends on the definition only: which other rows a commit has, and which of its files
+        a query reads, must not decide a tie.
+        """
         if {*self.source.cut_by} <= {*self.view.schema.primary_keys}:
             return tuple(parts)
-        of_commit = Counter(part.commit for part in parts)
-        return tuple(in_no_order(p) if of_commit[p.commit] > 1 else p for p in parts)
+        return tuple(map(in_no_order, parts))
 
     def check_columns(self) -> None:
         """Raise `InvalidError` if the definition names columns that do not exist."""

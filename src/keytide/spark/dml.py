@@ -30,6 +30,7 @@ from keytide.spark.dml_workers import ExecutorWorkers, Workers, one_by_one, work
 from keytide.spark.driver_merge import DriverMerge
 from keytide.spark.matching import Source
 from keytide.spark.place import COPIES, Place, place_of
+from keytide.spark.zone import run_in_utc
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.pass_through import ROW, PassThrough
 from keytide.sql.row_query import RowQuery
@@ -90,7 +91,8 @@ class SparkRowHost:
         moved = bool(self.query.bound.relations)
         try:
             rows = self.compute(names, workers.shown(scanned, passed))
-            workers.feed_splits(task, rows, results.append, moved=moved)
+            with run_in_utc(self.spark):
+                workers.feed_splits(task, rows, results.append, moved=moved)
         except PySparkException as error:
             raise self.query.bound.refused(str(error).splitlines()[0]) from error
         finally:
@@ -170,7 +172,8 @@ class PlacedMerge:
         """See `MergeHost.merge`."""
         is_here = self._place(scanned.stored_bytes).is_driver
         host = self.here if is_here else self.executors()
-        host.merge(scanned, sinks, take)
+        with run_in_utc(self.here.spark):
+            host.merge(scanned, sinks, take)
 
     def _place(self, stored_bytes: int | None) -> Place:
         known = self.here.bytes_of(stored_bytes)

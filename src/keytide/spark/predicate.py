@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from operator import and_, or_
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DataType, StructType, TimestampNTZType, TimestampType
 
 from keytide.table.conditions.matching import balanced, like_parts
 from keytide.table.conditions.predicate import (
@@ -23,7 +24,7 @@ from keytide.table.conditions.predicate import (
 )
 from keytide.types import Field, quoted
 
-__all__ = ["column", "spark_condition"]
+__all__ = ["column", "constant", "spark_condition"]
 
 
 def column(name: str) -> Column:
@@ -77,15 +78,28 @@ def _is_char(field: Field) -> bool:
     return field.type.root == "CHAR"
 
 
+def constant(value: pa.Scalar, type_: DataType) -> Column:
+    """A value as a column of a Spark type."""
+    if pa.types.is_timestamp(value.type) and value.is_valid:
+        micros = value.cast(pa.timestamp("us", value.type.tz)).value
+        return _time(micros, has_zone=value.type.tz is not None).cast(type_)
+    return F.lit(value.as_py()).cast(type_)
+
+
+def _time(micros: int, *, has_zone: bool) -> Column:
+    # A datetime object would be interpreted in the time zone of the session or of this machine.
+    if has_zone:
+        return F.timestamp_micros(F.lit(micros))
+    text = (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat()
+    return F.lit(text).cast(TimestampNTZType())
+
+
 def _literal(value: Any, field: Field, schema: StructType) -> Column:
     type_ = schema[field.name].dataType
     if isinstance(type_, TimestampType | TimestampNTZType):
         micros = value * {"ms": 1000, "us": 1}[field.type.to_arrow().unit]
-        if isinstance(type_, TimestampType):
-            return F.timestamp_micros(F.lit(micros))
-        # A datetime object would be interpreted in the time zone of the session or of this machine.
-        value = (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat()
-    elif _is_char(field):
+        return _time(micros, has_zone=isinstance(type_, TimestampType))
+    if _is_char(field):
         value = value.rstrip(" ")
     return F.lit(value).cast(type_)
 

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from sqlglot import exp
 
 from keytide.cdc.flow import FlowRequest
@@ -23,10 +22,11 @@ from keytide.spark.driver_merge import DriverMerge
 from keytide.spark.errors import on_driver
 from keytide.spark.matching import Source
 from keytide.spark.pages import pages_to_spark
-from keytide.spark.predicate import column
+from keytide.spark.predicate import column, constant
 from keytide.spark.read import scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append, fill, overwrite
+from keytide.spark.zone import analyzed_in_utc, run_in_utc
 from keytide.sql.analysis import QueryAnalysis
 from keytide.sql.assign import check_assignable
 from keytide.sql.conditions import spark_condition
@@ -57,7 +57,8 @@ TextFor: TypeAlias = "Callable[..., str]"
 
 
 class SparkResult(Result):
-    """The rows of a query on Spark. All formats except a DataFrame collect them, once.
+    """The rows of a query on Spark, whose time zone is UTC. All formats except a DataFrame collect
+    them, once.
 
     Collecting raises `InvalidError` when Spark cannot compute a row, and what reading raises.
     """
@@ -75,13 +76,16 @@ class SparkResult(Result):
         return self._collected
 
     def to_spark(self) -> DataFrame:
-        """The rows as a lazy DataFrame."""
+        """The rows as a lazy DataFrame.
+
+        Spark Connect computes it in the time zone that the session has at that time.
+        """
         return self._frame
 
     @cached_property
     def _collected(self) -> pa.Table:
         try:
-            with on_driver():
+            with on_driver(), run_in_utc(self._frame.sparkSession):
                 return self._frame.toArrow()
         except PySparkException as error:
             raise self._bound.refused(str(error).splitlines()[0]) from error
@@ -120,7 +124,7 @@ class SparkEngine:
         # of its plan. The filter makes it a new plan that nobody else has cached.
         frames = {view: frame.where("TRUE") for view, frame in frames.items()}
         try:
-            with on_driver():
+            with on_driver(), analyzed_in_utc(self._spark):
                 return self._spark.sql(_text(text_for, frames), **frames)
         except PySparkException as error:
             raise bound.refused(str(error).splitlines()[0]) from error
@@ -147,7 +151,7 @@ class SparkEngine:
         pages = rows.mapInArrow(encoded, "page binary")
         take(pa.RecordBatch.from_pylist([], self.schema(rows)))
         try:
-            with on_driver():
+            with on_driver(), run_in_utc(self._spark):
                 for row in pages.toLocalIterator():
                     with pa.ipc.open_stream(bytes(row.page)) as reader:
                         for batch in reader:
@@ -174,9 +178,10 @@ class SparkEngine:
                 check_assignable(found.field(place).type, field, table.name)
                 source = column(names[place])
             else:
-                source = F.lit(place.as_py())
+                source = constant(place, target.dataType)
             chosen.append(source.cast(target.dataType).alias(field.name))
-        return rows.select(chosen)
+        with analyzed_in_utc(self._spark):
+            return rows.select(chosen)
 
     def schema(self, rows: DataFrame) -> pa.Schema:
         """The columns of a DataFrame."""
@@ -184,24 +189,28 @@ class SparkEngine:
 
     def append(self, table: StoredTable, rows: DataFrame) -> WriteResult:
         """Append rows to a table in one commit. Runs one Spark job."""
-        return append(table, rows)
+        with run_in_utc(self._spark):
+            return append(table, rows)
 
     def overwrite(
         self, table: StoredTable, rows: DataFrame, partition: Mapping[str, Any] | None
     ) -> WriteResult:
         """Replace the rows of a table, or of one partition if given. Runs one Spark job."""
-        return overwrite(table, rows, partition)
+        with run_in_utc(self._spark):
+            return overwrite(table, rows, partition)
 
     def fill(self, transaction: Transaction, rows: DataFrame) -> None:
         """Write rows as part of a transaction. Runs one Spark job."""
-        fill(transaction, rows)
+        with run_in_utc(self._spark):
+            fill(transaction, rows)
 
     def apply_events(
         self, catalog: Catalog, request: FlowRequest, rows: DataFrame, author: Author | None
     ) -> WriteResult:
         """Apply rows that are change events to the target of a flow."""
-        result: WriteResult = apply_events(catalog, request, rows, FlowStream(), author)
-        return result
+        with run_in_utc(self._spark):
+            result: WriteResult = apply_events(catalog, request, rows, FlowStream(), author)
+            return result
 
     def row_host(self, query: RowQuery, means: Means) -> SparkRowHost:
         """The host for a DELETE or an UPDATE."""

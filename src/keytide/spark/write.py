@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from keytide.format.schema import TableSchema
@@ -24,6 +23,7 @@ from keytide.spark.buffered import BufferedTask
 from keytide.spark.distribution import distributed
 from keytide.spark.errors import on_driver
 from keytide.spark.place import bytes_of_rows, place_of
+from keytide.spark.predicate import constant
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.sized_runner import SizedRunner
@@ -115,7 +115,7 @@ def with_partition(df: DataFrame, spec: PartitionSpec) -> DataFrame:
     ]
     types = spark_schema(arrow_schema([f for f, _ in lacking]))
     constants = [
-        F.lit(value[0].as_py()).cast(target.dataType).alias(target.name)
+        constant(value[0], target.dataType).alias(target.name)
         for (_, value), target in zip(lacking, types.fields, strict=True)
     ]
     return df.select("*", *constants)
