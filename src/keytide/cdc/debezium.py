@@ -242,7 +242,7 @@ def _scale(member: Mapping[str, Any]) -> int:
 
 
 def _parameter(member: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number among the parameters of a type. The default if it is not one."""
+    """An integer among the parameters of a type. The default if it is not one."""
     text = str(_as_member(member.get("parameters")).get(name, default))
     return int(text) if _WHOLE.fullmatch(text) else default
 

@@ -1,7 +1,7 @@
 """Epochs of a feed: the logs in which its source counted, in the order of their use.
 
 Positions are comparable within one log. After a failover, a restore or a reset of the logs, the
-source counts anew, so positions say nothing about the order of old and new changes. Each such log
+source counts again, so positions say nothing about the order of old and new changes. Each such log
 is an epoch, and a change belongs to the last epoch that its message fits.
 
 An epoch is written as the base name of its log files, `mysql-bin`, or `*` for a source without

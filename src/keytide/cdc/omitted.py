@@ -63,7 +63,7 @@ class Omitting:
         return tuple(name for name in self.columns if name != OMITTED)
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-        """The rows to write to apply events, in order of arrival. Stored rows come along if an
+        """The rows to write to apply events, in order of arrival. Stored rows are added if an
         event changes where their values come from.
         """
         versions = pl.concat(

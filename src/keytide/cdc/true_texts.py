@@ -14,7 +14,7 @@ _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def decimal_texts(text: pl.Series) -> pl.Series:
-    """Whole numbers with an exponent, such as `-150e-2`, as `-1.50`. Others are unchanged."""
+    """Integers with an exponent, such as `-150e-2`, as `-1.50`. Others are unchanged."""
     parts = text.str.extract_groups(r"^(-?)(\d+)e(-?\d+)$").struct.unnest()
     sign, digits, exponent = (parts.to_series(at) for at in range(3))
     exponents = exponent.cast(pl.Int64, strict=False)

@@ -164,7 +164,7 @@ def _whole_numbers(text: pl.Series) -> pl.Series:
 
 
 def _cut_zeros(text: pl.Series) -> pl.Series:
-    """Numbers such as `5.0` and `5e3` as whole numbers."""
+    """Numbers such as `5.0` and `5e3` as integers."""
     cut = text.str.replace(r"^([-+]?\d+)\.0*$", "$1")
     if not text.str.contains("[eE]").any():
         return cut
