@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others test-fast soak kafka metastore clouds browser fuzz feeds interop spark-versions wheels lint types user-types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka metastore clouds browser fuzz feeds interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-all: test  ## The same with every case of large tests
 
 test-others: export KEYTIDE_CASES ?= others
 test-others: run-tests  ## Run the cases that `make test` leaves out today
+
+check-all:  ## `make test`, then `make test-others`; it fails if one of them does
+	@bash scripts/check-all.sh
 
 test-fast: venv  ## Run the tests without Spark and without slow tests; ARGS="-k name" selects tests
 	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds and not site and not browser" $(ARGS)

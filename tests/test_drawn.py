@@ -13,7 +13,7 @@ import pytest
 
 from drawn import TURNS, drawn, left_out, promises_that_take_turns, selected
 
-CI = Path(__file__).parents[1] / ".ci" / "run"
+CHECK_ALL = Path(__file__).parents[1] / "scripts" / "check-all.sh"
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
@@ -100,7 +100,7 @@ def test_a_change_passes_only_if_the_cases_of_the_day_and_the_others_do(
     )
     make.chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", CI], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", CHECK_ALL], env=env, capture_output=True, text=True, check=False)
     (target, day), _, (others, not_day), *_ = (
         line.split(" ", 1) for line in done.stdout.split("\n")
     )
