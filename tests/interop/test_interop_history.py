@@ -73,7 +73,7 @@ def test_interop_branch_is_read_and_written_alike(judge: Judge, orders: kt.Table
         ["1 x", "5 ours", "6 ours"], ["5 ours", "6 ours"],
     ]  # fmt: skip
     assert len(assert_reads_alike(judge, orders)) == 2
-    orders.fast_forward("tagged")
+    orders.fast_forward("tagged", discard=True)
     assert assert_reads_alike(judge, orders) == ["(1, 'x')", "(5, 'ours')", "(6, 'ours')"]
     orders.delete_branch("tagged")
     assert len(assert_reads_alike(judge, orders)) == 3
@@ -92,7 +92,7 @@ def test_interop_branch_of_pypaimon_is_one_of_keytide(orders: kt.Table, pypaimon
     assert [each.name for each in orders.branches()] == ["theirs"]
     assert assert_reads_alike(pypaimon, branch) == ["(1, 'x')", "(5, 'ours')", "(6, 'theirs')"]
     assert orders.verify().is_healthy
-    orders.fast_forward("theirs")
+    orders.fast_forward("theirs", discard=True)
     assert len(assert_reads_alike(pypaimon, orders)) == 3
 
 

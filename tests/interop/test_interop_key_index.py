@@ -64,7 +64,7 @@ def evolve(table: kt.Table) -> object:
 def go_on_in_a_branch(table: kt.Table) -> object:
     branch = table.create_branch("side", tag="second")
     branch.write(rows(branch, "+I 1 x 30 side", "-D 3 x 30 side"))
-    return table.fast_forward("side")
+    return table.fast_forward("side", discard=True)
 
 
 LIFE: dict[str, Callable[[kt.Table], object]] = {
