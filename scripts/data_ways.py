@@ -46,7 +46,7 @@ DATA = (
 )  # fmt: skip
 VOCABULARY = {
     "arguments", "errors", "lazily", "options", "process", "row_dialect", "row_engine", "row_kind",
-    "scratch", "store", "telemetry", "threads", "types",
+    "scratch", "store", "telemetry", "threads", "types", "value_text",
 }  # fmt: skip
 ASKING = {
     "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",

@@ -402,11 +402,15 @@ def test_maxwell_and_canal_feeds_arrive_too(feed: Feed) -> None:
     feed.add(
         "a.json",
         json.dumps(
-            {"type": "insert", "ts": 1, "xid": 1, "xoffset": 0, "data": {"id": 1, "name": "m"}}
+            {
+                "type": "insert", "ts": 1, "xid": 1, "xoffset": 0,
+                "position": "mysql-bin.000001:100", "data": {"id": 1, "name": "m"},
+            }
         ),
         json.dumps(
             {
                 "type": "update", "ts": 2, "xid": 2, "xoffset": 0,
+                "position": "mysql-bin.000001:200",
                 "data": {"id": 1, "name": "maxwell"}, "old": {"name": "m"},
             }
         ),

@@ -123,10 +123,13 @@ def _newest(
         partial(newest_of, store, SCHEMAS, before.schema),
         partial(commits.newest, store, before.snapshot),
     ]
-    if before.schema is not None and before.is_of_one_schema:
+    # A local schema is read each time, as this is no request, and people edit local files.
+    is_far = store.local_path(SCHEMAS.folder) is None
+    is_vouched_for = is_far and before.is_of_one_schema
+    if before.schema is not None and is_vouched_for:
         calls[0] = partial(newest_after, store, SCHEMAS, before.schema)
     schemas, snapshots = store.together(calls)
-    if before.is_of_one_schema and before.snapshot not in snapshots:
+    if is_vouched_for and before.snapshot not in snapshots:
         # Without the known snapshot, nothing says that the schema is still there.
         schemas = newest_of(store, SCHEMAS, before.schema)
     return schemas, snapshots

@@ -263,7 +263,8 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
     columns |= _filled_with_defaults(columns, schema, table)
     if options.out_of_order_column is not None:
         columns[options.out_of_order_column] = _not_late_yet(len(kinds))
-    kinds = with_tombstones(kinds, columns, schema, options)
+    if options.tombstone_key or options.delete_record_column is not None:
+        kinds = with_tombstones(kinds, columns, schema, options)
     if not generation_texts(options):
         return Rows(pa.table(columns), kinds)
     retracts = np.asarray(pc.invert(_is_add(kinds)))
