@@ -12,7 +12,7 @@ LINES = "k,x\n1,1.5\n"
 
 
 def read(tmp_path: Path) -> list[dict[str, object]]:
-    lake = kt.connect(tmp_path / "lake")
+    lake = kt.connect(tmp_path / "lake", allow_external_files=True)
     lake.sql(
         "CREATE EXTERNAL TABLE t (k BIGINT, x DOUBLE, PRIMARY KEY (k) NOT ENFORCED) USING csv "
         f"LOCATION '{tmp_path}/f' WITH ('watermark.key' = 'x')"
