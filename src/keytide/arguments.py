@@ -59,7 +59,13 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
         placed = [one(*each) for each in zip(places, arguments, strict=False)]
         rest = arguments[len(places) :]
         rest = one(others, rest) if rest and others else rest
-        return call(*placed, *rest, **{key: one(key, value) for key, value in named.items()})
+        others_named = {key: one(key, value) for key, value in named.items()}
+        try:
+            return call(*placed, *rest, **others_named)
+        except RecursionError as error:
+            raise InvalidError(
+                f"{name}: an argument is nested too deeply; give one with fewer levels"
+            ) from error
 
     return guarded
 
@@ -138,8 +144,10 @@ def _taken_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
     if value is None and type(None) in choices:  # most often an omitted argument
         return None
     for wanted in choices:
-        # An error about a list element or a string is more useful than one about its type.
-        if _holds_many(value, wanted) or (wanted is str and isinstance(value, str)):
+        # An error about a list element, a string or a number is more useful than one about its
+        # type.
+        is_own = wanted in (str, int) and isinstance(value, wanted) and type(value) is not bool
+        if is_own or _holds_many(value, wanted):
             return _taken(value, wanted, name)
         with contextlib.suppress(_MisfitError):
             return _taken(value, wanted, name)
@@ -204,6 +212,8 @@ def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
         # numpy durations are registered as Integral, but are not numbers.
         fits = isinstance(value, Integral) and hasattr(value, "__index__")
         fits = fits and not isinstance(value, bool)
+        if fits and int(value).bit_length() > _BITS_MAX:
+            raise _MisfitError(f"{name} is {shown(value)}; expected a 64-bit integer")
     elif wanted is Callable:
         fits = callable(value)
     else:
@@ -215,6 +225,10 @@ def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
     if wanted is str or wanted is Path:
         _check_unicode(str.__str__(value) if wanted is str else str(value), name)
     return str.__str__(value) if wanted is str else value
+
+
+_BITS_MAX = 63
+"""Besides the sign. No number of rows, bytes, versions or milliseconds needs more."""
 
 
 def _check_unicode(text: str, name: str) -> None:
