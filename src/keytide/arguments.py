@@ -29,7 +29,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from keytide.errors import InvalidError
 
-__all__ = ["checked", "checked_members", "shown"]
+__all__ = ["check_spark_session", "checked", "checked_members", "shown"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -76,6 +76,19 @@ def checked_members(made: type[_T]) -> type[_T]:
     return made
 
 
+def check_spark_session(spark: Any, call: str) -> None:
+    """Raise `InvalidError` for anything but a Spark session, classic or Connect.
+
+    This does not import pyspark.
+    """
+    kinds = type(spark).__mro__
+    if not any(k.__name__ == "SparkSession" and k.__module__[:7] == "pyspark" for k in kinds):
+        raise InvalidError(
+            f"{call}: spark is {shown(spark)} of type {type(spark).__name__}; expected a Spark "
+            "session, such as kt.spark.session()"
+        )
+
+
 def shown(value: Any) -> str:
     """A short one-line string for any value, whatever its own `repr` does."""
     return " ".join(_SHORT.repr(value).split())
@@ -118,8 +131,9 @@ def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
 
 def _taken(value: Any, wanted: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
-    # The most common case. Strings are also checked for lone surrogates, see `_check_unicode`.
-    if type(value) is wanted and wanted is not str:
+    # The most common case. Strings are also checked for lone surrogates, see `_check_unicode`, and
+    # integers for their size.
+    if type(value) is wanted and wanted is not str and wanted is not int:
         return value
     origin = typing.get_origin(wanted)
     if wanted is Any or wanted is object:

@@ -196,7 +196,7 @@ def _qualified(statement: Merge, names: Set[str], source: str) -> Merge:
 
 def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None:
     """Let the engine read a MERGE, without rows, as the table still is."""
-    tree = statement.pairs.tree.copy()
+    tree: exp.Select = statement.pairs.tree.copy()  # type: ignore[assignment]  # made so
     conditions = [when.condition for when in statement.whens if when.condition is not None]
     values = [value for when in statement.whens for value in (when.values or {}).values()]
     tree.set("expressions", [
