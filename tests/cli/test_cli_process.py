@@ -159,10 +159,11 @@ def in_shell(arguments: str, streams: str) -> tuple[int, str]:
 @pytest.mark.takes_turns
 @pytest.mark.parametrize(
     "arguments",
-    "scan {t}|scan {t} -f csv|ls {w}|sql -w {w} 'SELECT 1 AS x'|sql -w {w}|--help|--version".split(
-        "|"
-    ),
-)
+    [
+        "scan {t}", "scan {t} -f csv", "ls {w}", "sql -w {w} 'SELECT 1 AS x'", "sql -w {w}",
+        "--help", "--version",
+    ],
+)  # fmt: skip
 def test_closed_and_full_streams_are_no_raw_errors(orders: kt.Table, arguments: str) -> None:
     warehouse = str(Path(orders.uri).parents[1])
     command = arguments.format(t=orders.uri, w=warehouse)
