@@ -108,8 +108,8 @@ def local_database(
     """A connection to an empty database, which cannot read variables of this process.
 
     It cannot read files either, unless allowed. Data that does not fit in memory is spilled to a
-    directory of its own, because queries can read there, which no other account can open. After the block, everything in the
-    database is dropped, including registered rows.
+    directory of its own, because queries can read there. No other account can open it. After the
+    block, everything in the database is dropped, including registered rows.
     """
     settings = (("files", str(allows_external_files)), *sorted(config.items()))
     database = _idle.take(settings)
