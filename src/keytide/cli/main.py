@@ -149,7 +149,7 @@ def main() -> None:
     except BrokenPipeError:
         _discard_output()
         raise SystemExit(0) from None
-    except OSError as error:  # of texts that are no result of a command, such as --help
+    except OSError as error:  # of output that is no result of a command, such as --help
         _discard_output()
         with suppress(OSError):
             typer.echo(f"error: {unwritable(error)}", err=True)
