@@ -17,7 +17,7 @@ TABLES = """
 CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED);
 INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20)
 """
-BEFORE = [{"id": 1, "v": "a", "n": 10}, {"id": 2, "v": "b", "n": 20}]
+BEFORE: list[dict[str, Any]] = [{"id": 1, "v": "a", "n": 10}, {"id": 2, "v": "b", "n": 20}]
 EVOLVING = "MERGE WITH SCHEMA EVOLUTION INTO t USING ({}) s ON t.id = s.id "
 SOURCE = "SELECT 2 AS id, 'z' AS V, 5 AS bonus UNION ALL SELECT 3, 'c', 6"
 ALL = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
@@ -199,7 +199,7 @@ def merged(
     given = [name for name in source[0] if name != "id"]
     set_ = {n for _, a, ns in whens if a != "DELETE" for n in (given if ns == "*" else ns)}
     all_names = ["id", "v", "n", *(n for n in given if n in set_ - {"v", "n"})]
-    state = {row["id"]: dict(row) for row in BEFORE}
+    state: dict[Any, dict[str, Any]] = {row["id"]: dict(row) for row in BEFORE}
     arrived = {row["id"]: row for row in source}
     for kind, action, names in whens:
         chosen = given if names == "*" else names
