@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 __all__ = ["main"]
@@ -19,6 +20,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 def main() -> None:
     """Run the command line and exit."""
+    _open_closed_streams()
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # whoever set another one means it
         signal.signal(signal.SIGINT, _leave)
@@ -26,6 +28,19 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, before)
     run()
+
+
+def _open_closed_streams() -> None:
+    """Open what a shell closed with `<&-`, `>&-` or `2>&-`. Nothing is read or shown there.
+
+    Otherwise the next file that is opened, such as one of a table, would get the number of the
+    stream, and the text meant for the stream.
+    """
+    names = ("stdin", "stdout", "stderr")
+    while (number := os.open(os.devnull, os.O_RDWR)) < len(names):
+        mode = "r" if number == 0 else "w"
+        setattr(sys, names[number], open(number, mode, encoding="utf-8"))  # noqa: SIM115
+    os.close(number)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

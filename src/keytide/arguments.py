@@ -29,7 +29,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from keytide.errors import InvalidError
 
-__all__ = ["checked", "checked_members", "shown"]
+__all__ = ["check_spark_session", "checked", "checked_members", "shown"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -59,7 +59,13 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
         placed = [one(*each) for each in zip(places, arguments, strict=False)]
         rest = arguments[len(places) :]
         rest = one(others, rest) if rest and others else rest
-        return call(*placed, *rest, **{key: one(key, value) for key, value in named.items()})
+        others_named = {key: one(key, value) for key, value in named.items()}
+        try:
+            return call(*placed, *rest, **others_named)
+        except RecursionError as error:
+            raise InvalidError(
+                f"{name}: an argument is nested too deeply; give one with fewer levels"
+            ) from error
 
     return guarded
 
@@ -68,6 +74,19 @@ def checked_members(made: type[_T]) -> type[_T]:
     """Wrap a class so that its constructor's arguments are checked. For dataclasses."""
     setattr(made, "__init__", checked(made.__init__))  # noqa: B010  # mypy knows no other way
     return made
+
+
+def check_spark_session(spark: Any, call: str) -> None:
+    """Raise `InvalidError` for anything but a Spark session, classic or Connect.
+
+    This does not import pyspark.
+    """
+    kinds = type(spark).__mro__
+    if not any(k.__name__ == "SparkSession" and k.__module__[:7] == "pyspark" for k in kinds):
+        raise InvalidError(
+            f"{call}: spark is {shown(spark)} of type {type(spark).__name__}; expected a Spark "
+            "session, such as kt.spark.session()"
+        )
 
 
 def shown(value: Any) -> str:
@@ -112,8 +131,9 @@ def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
 
 def _taken(value: Any, wanted: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
-    # The most common case. Strings are also checked for lone surrogates, see `_check_unicode`.
-    if type(value) is wanted and wanted is not str:
+    # The most common case. Strings are also checked for lone surrogates, see `_check_unicode`, and
+    # integers for their size.
+    if type(value) is wanted and wanted is not str and wanted is not int:
         return value
     origin = typing.get_origin(wanted)
     if wanted is Any or wanted is object:
@@ -138,8 +158,10 @@ def _taken_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
     if value is None and type(None) in choices:  # most often an omitted argument
         return None
     for wanted in choices:
-        # An error about a list element or a string is more useful than one about its type.
-        if _holds_many(value, wanted) or (wanted is str and isinstance(value, str)):
+        # An error about a list element, a string or a number is more useful than one about its
+        # type.
+        is_own = wanted in (str, int) and isinstance(value, wanted) and type(value) is not bool
+        if is_own or _holds_many(value, wanted):
             return _taken(value, wanted, name)
         with contextlib.suppress(_MisfitError):
             return _taken(value, wanted, name)
@@ -204,6 +226,8 @@ def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
         # numpy durations are registered as Integral, but are not numbers.
         fits = isinstance(value, Integral) and hasattr(value, "__index__")
         fits = fits and not isinstance(value, bool)
+        if fits and int(value).bit_length() > _BITS_MAX:
+            raise _MisfitError(f"{name} is {shown(value)}; expected a 64-bit integer")
     elif wanted is Callable:
         fits = callable(value)
     else:
@@ -215,6 +239,10 @@ def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
     if wanted is str or wanted is Path:
         _check_unicode(str.__str__(value) if wanted is str else str(value), name)
     return str.__str__(value) if wanted is str else value
+
+
+_BITS_MAX = 63
+"""Besides the sign. No number of rows, bytes, versions or milliseconds needs more."""
 
 
 def _check_unicode(text: str, name: str) -> None:

@@ -21,6 +21,11 @@ __all__ = ["PARSER_SLIPS", "duckdb_expression", "duckdb_spelling", "keytide_dial
 PARSER_SLIPS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """Internal errors of the parsing library for invalid input."""
 
+_TOO_DEEP = (
+    "a SQL expression is nested too deeply; write it with fewer parentheses, or compute a part of "
+    "it in a column of its own"
+)
+
 
 @lru_cache(maxsize=1)
 def keytide_dialect() -> type[Dialect]:
@@ -95,6 +100,8 @@ def duckdb_expression(text: str, names: Sequence[str]) -> str:
             raise
         why = (str(error).splitlines() or ["it cannot be interpreted"])[0]
         raise InvalidError(f"{text!r} is not a valid SQL expression: {why}") from error
+    except RecursionError as error:
+        raise InvalidError(_TOO_DEEP) from error
 
 
 def _name(column: exp.Column, text: str, names: Sequence[str]) -> None:

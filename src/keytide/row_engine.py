@@ -26,6 +26,7 @@ def row_engine() -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions": False,
         "python_enable_replacements": False,
         "enable_external_access": False,
+        "temp_directory": "",  # otherwise a folder in the current one, for all to read
     }
     connection = duckdb.connect(config=settings)
     connection.execute("SET GLOBAL TimeZone = 'UTC'; SET lock_configuration = true")

@@ -144,3 +144,43 @@ def test_snapshots_start_with_their_id_and_time_on_a_terminal(
     assert re.match(r" 2  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z  APPEND", newest)
     assert oldest.startswith(" 1  ")
     assert any(re.fullmatch("not shown: (user, )?identifier", line) for line in rest)
+
+
+# -- streams that are closed or full ---------------------------------------------------------------
+
+
+def in_shell(arguments: str, streams: str) -> tuple[int, str]:
+    """The exit code and standard error of the command, with streams as a shell redirects them."""
+    text = f"{sys.executable} -m keytide {arguments} {streams}"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.takes_turns
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "scan {t}", "scan {t} -f csv", "ls {w}", "sql -w {w} 'SELECT 1 AS x'", "sql -w {w}",
+        "--help", "--version",
+    ],
+)  # fmt: skip
+def test_closed_and_full_streams_are_no_raw_errors(orders: kt.Table, arguments: str) -> None:
+    warehouse = str(Path(orders.uri).parents[1])
+    command = arguments.format(t=orders.uri, w=warehouse)
+    stored = orders.snapshots()
+    for closed in ("<&-", ">&- <&-", "<&- >&- 2>&-"):
+        assert in_shell(command, closed) == (0, "")
+    code, err = in_shell(command, ">/dev/full </dev/null")
+    if arguments != "sql -w {w}":  # which has nothing to say
+        assert code == 1
+        assert err.startswith("error: standard output cannot be written: No space left on device")
+        assert err.count("\n") == 1
+    assert in_shell(f"scan {warehouse}/nowhere", "2>/dev/full")[0] == 1
+    assert orders.snapshots() == stored
+    assert orders.verify().is_healthy
+
+
+def test_files_never_get_the_number_of_a_closed_stream(orders: kt.Table) -> None:
+    code, err = in_shell(f"compact {orders.uri} --full", "<&- >&- 2>&-")
+    assert (code, err) == (0, "")
+    assert orders.verify().is_healthy

@@ -47,6 +47,8 @@ class Service:
     """What the schemas of all tables are said to have beside what they have."""
     asked: list[str] = field(default_factory=list)
     trouble: Callable[[str, str], str | None] = lambda method, path: None
+    raw: Callable[[str], bytes | None] = lambda path: None
+    """What it answers as bytes, instead of a document."""
     lock: Lock = field(default_factory=Lock)
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Said:
@@ -187,6 +189,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if trouble in ("403", "503"):
             self._say(int(trouble), {"message": "trouble"})
+            return
+        if raw := self.service.raw(parts.path):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(raw)
             return
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         said = self.service.answer(self.command, parts.path, query, json.loads(data or b"{}"))

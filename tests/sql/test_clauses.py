@@ -253,14 +253,14 @@ def test_text_without_a_statement_is_refused(lake: kt.Lake, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+        "SELECT " + "(1 + " * 5000 + "1" + ")" * 5000,
         "SELECT " + "abs(" * 2000 + "1" + ")" * 2000,
         "SELECT * FROM " + "(SELECT * FROM " * 500 + "t" + ")" * 500,
         "SELECT " + "CASE WHEN true THEN " * 1000 + "1" + " END" * 1000,
         "SELECT * FROM t WHERE " + "NOT " * 5000 + "true",
         "DELETE FROM t WHERE " + "NOT (" * 2000 + "true" + ")" * 2000,
         "UPDATE t SET n = " + "-(" * 2000 + "1" + ")" * 2000,
-        "INSERT INTO t (id) VALUES (" + "(" * 3000 + "1" + ")" * 3000 + ")",
+        "INSERT INTO t (id) VALUES (" + "(1 + " * 3000 + "1" + ")" * 3000 + ")",
         "CREATE TABLE u (id " + "ARRAY<" * 1000 + "INT" + ">" * 1000 + ")",
         "CALL sys.why(" + "-" * 5000 + "1)",
     ],

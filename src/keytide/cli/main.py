@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from keytide.cli.consumer import consumer
 from keytide.cli.estimate import upsert_estimate
 from keytide.cli.ingest import ingest, lag
 from keytide.cli.near import give_cache
+from keytide.cli.output import unwritable
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
 from keytide.cli.tag import tag
@@ -53,9 +55,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:
-            # The reader has stopped. The rest of the buffers is discarded, also at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # the reader has stopped
+            _discard_output()
             raise typer.Exit(0) from None
         except KeyboardInterrupt as error:
             typer.echo("stopped", err=True)
@@ -139,9 +140,25 @@ app.add_typer(branch)
 def main() -> None:
     """Run the command line and exit."""
     try:
-        app(prog_name="keytide")
+        try:
+            app(prog_name="keytide")
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:  # between commands: before one is found, or after it
         raise SystemExit(_INTERRUPTED) from None
+    except BrokenPipeError:
+        _discard_output()
+        raise SystemExit(0) from None
+    except OSError as error:  # of output that is no result of a command, such as --help
+        _discard_output()
+        with suppress(OSError):
+            typer.echo(f"error: {unwritable(error)}", err=True)
+        raise SystemExit(1) from None
+
+
+def _discard_output() -> None:
+    """Discard the rest of the buffers, also at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 
 from keytide.cli.grid import Column, Content, Grid, Part
+from keytide.errors import DataError
 from keytide.plural import counted
 from keytide.row_lines import check_spelled, csv_header, csv_lines, frame_of, json_lines
 from keytide.value_text import cell_text, visible
@@ -90,6 +91,14 @@ def records(rows: pa.Table) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
+def unwritable(error: OSError) -> str:
+    """What to say if standard output cannot be written."""
+    return (
+        f"standard output cannot be written: {error.strerror or error}; what the command changed "
+        "is stored: write its output to a place with room"
+    )
+
+
 def note(message: str) -> None:
     """Write a message for people, on standard error."""
     typer.echo("\n".join(map(visible, message.split("\n"))), err=True)
@@ -102,7 +111,8 @@ def _write_table(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: Format, limit: int
 ) -> None:
     one_more = pa.Table.from_batches(_first(batches, limit + 1), schema=schema)
-    _print([Grid(_columns(one_more.slice(0, limit)))], format)
+    shown = one_more.slice(0, min(limit, one_more.num_rows))  # a limit can be any number
+    _print([Grid(_columns(shown))], format)
     if one_more.num_rows > limit:
         note(
             f"{counted(limit, 'row')} shown; use --limit to see more, or --format json or csv "
@@ -151,7 +161,7 @@ def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.
         if left is None:
             yield batch
             continue
-        yield batch.slice(0, left)
+        yield batch.slice(0, min(left, batch.num_rows))
         left -= batch.num_rows
         if left <= 0:
             return
@@ -164,6 +174,11 @@ def _small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _write(data: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(unwritable(error)) from error

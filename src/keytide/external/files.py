@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import polars as pl
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.external.row_groups import groups_that_may_meet
+from keytide.external.text_checks import check_csv, json_names
 from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate
 
@@ -141,9 +143,12 @@ class CsvFiles(FileFormat):
     def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
         """See `FileFormat`.
 
-        Reads the first lines if types are declared, otherwise the whole file.
+        Reads the whole file.
         """
         with _reading(self, store, path):
+            with _unpacked(store, path) as opened:
+                _refuse_wide_text(opened.read(4))
+            check_csv(partial(_unpacked, store, path), self.delimiter, self.quote)
             if declared is None:
                 with _unpacked(store, path) as opened:
                     return FileFacts(self._inferred(opened), None)
@@ -227,12 +232,19 @@ class JsonFiles(FileFormat):
     names_its_columns = False
 
     def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
-        """See `FileFormat`. Reads the whole file if no types are declared, otherwise nothing."""
-        if declared is not None:
-            return FileFacts(declared, None)
-        with _reading(self, store, path), _unpacked(store, path) as opened:
-            frame = pl.read_ndjson(opened.read(), infer_schema_length=None)
-            return FileFacts(_arrow_schema(frame.schema), None)
+        """See `FileFormat`. Reads the whole file.
+
+        If types are declared, a file without any object has all columns.
+        """
+        with _reading(self, store, path):
+            with _unpacked(store, path) as opened:
+                text = opened.read()
+            _refuse_wide_text(text)
+            names = json_names(text)
+            if declared is None:
+                types = pl.read_ndjson(text, infer_schema_length=None).schema if names else {}
+                return FileFacts(_arrow_schema(pl.Schema(types)), None)
+            return FileFacts(_named(declared, names), None)
 
     def batches(
         self,
@@ -253,6 +265,10 @@ class JsonFiles(FileFormat):
                 ),
             ):
                 yield _typed(batch, wanted)
+
+
+def _named(declared: pa.Schema, names: frozenset[str] | None) -> pa.Schema:
+    return pa.schema([field for field in declared if names is None or field.name in names])
 
 
 def _as_read_of_json(type_: pa.DataType) -> pa.DataType:

@@ -7,6 +7,7 @@ because neither file times nor file names define it (rule R3 of docs/semantics.m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,16 +55,20 @@ def json_folder(place: Place) -> FolderSource:
 
 def _folder(place: Place, format_: FileFormat) -> FolderSource:
     store = store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0].uncached()
-    return FolderSource(store, format_, place.columns)
+    return FolderSource(store, format_, place.columns, frozenset(place.needed))
 
 
 @dataclass(frozen=True)
 class FolderSource:
-    """Files in a folder. The store is rooted there. `declared` are columns from a definition."""
+    """Files in a folder. The store is rooted there. `declared` are columns from a definition.
+
+    Those of them that are `needed` must be in some file.
+    """
 
     store: Store
     format: FileFormat
     declared: pa.Schema | None = None
+    needed: frozenset[str] = frozenset()
 
     @property
     def location(self) -> str:
@@ -88,7 +93,21 @@ class FolderSource:
             raise NotFoundError(
                 f"there are no files at {self.location}; check the path of the folder"
             )
-        return PinnedFolder(self.store, self.format, tuple(files), self.declared)
+        self._refuse_links_to_nothing()
+        return PinnedFolder(self.store, self.format, tuple(files), self.declared, self.needed)
+
+    def _refuse_links_to_nothing(self) -> None:
+        local = self.store.local_path("x")
+        if local is None:
+            return
+        for folder, below, names in os.walk(local.parent, followlinks=True):
+            below[:] = filter(_is_shown, below)
+            for path in map(Path(folder).joinpath, filter(_is_shown, names)):
+                if path.is_symlink() and not path.exists():
+                    raise DataError(
+                        f"{path} is a link to a file that does not exist; restore the file, or "
+                        "remove the link"
+                    )
 
     def _is_there(self) -> bool:
         local = self.store.local_path("x")
@@ -96,7 +115,11 @@ class FolderSource:
 
 
 def _is_data(file: ObjectInfo) -> bool:
-    return file.size > 0 and not any(part[:1] in ("_", ".") for part in file.path.split("/"))
+    return file.size > 0 and all(map(_is_shown, file.path.split("/")))
+
+
+def _is_shown(name: str) -> bool:
+    return name[:1] not in ("_", ".")
 
 
 @dataclass(frozen=True)
@@ -107,6 +130,7 @@ class PinnedFolder:
     format: FileFormat
     files: tuple[ObjectInfo, ...]
     declared: pa.Schema | None
+    needed: frozenset[str] = frozenset()
 
     cut_by = ()  # nothing is in order anyway
 
@@ -188,6 +212,9 @@ class PinnedFolder:
                         f"in this file, but {known} in others ({error}); all files must have the "
                         "same type"
                     ) from error
+        if self.declared is not None and not self.format.names_its_columns:
+            absent = {f.name: f.type for f in self.declared if f.name not in self.needed}
+            types = {**absent, **types}
         return types
 
     def _partition_type(self, name: str) -> pa.DataType:

@@ -100,7 +100,15 @@ def source_of(schema: TableSchema, near: Store, *, anew: bool = False) -> Source
     With `anew`, the columns are those found at the source, whatever the definition says.
     """
     columns = None if anew else schema.arrow_schema()
-    place = Place(location_of(schema), source_options(schema.options), near, columns)
+    options = TableOptions.parse(schema.options)
+    order = (*options.watermark_key, *options.tombstone_key)
+    place = Place(
+        location_of(schema),
+        source_options(schema.options),
+        near,
+        columns,
+        (*schema.primary_keys, *order),
+    )
     return open_source(format_of(schema), place)
 
 

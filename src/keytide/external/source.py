@@ -164,3 +164,5 @@ class Place:
     options: SourceOptions
     near: Store
     columns: pa.Schema | None = None
+    needed: tuple[str, ...] = ()
+    """The columns without which rows cannot be merged."""

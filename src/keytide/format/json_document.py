@@ -22,6 +22,7 @@ from keytide.moments import is_moment
 
 __all__ = [
     "INTEGER",
+    "OBJECT",
     "OBJECTS",
     "TEXT",
     "TEXTS",
@@ -63,6 +64,7 @@ TEXTS = MemberType("a list of strings", lambda v: isinstance(v, list) and all(ma
 TEXT_BY_NAME = MemberType(
     "an object with string values", lambda v: isinstance(v, dict) and all(map(_is_text, v.values()))
 )
+OBJECT = MemberType("an object", lambda v: isinstance(v, dict))
 OBJECTS = MemberType(
     "a list of objects", lambda v: isinstance(v, list) and all(isinstance(m, dict) for m in v)
 )

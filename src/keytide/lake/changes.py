@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from keytide.arguments import check_spark_session
 from keytide.errors import KeytideError
 from keytide.pictures.changes_table import changes_table
 from keytide.pictures.columns_table import columns_table
@@ -39,6 +40,7 @@ class Changes(core.Changes):
         bucket are in order. Needs the `spark` extra. Raises as `plan`. An error in a task arrives
         as Spark's PythonException with the message of the Keytide error.
         """
+        check_spark_session(spark, "Changes.to_spark")
         from keytide.spark.change_scan import changes_to_spark
 
         return changes_to_spark(self, spark)

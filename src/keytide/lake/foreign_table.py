@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.arguments import checked
+from keytide.arguments import check_spark_session, checked
 from keytide.errors import KeytideError
 from keytide.external import scan as core
 from keytide.external.changes import ExternalChanges
@@ -42,6 +42,7 @@ class ExternalScan(core.ExternalScan):
         The executors merge the rows, and need access to the same paths. Raises `SetupError` without
         the `spark` extra, and what planning raises. Invalid rows raise when Spark reads them.
         """
+        check_spark_session(spark, "ExternalScan.to_spark")
         from keytide.spark.pages import pages_to_spark
 
         rows = pages_to_spark(self.pages(), spark)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keytide.arguments import checked
+from keytide.arguments import check_spark_session, checked
 from keytide.dml.attached import AttachedCatalog
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
@@ -65,12 +65,14 @@ def connect(
     Raises:
 
     - `InvalidError` for an address that no store supports, an option that the store does not know,
-      or a REST service without a warehouse name. Also for a cache of a lake on local disk, a cache
-      path that is not a folder, and a `cache_bytes` that is not a size, is less than 1 MiB, or is
-      given without `cache`.
+      a REST service without a warehouse name, and anything but a Spark session. Also for a cache of
+      a lake on local disk, a cache path that is not a folder, and a `cache_bytes` that is not a
+      size, is less than 1 MiB, or is given without `cache`.
     - `UnsupportedError` for another token provider.
     - `SetupError` when the library for a catalog is not installed.
     """
+    if spark is not None:
+        check_spark_session(spark, "connect")
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
     opened = _opened(str(warehouse), options, store, copies)
     return Lake(AttachedCatalog(opened, allow_external_files), spark)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from keytide.arguments import check_spark_session
 from keytide.errors import KeytideError
 from keytide.pictures.buckets_table import read_buckets_table
 from keytide.pictures.columns_table import columns_table
@@ -39,6 +40,7 @@ class Scan(core.Scan):
         The DataFrame keeps reading the scan's snapshot. Raises `SetupError` without the `spark`
         extra, and as `tasks` does. A missing or corrupt file raises when Spark reads it.
         """
+        check_spark_session(spark, "Scan.to_spark")
         from keytide.spark.read import scan_to_spark
 
         return scan_to_spark(self, spark)

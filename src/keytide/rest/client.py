@@ -18,9 +18,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from keytide.errors import DataError, UnsupportedError
+from keytide.format.json_document import OBJECT, TEXT, TEXTS, optional_member
 from keytide.lazily import cached_property
 
-__all__ = ["MISSING", "TAKEN", "Answer", "LostAnswerError", "RestClient"]
+__all__ = ["MISSING", "TAKEN", "Answer", "LostAnswerError", "RestClient", "options_in"]
 
 MISSING = 404
 TAKEN = 409
@@ -54,6 +55,18 @@ class Answer:
         """The kind of object that is missing or exists, such as 'TABLE', if the service says so."""
         return str(self.document.get("resourceType") or "")
 
+    def object(self, name: str, where: str) -> Mapping[str, Any]:
+        """A member that is an object, empty if it is missing. Raises `DataError` for another."""
+        found: Mapping[str, Any] = optional_member(self.document, name, OBJECT, where, {})
+        return found
+
+
+def options_in(described: Mapping[str, Any], table: str) -> Mapping[str, Any]:
+    """The options in a description of a table. Raises `DataError` if it is no description."""
+    schema = optional_member(described, "schema", OBJECT, table, {})
+    found: Mapping[str, Any] = optional_member(schema, "options", OBJECT, table, {})
+    return found
+
 
 @dataclass(frozen=True)
 class RestClient:
@@ -85,8 +98,9 @@ class RestClient:
     def _settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The service's defaults and overrides, requested once."""
         query = urlencode({"warehouse": self.warehouse})
-        answer = self._asked("GET", f"/v1/config?{query}").document
-        return answer.get("defaults") or {}, answer.get("overrides") or {}
+        answer = self._asked("GET", f"/v1/config?{query}")
+        where = f"the configuration at {self.address}"
+        return answer.object("defaults", where), answer.object("overrides", where)
 
     @cached_property
     def _base(self) -> str:
@@ -100,15 +114,26 @@ class RestClient:
         return self._asked("GET", f"{self._path(path)}{asked}", accepted=(MISSING,))
 
     def names(self, member: str, *path: str) -> list[str]:
-        """All names in a paged list, empty if its parent does not exist."""
+        """All names in a paged list, empty if its parent does not exist.
+
+        Raises `DataError` if its pages refer to each other in a circle.
+        """
         found: list[str] = []
+        seen: set[str] = set()
         query = {"maxResults": str(_PAGE)}
         while True:
             page = self.get(*path, query=query).document
-            found += page.get(member) or ()
-            token = page.get("nextPageToken")
+            where = f"the list of {member} at {self.address}"
+            found += optional_member(page, member, TEXTS, where, [])
+            token = optional_member(page, "nextPageToken", TEXT, where)
             if not token or token == query.get("pageToken"):
                 return found
+            if token in seen:
+                raise DataError(
+                    f"{where}: its pages lead in a circle, the page token {token[:80]!r} came "
+                    "twice; check the service"
+                )
+            seen.add(token)
             query["pageToken"] = token
 
     def post(self, *path: str, body: Mapping[str, Any]) -> Answer:
@@ -188,7 +213,10 @@ def _document(data: bytes) -> Mapping[str, Any]:
     """The JSON object of a response, empty if there is none. Raises `ValueError` for other JSON."""
     if not data.strip():
         return {}
-    found = json.loads(data)
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("its response is nested too deeply") from error
     if not isinstance(found, dict):
         # Services sometimes answer changes with plain text.
         return {}

@@ -127,8 +127,8 @@ class RestCommits:
         if not answer.is_done:
             self._check_table(store, answer)
             return None
-        told = (answer.document.get("snapshot") or {}).get("snapshot")
         where = f"the latest snapshot of {self.table} in {self.table.client.uri}"
+        told = answer.object("snapshot", where).get("snapshot")
         if not isinstance(told, dict):
             raise DataError(f"{where}: the response contains no snapshot; check the service")
         snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)

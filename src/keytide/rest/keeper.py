@@ -12,7 +12,7 @@ from keytide.format import paths
 from keytide.format.branch import branch_of, main_store
 from keytide.format.snapshot import Snapshot, Tag
 from keytide.options import keys
-from keytide.rest.client import MISSING, TAKEN, Answer, LostAnswerError
+from keytide.rest.client import MISSING, TAKEN, Answer, LostAnswerError, options_in
 from keytide.rest.schema_changes import schema_changes
 from keytide.rest.table import RestTable
 from keytide.store import Store
@@ -142,7 +142,7 @@ class RestKeeper:
 
     def _check_retention(self, store: Store, name: str, tag: Tag) -> None:
         """Raise `UnsupportedError` if the catalog would not keep a tag forever as requested."""
-        options = (self.table.described(store).get("schema") or {}).get("options") or {}
+        options = options_in(self.table.described(store), str(self.table))
         default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
         if tag.time_retained_ns is None and default is not None:
             raise UnsupportedError(

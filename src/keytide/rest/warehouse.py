@@ -13,7 +13,7 @@ from keytide.arguments import shown
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import keys
-from keytide.rest.client import MISSING, Answer, RestClient
+from keytide.rest.client import MISSING, Answer, RestClient, options_in
 from keytide.rest.commits import RestCommits
 from keytide.rest.kept_store import KeptStore, UnmadeStore
 from keytide.rest.table import RestTable
@@ -81,7 +81,7 @@ class RestWarehouse:
 
     def comment_on(self, database: str) -> str | None:
         """See `Warehouse`."""
-        options = self.client.get("databases", database).document.get("options") or {}
+        options = self.client.get("databases", database).object("options", database)
         comment = options.get("comment")
         return comment if isinstance(comment, str) else None
 
@@ -285,8 +285,7 @@ def _unmade(name: str) -> TableMetadata:
 
 def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
     """Raise `UnsupportedError` for objects in the catalog that are not managed tables."""
-    options = (found.get("schema") or {}).get("options") or {}
-    kind = options.get(keys.TYPE, "table")
+    kind = options_in(found, name).get(keys.TYPE, "table")
     if kind != "table":
         raise UnsupportedError(
             f"{name} is a {kind} of the catalog, which Keytide cannot read by name; read the "

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from keytide.arguments import check_spark_session
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError
 from keytide.external.federated_changes import tables_of
@@ -61,9 +62,10 @@ def register_lake(
     Connect sessions.
 
     Raises `InvalidError` when the views of two tables would have the same name, before any view is
-    created, and for an invalid `name`. Raises `NotFoundError` for a table that does not exist, and
-    what `scan` and `to_spark` raise.
+    created, for an invalid `name`, and for anything but a session. Raises
+    `NotFoundError` for a table that does not exist, and what `scan` and `to_spark` raise.
     """
+    check_spark_session(spark, "register_lake")
     chosen = _names(lake) if tables is None else list(dict.fromkeys(tables))
     views = _views(chosen, name)
     frames = {view: lake.table(table).scan().to_spark(spark) for view, table in views.items()}

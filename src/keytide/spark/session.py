@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from keytide.arguments import check_spark_session
 from keytide.spark.internals import mark_streams
 from keytide.spark.java import find_java
 from keytide.spark.python import check_python
@@ -60,8 +61,9 @@ def register(spark: SparkSession) -> None:
     query.
 
     Executors must be able to import keytide, in the same Python version. Raises `SetupError` when a
-    local session runs tasks in another Python version.
+    local session runs tasks in another Python version, and `InvalidError` for anything else.
     """
+    check_spark_session(spark, "register")
     check_python(spark)
     # This makes the session active. Spark checks in the active session whether the name is taken.
     spark.createDataFrame([], "nothing int")

@@ -192,9 +192,15 @@ class Cursor:
         """The remaining tokens, without consuming them."""
         return self._tokens[self._position :]
 
-    def tree(self) -> exp.Expr:
-        """The remaining tokens as a tree, without consuming them."""
-        return self._tree(self.start, self.end)
+    def tree(self, *second: str) -> exp.Expr:
+        """The remaining tokens as a tree, without consuming them.
+
+        The words `second`, which follow the first word, are left out.
+        """
+        tokens = self._tokens[self._position + 1 :][: len(second)]
+        left_out = {int(token.start) for token in tokens}
+        rest = [t for t in self._whole if t.start >= self.start and t.start not in left_out]
+        return parse_tree(self.text, rest, self.start)
 
     def query(self, tree: exp.Expr) -> Query:
         """A query from a tree of all remaining tokens, which are consumed with their hints."""

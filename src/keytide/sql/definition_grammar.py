@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
+
+from sqlglot import exp
 
 from keytide.errors import InvalidError
 from keytide.options import keys
 from keytide.options.keys import key_of
 from keytide.sql.cursor import Cursor
+from keytide.sql.dialect import parse_tree, tokenize
 from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
 from keytide.table.definition.evolution import (
     AddColumn,
@@ -43,6 +47,8 @@ class _Parts:
     options: dict[str, str] = field(default_factory=dict)
     clauses: dict[str, Any] = field(default_factory=dict)
     """The clauses that can be given only once."""
+    unnamed_checks: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """The conditions of CHECKs without a name, each with its columns."""
 
 
 def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTable:
@@ -56,6 +62,7 @@ def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTabl
     while _clause(cursor, parts):
         pass
     chosen = query(cursor) if cursor.accept("AS") else None
+    _name_checks(name, parts)
     partition_by = parts.clauses.get("PARTITIONED BY", [])
     return CreateTable(
         name=name,
@@ -83,6 +90,7 @@ def create_external_table(cursor: Cursor) -> CreateExternalTable:
     for word in ("USING", "LOCATION"):
         if word not in parts.clauses:
             raise cursor.error(f"an external table requires {word}")
+    _name_checks(name, parts)
     return CreateExternalTable(
         name=name,
         format=parts.clauses["USING"],
@@ -112,13 +120,10 @@ def _external_clause(cursor: Cursor, parts: _Parts) -> bool:
 
 
 def _element(cursor: Cursor, parts: _Parts) -> None:
-    constraint = cursor.accept("CONSTRAINT") and cursor.name("a constraint's name")
-    if constraint and cursor.peek() == "CHECK":
-        start, key = cursor.start, key_of(keys.CONSTRAINT, constraint)
-        if key in parts.options:
-            raise cursor.error_at(start, f"the constraint {constraint!r} is given twice")
-        parts.options[key] = check(cursor)
+    if _check_comes(cursor):
+        _add_check(cursor, parts)
         return
+    constraint = cursor.accept("CONSTRAINT") and cursor.name("a constraint's name")
     if not cursor.accept("PRIMARY", "KEY"):
         if constraint:
             raise cursor.error("expected PRIMARY KEY or CHECK")
@@ -128,6 +133,38 @@ def _element(cursor: Cursor, parts: _Parts) -> None:
         raise cursor.error("the primary key is given twice")
     parts.primary_key += cursor.listed(lambda: cursor.name("a column"))
     cursor.accept("NOT", "ENFORCED")
+
+
+def _check_comes(cursor: Cursor) -> bool:
+    """Whether a CHECK comes next, with or without a name, and no column `check`."""
+    is_named = cursor.peek() == "CONSTRAINT" and cursor.peek(2) == "CHECK"
+    return is_named or (cursor.peek() == "CHECK" and cursor.peek(1) == "(")
+
+
+def _add_check(cursor: Cursor, parts: _Parts) -> None:
+    if cursor.peek() == "CHECK":
+        condition = check(cursor)
+        tree = parse_tree(condition, tokenize(condition), 0)
+        columns = {column.name.lower(): column.name for column in tree.find_all(exp.Column)}
+        parts.unnamed_checks.append((condition, tuple(columns.values())))
+        return
+    cursor.expect("CONSTRAINT")
+    constraint, start = cursor.name("a constraint's name"), cursor.start
+    key = key_of(keys.CONSTRAINT, constraint)
+    if key in parts.options:
+        raise cursor.error_at(start, f"the constraint {constraint!r} is given twice")
+    parts.options[key] = check(cursor)
+
+
+def _name_checks(table: str, parts: _Parts) -> None:
+    """Name the remaining CHECKs as PostgreSQL does: `t_v_check`, `t_check`, `t_check1`."""
+    own = table.split(".")[-1]
+    for condition, columns in parts.unnamed_checks:
+        name = "_".join([own, *(columns if len(columns) == 1 else ()), "check"])
+        names = chain([name], (f"{name}{number}" for number in count(1)))
+        possible = (key_of(keys.CONSTRAINT, each) for each in names)
+        key = next(key for key in possible if key not in parts.options)
+        parts.options[key] = condition
 
 
 def check(cursor: Cursor) -> str:
@@ -232,6 +269,8 @@ def _text(cursor: Cursor, *stops: str) -> str:
 
 # -- columns ---------------------------------------------------------------------------------------
 
+_AFTER_TYPE = ("COMMENT", "PRIMARY", "AFTER", "FIRST", "GENERATED", "CHECK", "CONSTRAINT")
+
 
 def _column(cursor: Cursor, parts: _Parts | None = None) -> Field:
     """A column definition. In CREATE TABLE it can be part of the key, and can be generated."""
@@ -240,7 +279,9 @@ def _column(cursor: Cursor, parts: _Parts | None = None) -> Field:
     given: dict[str, str] = {}
     while True:
         start = cursor.start
-        if cursor.accept("COMMENT"):
+        if parts is not None and _check_comes(cursor):
+            _add_check(cursor, parts)
+        elif cursor.accept("COMMENT"):
             _once(cursor, start, given, "COMMENT", cursor.string())
         elif parts is not None and cursor.accept("GENERATED", "ALWAYS", "AS"):
             key = key_of(keys.GENERATED, name)
@@ -250,7 +291,7 @@ def _column(cursor: Cursor, parts: _Parts | None = None) -> Field:
             parts.primary_key.append(name)
             cursor.accept("NOT", "ENFORCED")
         elif cursor.accept("DEFAULT"):
-            value = _text(cursor, "COMMENT", "PRIMARY", "NOT", "AFTER", "FIRST", "GENERATED")
+            value = _text(cursor, *_AFTER_TYPE, "NOT")
             _once(cursor, start, given, "DEFAULT", value)
         elif cursor.accept("NOT", "NULL"):
             type_ = type_.with_nullable(False)
@@ -269,7 +310,7 @@ def _expression(cursor: Cursor) -> str:
 def _type(cursor: Cursor) -> DataType:
     """A type, including NOT NULL."""
     start = cursor.start
-    source = cursor.until("COMMENT", "PRIMARY", "DEFAULT", "AFTER", "FIRST", "GENERATED")
+    source = cursor.until(*_AFTER_TYPE, "DEFAULT")
     if not source:
         raise cursor.error("expected a type")
     try:

@@ -15,6 +15,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from keytide.errors import InvalidError
 from keytide.row_dialect import PARSER_SLIPS, keytide_dialect
 from keytide.sql.account import unread
+from keytide.sql.idle_brackets import without_idle_brackets
 
 __all__ = [
     "Keytide",
@@ -71,7 +72,7 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
 
 
 def _parsed(text: str, tokens: Sequence[Token], into: Any) -> exp.Expr | None:
-    parser, part = Keytide().parser(), list(tokens)
+    parser, part = Keytide().parser(), without_idle_brackets(tokens)
     [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
     return tree
 

@@ -27,6 +27,7 @@ from keytide.dml.spi import (
 from keytide.dml.trace import Trace, traced
 from keytide.errors import ConflictError
 from keytide.options import TableOptions
+from keytide.sql.evolving import evolved
 from keytide.sql.merge_plan import merge_query
 from keytide.sql.names import column_of, table_of
 from keytide.sql.query_engine import Engine, Means
@@ -116,8 +117,10 @@ def merge(
 ) -> Changed:
     """Merge the rows of a source into a table.
 
-    Raises `InvalidError` if a target row is matched twice, and as `update`.
+    Raises `InvalidError` if a target row is matched twice, and as `update` and `evolved`.
     """
+    if statement.evolves:
+        statement, catalog = evolved(catalog, engine, statement), catalog.anew()
 
     def once(target: Target) -> Changed:
         query = merge_query(

@@ -7,6 +7,7 @@ name, and any other clause is an error. None is ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp
@@ -23,14 +24,18 @@ TARGET = "dml_target"
 
 def change(cursor: Cursor) -> Delete | Update | Merge:
     """Parse a complete DELETE, UPDATE or MERGE statement."""
-    tree = cursor.tree()
+    evolves = [cursor.peek(place) for place in range(4)] == ["MERGE", *_EVOLVING]
+    tree = cursor.tree(*_EVOLVING) if evolves else cursor.tree()
     if isinstance(tree, exp.Delete):
         return delete_from(tree, cursor)
     if isinstance(tree, exp.Update):
         return update_from(tree, cursor)
     if isinstance(tree, exp.Merge):
-        return merge_into(tree, cursor)
+        return replace(merge_into(tree, cursor), evolves=evolves)
     raise cursor.error("expected a DELETE, UPDATE or MERGE statement")
+
+
+_EVOLVING = ("WITH", "SCHEMA", "EVOLUTION")
 
 
 def delete_from(tree: exp.Expr, cursor: Cursor) -> Delete:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -14,6 +15,7 @@ from keytide.errors import UnsupportedError
 from keytide.plural import counted
 from keytide.sql.dialect import Keytide
 from keytide.sql.dml import Target, delete, merge, target_now, update, update_query
+from keytide.sql.evolving import Evolution, evolution_of
 from keytide.sql.merge_plan import merge_query
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation
@@ -22,6 +24,7 @@ from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.show import plan_rows
 from keytide.sql.statements import Delete, Merge, Update
 from keytide.table.conditions.text import text_of
+from keytide.table.definition.evolution import AddColumn, ChangeColumnType, SchemaChange
 
 __all__ = ["analyze_change", "explain_change"]
 
@@ -31,7 +34,9 @@ def explain_change(
 ) -> Result:
     """The plan of a statement, without reading or changing rows. Raises as the statement."""
     target = target_now(catalog, statement.table, ConnectorSession())
-    if isinstance(statement, Merge):
+    if isinstance(statement, Merge) and statement.evolves:
+        lines = _evolving_lines(evolution_of(catalog, engine, statement), target, engine)
+    elif isinstance(statement, Merge):
         lines = _merge_lines(statement, target, engine)
     elif isinstance(statement, Update):
         query = update_query(target.catalog, statement, target)
@@ -106,6 +111,23 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     read = {*target.columns(query.target), *query.kept(target.schema.columns)}
     yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)
+
+
+def _evolving_lines(evolution: Evolution, target: Target, engine: Engine) -> Iterator[str]:
+    new = replace(target, fields=tuple(evolution.schema.fields))
+    first, *rest = _merge_lines(evolution.statement, new, engine)
+    yield first
+    for change in evolution.changes:
+        yield f"changes the table first: {_changed(change)}"
+    yield from rest
+
+
+def _changed(change: SchemaChange) -> str:
+    if isinstance(change, AddColumn):
+        return f"adds column {'.'.join(change.path)} {change.type.sql()}"
+    if isinstance(change, ChangeColumnType):
+        return f"column {'.'.join(change.path)} becomes {change.type.sql()}"
+    return str(change)
 
 
 def _head(what: str, target: Target, row_id: ColumnHandle) -> Iterator[str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import tempfile
 import threading
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,14 +31,24 @@ _IDLE_MAX = 2
 class _Database:
     settings: _Settings
     connection: duckdb.DuckDBPyConnection
-    spill: Path
-    """The directory for data that does not fit in memory. It is created here."""
+    folder: Path
+    """A directory that only this account can use."""
+
+    @property
+    def spill(self) -> Path:
+        """The directory for data that does not fit in memory. DuckDB creates it."""
+        return self.folder / "spill"
 
     def empty(self) -> None:
         """Drop its tables."""
         found = self.connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
         for (name,) in found:
             self.connection.execute(f'DROP TABLE "{name}"')
+
+    def close(self) -> None:
+        """Close it, and delete what it spilled."""
+        self.connection.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class _Idle:
@@ -66,14 +76,14 @@ class _Idle:
             past = self._databases[:-_IDLE_MAX]
             del self._databases[:-_IDLE_MAX]
         for each in past:
-            each.connection.close()
+            each.close()
 
     def close(self) -> None:
         """Close all of them."""
         with self._lock:
             databases, self._databases = self._databases, []
         for each in databases:
-            each.connection.close()
+            each.close()
 
 
 _idle = _Idle()
@@ -98,29 +108,33 @@ def local_database(
     """A connection to an empty database, which cannot read variables of this process.
 
     It cannot read files either, unless allowed. Data that does not fit in memory is spilled to a
-    directory of its own, because queries can read there. After the block, everything in the
-    database is dropped, including registered rows.
+    directory of its own, because queries can read there. No other account can open it. After the
+    block, everything in the database is dropped, including registered rows.
     """
     settings = (("files", str(allows_external_files)), *sorted(config.items()))
-    database = _idle.take(settings) or _opened(settings, allows_external_files, config)
+    database = _idle.take(settings)
+    if database is not None and not database.folder.is_dir():  # cleared as an old temporary file
+        database.close()
+        database = None
+    database = database or _opened(settings, allows_external_files, config)
     try:
         with database.connection.cursor() as connection:
             yield connection
         database.empty()
     except BaseException:
         # The connection itself may have failed.
-        database.connection.close()
+        database.close()
         raise
     if database.spill.exists():
-        database.connection.close()  # this also deletes the directory
+        database.close()
     else:
         _idle.give_back(database)
 
 
 def _opened(settings: _Settings, allows_external_files: bool, config: dict[str, str]) -> _Database:
-    spill = Path(tempfile.gettempdir()) / f"keytide-sql-{uuid.uuid4()}"
+    folder = Path(tempfile.mkdtemp(prefix="keytide-sql-"))
     given: dict[str, str | bool | int | float | list[str]] = {
-        "temp_directory": str(spill),
+        "temp_directory": str(folder / "spill"),
         "python_enable_replacements": "false",
         **config,
     }
@@ -133,4 +147,4 @@ def _opened(settings: _Settings, allows_external_files: bool, config: dict[str, 
             "SET autoload_known_extensions = false"
         )
     connection.execute("SET lock_configuration = true")
-    return _Database(settings, connection, spill)
+    return _Database(settings, connection, folder)

@@ -194,11 +194,15 @@ class When:
 
 @dataclass(frozen=True)
 class Merge:
-    """MERGE INTO. `pairs` is a query that joins the target, its first table, with the source."""
+    """MERGE INTO. `pairs` is a query that joins the target, its first table, with the source.
+
+    `evolves` adds the columns of the source that the WHEN clauses set.
+    """
 
     table: str
     pairs: Query
     whens: tuple[When, ...]
+    evolves: bool = False
 
 
 @dataclass(frozen=True)
