@@ -23,6 +23,7 @@ from java_judge import JAVA_RELEASES, JavaGateway, JavaPaimon
 
 import keytide as kt
 from feature_cases import FEATURE_TABLES, FeatureTable, as_json  # behind the path
+from keytide.types import RowType
 
 __all__ = ["RELEASE", "make"]
 
@@ -74,6 +75,9 @@ def _write(
 def _feature(java: JavaPaimon, value: Any, kind: Any) -> Any:
     if getattr(kind, "root", "") == "VARIANT" and value is not None:
         return java.gateway.paimon.data.variant.GenericVariant.fromJson(value)
+    if isinstance(kind, RowType):
+        cells = zip(value, kind.fields, strict=True)
+        return java._values._row([_feature(java, each, f.type) for each, f in cells])
     return java._values.java(pa.scalar(value, kind.to_arrow()), kind)
 
 
