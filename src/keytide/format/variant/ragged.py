@@ -47,7 +47,7 @@ class Pool:
 
 
 def bytes_of(values: pa.Array) -> tuple[Bytes, Numbers, Numbers]:
-    """The bytes of a column of texts or bytes: the buffer, and start and length of each value."""
+    """The bytes of a column of strings or bytes: the buffer, and start and length of each value."""
     values = values.cast(pa.large_binary())
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]

@@ -93,7 +93,7 @@ def _decimals(column: pa.Array) -> tuple[Bytes, Numbers, Numbers]:
 
 
 def _ragged(column: pa.Array, number: int, short_max: int) -> tuple[Bytes, Numbers, Numbers]:
-    """Texts or bytes. A short text has its length in the header."""
+    """Strings or bytes. A short string has its length in the header."""
     data, starts, lengths = bytes_of(column)
     is_short = lengths <= short_max
     heads = np.where(is_short, 1, 5)

@@ -80,7 +80,7 @@ def unknown_part(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_large_list(kind) or pa.types.is_list(kind)
+    return isinstance(kind, pa.LargeListType | pa.ListType)
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class _Making:
         ends = begins + group.value.lengths[at[rest]]
         _check_begins(begins, ends)
         if np.any(self.data[begins] & 3 != OBJECT):
-            raise ValueError("fields are beside something that is not an object")
+            raise ValueError("it has fields and a value that is not an object")
         keys = self._add_members(places[rest], begins, ends, len(fields))
         if np.any(np.isin(keys, [self.keys.named[name] for name in fields])):
             raise ValueError("an object has a key twice")
