@@ -11,7 +11,10 @@ import pyarrow as pa
 
 from keytide.options.features import Needs
 
-__all__ = ["FEATURE_TABLES", "FeatureTable", "as_json"]
+__all__ = ["FEATURE_TABLES", "OUTSIDE", "FeatureTable", "as_json"]
+
+OUTSIDE = "/outside".ljust(160, "-")
+"""Stands for a folder outside the tables. Uncompressed manifests have it as long as it is."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,11 @@ FEATURE_TABLES: dict[str, FeatureTable] = {
         "INT", ((1, 2), (3,)),
         {"changelog-producer": "lookup", "lookup.remote-file.enabled": "true"},
         needs=Needs.CLEANERS, named="lookup.remote-file.enabled",
+    ),
+    "external_paths": FeatureTable(
+        "INT", ((1, 2), (3,)),
+        {"data-file.external-paths": f"file:{OUTSIDE}", "manifest.compression": "null",
+         "data-file.external-paths.strategy": "round-robin"},
     ),
     "btree_index": FeatureTable("INT", ((1, 2), (3,)), {**VECTORS, "pk-btree.index.columns": "x"}),
     "row_tracking": FeatureTable(
