@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from feature_tables import RELEASE, make
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from java_judge import JavaPaimon
+from py4j.protocol import Py4JError
 
 import keytide as kt
 from feature_cases import FeatureTable, as_json
@@ -72,7 +73,11 @@ def test_interop_shredded_variants_are_read_as_java_reads_them(
     newest: JavaPaimon, lake: kt.Lake, values: list[str | None], options: dict[str, str]
 ) -> None:
     name = f"variants{next(NUMBERS)}"
-    expected = as_json(make(newest, name, FeatureTable("VARIANT", (tuple(values),), options)))
+    try:
+        rows = make(newest, name, FeatureTable("VARIANT", (tuple(values),), options))
+    except Py4JError:
+        reject()  # Java infers a type that it does not have, such as DECIMAL(1, -30)
+    expected = as_json(rows)
     assert expected is not None
     assert as_json(lake.table(name).scan().to_arrow()) == expected
     assert not lake.table(name).verify().findings
