@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka metastore clouds browser fuzz feeds interop spark-versions wheels lint types user-types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail metastore clouds browser fuzz feeds interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Create .venv-pypaimon
 
 .venv-kafka/.ready: scripts/get-kafka.sh | venv
 	@sh scripts/get-kafka.sh
+
+.venv-sail/.ready: scripts/make-sail-env.sh requirements-sail.lock | venv
+	@sh scripts/make-sail-env.sh
 
 .venv-metastore/.ready: scripts/get-metastore.sh | venv
 	@sh scripts/get-metastore.sh
@@ -85,6 +88,9 @@ soak: venv  ## Run the tests that repeatedly kill Spark drivers and writers, for
 kafka: venv .venv-kafka/.ready  ## Run the tests that read Kafka topics; they start their own broker
 	@$(WITH_JAVA) sh scripts/get-spark-kafka.sh || true
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m kafka tests/kafka $(ARGS)
+
+sail: venv .venv-sail/.ready  ## Run the tests on Sail, a Spark Connect server without a JVM
+	@$(PYTEST) -n 0 tests/spark/test_sail.py $(ARGS)
 
 metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Metastore; they start their own
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m metastore tests/metastore $(ARGS)

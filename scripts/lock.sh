@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes requirements-dev.lock and the lock files for benchmarks, documentation, pypaimon and DuckDB as
-# a reader: exact pins of the latest versions that pyproject.toml allows, for every supported Python.
+# readers, and Sail: exact pins of the latest versions that pyproject.toml allows, for every supported Python.
 # The pins name no index, so each machine uses its own.
 set -eu
 cd "$(dirname "$0")/.."
@@ -48,3 +48,10 @@ packages requirements-pypaimon.lock "pypaimon==2.1.*"
 # The latest release whose extensions are available as packages.
 packages requirements-duckdb.lock "duckdb==1.5.*" duckdb-extension-delta \
     duckdb-extension-iceberg duckdb-extension-avro
+# Sail refuses clients of later releases of Spark.
+{
+    header
+    printf '%s\n' "pysail==0.7.*" "pyspark==4.2.*" | $uv pip compile -q - pyproject.toml \
+        --extra spark-connect --universal --python-version 3.10 \
+        --no-annotate --no-header --no-emit-index-url
+} >requirements-sail.lock

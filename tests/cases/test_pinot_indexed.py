@@ -54,30 +54,6 @@ DEVIATIONS: dict[str, tuple[str, list[dict[str, Any]] | str]] = {
         [{"k": 1, "a": 100, "b": 5, "v": "from-b"}],
     ),
 }
-# Cases in which rows of a partial upsert come late, which has a line in docs/semantics.md: what one
-# write of all rows gives. Row by row they are refused.
-LATE = "late rows of a partial upsert"
-P101 = {
-    "playerId": 101, "name": "P101", "game": ["cs"], "score": 49996.2,
-    "timestampInEpoch": 1681258290000, "deleted": False,
-}  # fmt: skip
-SORTED: dict[str, list[dict[str, Any]] | None] = {
-    "partial_two_comparison_columns": None,
-    "docs_multi_comparison_six_events": None,
-    "game_scores_partial_union_increment": [
-        {"playerId": 100, "name": "P100", "game": ["cs", "wow"], "score": 16052.45,
-         "timestampInEpoch": 1681256400000, "deleted": False},
-        P101,
-        {"playerId": 102, "name": "P102", "game": ["cs", "wow"], "score": 200.0,
-         "timestampInEpoch": 1681036400000, "deleted": False},
-    ],
-    "game_scores_partial_delete": [P101],
-    "game_scores_partial_revive_starts_fresh": [
-        {"playerId": 100, "name": "P100", "game": None, "score": 0.0,
-         "timestampInEpoch": 1684707335000, "deleted": False},
-        P101,
-    ],
-}  # fmt: skip
 # What a table without segments has not.
 LEFT_OUT = dict.fromkeys(
     (
@@ -106,27 +82,8 @@ def test_case(case: Case, way: str, warehouse: str) -> None:
         with pytest.raises(kt.InvalidError, match=ours):
             play(table, case, at_once=way == "one write")
         return
-    if case["id"] in SORTED and way == "a write per row":
-        with pytest.raises(kt.InvalidError, match="are older than the stored rows of their keys"):
-            play(table, case, at_once=False)
-        return
     play(table, case, at_once=way == "one write")
-    ours = SORTED.get(case["id"]) or ours
     assert_shows(table, case, case["expect_visible"] if ours is None else ours, warehouse)
-
-
-@pytest.mark.filterwarnings("ignore:.*have no effect:keytide.KeytideWarning")
-@pytest.mark.parametrize("way", ["one write", "a write per row"])
-@pytest.mark.parametrize("id_", SORTED)
-def test_table_that_leaves_late_rows_out_answers_as_pinot(
-    id_: str, way: str, warehouse: str
-) -> None:
-    case = CONCERNED[id_]
-    config = config_of(case)
-    config["upsertConfig"]["dropOutOfOrderRecord"] = True
-    table = kt.pinot.create_table(kt.connect(warehouse), config, schema_of(case))
-    play(table, case, at_once=way == "one write")
-    assert_shows(table, case, case["expect_visible"], warehouse)
 
 
 def assert_shows(
@@ -145,13 +102,13 @@ def test_condition_on_another_column_sees_current_rows_alone(warehouse: str) -> 
 
 
 def test_every_case_is_run_or_left_out() -> None:
-    assert {*LEFT_OUT, *DEVIATIONS, *SORTED} <= CONCERNED.keys()
+    assert {*LEFT_OUT, *DEVIATIONS} <= CONCERNED.keys()
     assert len(RUN) + len(LEFT_OUT) == len(CONCERNED)
 
 
 def test_every_deviation_is_listed_with_its_reason() -> None:
     semantics = (Path(__file__).parents[2] / "docs/semantics.md").read_text()
-    for subject in {LATE, *(subject for subject, _ in DEVIATIONS.values())}:
+    for subject in {subject for subject, _ in DEVIATIONS.values()}:
         assert f"\n| {subject} |" in semantics
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keytide.errors import DataError, UnsupportedError
+from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.format.avro import Record, RecordType, array, optional, record, required
 from keytide.format.deletion_vector import VectorRange, vector_in
 
@@ -167,6 +167,10 @@ def _range(found: Record) -> VectorRange:
 
 
 def _index_record(file: IndexFile) -> Record:
+    if file.held is not None:
+        raise InvalidError(
+            f"index file {file.file_name}: its content is in memory; expected a file in a store"
+        )
     return {
         "_KIND": _ADD,
         "_PARTITION": file.partition,

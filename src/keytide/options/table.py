@@ -786,7 +786,9 @@ _WRITERS = (
           "file names do not contain it"),
     Option("index-file-in-data-file-dir", BOOLEAN, "Whether index files are stored next to data "
            "files.",
-           "false", FIXED, ForOthers("index files have a folder of their own")),
+           "false", FIXED, ForOthers("index files have a folder of their own"),
+           {"true": Refused("Keytide stores index files in a folder of their own",
+                            "do not set it")}),
     _kept("local-merge-buffer-size", SIZE, None, "Memory for merging rows before they are "
           "shuffled.",
           _METADATA),

@@ -25,7 +25,7 @@ from keytide.external.versions import RowNumbers
 from keytide.spark.connect import cores
 from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
 from keytide.spark.dealing import MergeTask, dealt_by_key, memory_of, places_for
-from keytide.spark.native import parquet_reader, spark_reads, with_floats_read
+from keytide.spark.native import local_files, spark_reads, with_floats_read
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.runner import Executors
 from keytide.spark.types import spark_schema
@@ -134,7 +134,7 @@ def _without(
     """The rows that Spark reads from the files, without those that bitmaps mark."""
     fields = merging.view.schema.select(_columns_of_files(table, merging))
     schema = spark_schema(arrow_schema(fields))
-    rows = parquet_reader(schema, spark).parquet(*(f"file:{path}" for path in files))
+    rows = local_files([*map(str, files)], schema, spark)
     rows = with_floats_read(without_marked(rows, bitmaps, known_by), fields)
     if table.predicate is not None:
         rows = rows.where(spark_condition(table.predicate, fields, schema))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from keytide.errors import UnsupportedError
 from keytide.format.data_file import VALUE_KIND
+from keytide.plural import counted
+from keytide.spark.connect import is_connect
 from keytide.spark.dead_rows import without_dead_rows
 from keytide.spark.pinned import pin
 from keytide.spark.predicate import column, spark_condition
@@ -27,7 +31,7 @@ from keytide.types import (
     quoted,
 )
 
-__all__ = ["native_rows", "parquet_reader", "spark_reads", "with_floats_read"]
+__all__ = ["local_files", "native_rows", "spark_reads", "with_floats_read"]
 
 
 def spark_reads(type_: AtomicType) -> bool:
@@ -122,12 +126,29 @@ def _parquet(
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    paths = [f"file:{local_file(view, file)}" for file in files]
-    return parquet_reader(schema, spark).parquet(*paths)
+    return local_files([str(local_file(view, file)) for file in files], schema, spark)
 
 
-def parquet_reader(schema: StructType, spark: SparkSession) -> DataFrameReader:
-    """A reader that reads files unchanged."""
+def local_files(paths: Sequence[str], schema: StructType, spark: SparkSession) -> DataFrame:
+    """The rows of Parquet files, unchanged, as a lazy DataFrame.
+
+    Raises UnsupportedError if the server of a Connect session would read other files than these.
+    """
+    # Servers other than Spark's find nothing at `file:/`, and look for files like `a*`.
+    rows = _parquet_reader(schema, spark).parquet(*(f"file://{path}" for path in paths))
+    if not is_connect(spark):
+        return rows
+    found = {unquote(uri).removeprefix("file://") for uri in rows.inputFiles()}
+    if wrong := found.symmetric_difference(paths):
+        raise UnsupportedError(
+            f"{min(wrong)}: the server of this Connect session would read "
+            f"{counted(len(found), 'file')}, not the {counted(len(paths), 'file')} of the scan; "
+            "spark.read.format('keytide') reads the table without the server's Parquet reader"
+        )
+    return rows
+
+
+def _parquet_reader(schema: StructType, spark: SparkSession) -> DataFrameReader:
     return (
         spark.read.schema(schema)
         # Otherwise brackets in a path are patterns, and dates before 1582 are shifted.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from keytide.errors import DataError
+from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.cache import METADATA
 from keytide.format.index_manifest import IndexFile
@@ -61,18 +61,18 @@ def unsettled_buckets(
     covered = dict(zip(names, _covered(state.view, needed), strict=True))
     for bucket, entries in by_bucket.items():
         known = covered[heads[bucket].file_name] if bucket in heads else frozenset()
-        if known is not None and any(e.file.file_name not in known for e in entries):
+        if any(e.file.file_name not in known for e in entries):
             yield bucket, entries, known
 
 
-def _covered(view: TableView, heads: Sequence[IndexFile]) -> list[frozenset[str] | None]:
-    """The files that each index covers. None if its head is damaged: all files."""
+def _covered(view: TableView, heads: Sequence[IndexFile]) -> list[frozenset[str]]:
+    """The files that each index covers: none if it is damaged or of a newer release."""
 
-    def covered_by(file: IndexFile) -> frozenset[str] | None:
+    def covered_by(file: IndexFile) -> frozenset[str]:
         try:
             head = load_head(view.store, paths.index_path(file.file_name))
-        except DataError:
-            return None
+        except (DataError, UnsupportedError):
+            return frozenset()
         return frozenset(file.name for file in head.files)
 
     return view.store.together([partial(covered_by, file) for file in heads])
