@@ -11,7 +11,10 @@ import pyarrow as pa
 
 from keytide.options.features import Needs
 
-__all__ = ["FEATURE_TABLES", "FeatureTable", "as_json"]
+__all__ = ["FEATURE_TABLES", "OUTSIDE", "FeatureTable", "as_json"]
+
+OUTSIDE = "/outside".ljust(160, "-")
+"""Stands for a folder outside the tables. Uncompressed manifests have it as long as it is."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,6 @@ class FeatureTable:
     named: str = ""
     branch_option: str = ""
     """The option that names a branch with other rows."""
-    refused_columns: tuple[str, ...] = ()
-    """Columns that cannot be read, although the others can."""
 
     @property
     def columns(self) -> dict[str, str]:
@@ -43,6 +44,38 @@ class FeatureTable:
 VECTORS = {"bucket": "1", "deletion-vectors.enabled": "true"}
 PARTS: dict[str, Any] = {"key": ("p", "k"), "partition_by": ("p",)}
 OBJECTS = tuple(f'{{"a": {n}, "b": "x"}}' for n in range(3))
+
+VARIANTS = (
+    '{"b": 1, "a": "x", "c": [1, {"d": 2.50, "a": null}, "y"], "o": {"z": true, "y": [0.125]}}',
+    '{"a": 7, "b": 300000, "c": {"k": 1}, "o": null}',
+    '{"a": "", "b": 5000000000, "c": [], "o": {}, "e": {"b": {"a": [[1, 2], {}]}}}',
+    '{"b": 12.75, "o": {"y": "text", "x": 1e300}}',
+    "[1, 2.5, null]",
+    '"' + "long " * 20 + '"',
+    "17",
+    "null",
+    "true",
+    "{}",
+    '{"\u00e9": {"\U0001f600": 1, "\ufffd": 2}, "a": "b"}',
+    None,
+    '{"b": 99999999999999999999999999.5, "c": [[1], [2]]}',
+)
+
+
+def _of_fields(**types: Any) -> dict[str, Any]:
+    """The type of a ROW, as Paimon writes it in JSON."""
+    fields = [{"id": i, "name": n, "type": t} for i, (n, t) in enumerate(types.items())]
+    return {"type": "ROW", "fields": fields}
+
+
+SHREDDED_BY = json.dumps(
+    _of_fields(
+        x=_of_fields(
+            b="DECIMAL(18, 2)", a="STRING", c={"type": "ARRAY", "element": "VARIANT"},
+            o=_of_fields(y={"type": "ARRAY", "element": "DOUBLE"}, z="BOOLEAN"), e="VARIANT",
+        )
+    )
+)  # fmt: skip
 
 FEATURE_TABLES: dict[str, FeatureTable] = {
     "plain": FeatureTable(),
@@ -67,7 +100,21 @@ FEATURE_TABLES: dict[str, FeatureTable] = {
     ),
     "variant_shredded": FeatureTable(
         "VARIANT", (OBJECTS,), {"variant.inferShreddingSchema": "true"},
-        needs=Needs.WRITERS, named="VARIANT", refused_columns=("x",),
+        needs=Needs.WRITERS, named="VARIANT",
+    ),
+    "variants_inferred": FeatureTable(
+        "VARIANT", ((*VARIANTS[:4], None, "{}"), VARIANTS[3:6]),
+        {"variant.inferShreddingSchema": "true", "variant.shredding.minFieldCardinalityRatio": "0"},
+        needs=Needs.WRITERS, named="VARIANT",
+    ),
+    "variants_shredded_by_schema": FeatureTable(
+        "VARIANT", (VARIANTS, VARIANTS[::-1]), {"variant.shreddingSchema": SHREDDED_BY}, **PARTS,
+        needs=Needs.WRITERS, named="VARIANT",
+    ),
+    "variants_in_rows": FeatureTable(
+        "ROW<n INT, f VARIANT>", (tuple((n, each) for n, each in enumerate(VARIANTS[:4])),),
+        {"variant.inferShreddingSchema": "true", "variant.shredding.minFieldCardinalityRatio": "0"},
+        needs=Needs.WRITERS, named="VARIANT",
     ),
     "vector": FeatureTable("VECTOR<FLOAT, 3>", (([1.0, 2.0, 3.0], None), ([0.5, 0.5, 9.0],))),
     "shared_map": FeatureTable(
@@ -111,6 +158,11 @@ FEATURE_TABLES: dict[str, FeatureTable] = {
         "INT", ((1, 2), (3,)),
         {"changelog-producer": "lookup", "lookup.remote-file.enabled": "true"},
         needs=Needs.CLEANERS, named="lookup.remote-file.enabled",
+    ),
+    "external_paths": FeatureTable(
+        "INT", ((1, 2), (3,)),
+        {"data-file.external-paths": f"file:{OUTSIDE}", "manifest.compression": "null",
+         "data-file.external-paths.strategy": "round-robin"},
     ),
     "btree_index": FeatureTable("INT", ((1, 2), (3,)), {**VECTORS, "pk-btree.index.columns": "x"}),
     "row_tracking": FeatureTable(

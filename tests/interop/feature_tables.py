@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from java_judge import JAVA_RELEASES, JavaGateway, JavaPaimon
 
 import keytide as kt
-from feature_cases import FEATURE_TABLES, FeatureTable, as_json  # behind the path
+from feature_cases import FEATURE_TABLES, OUTSIDE, FeatureTable, as_json  # behind the path
+from keytide.types import RowType
 
 __all__ = ["RELEASE", "make"]
 
@@ -31,7 +32,9 @@ RELEASE = "java-2.0.0"
 
 def make(java: JavaPaimon, table: str, case: FeatureTable) -> pa.Table | None:
     """Make a table, and return the rows that Java reads. None if Java refuses to read them."""
-    options = {"bucket": "1", **case.options}
+    given = {"bucket": "1", **case.options}
+    outside = _outside(Path(java.warehouse.removeprefix("file://")))
+    options = {key: value.replace(OUTSIDE, outside) for key, value in given.items()}
     java.create(table, case.columns, case.key, case.partition_by, options)
     for batch in case.batches:
         if batch:
@@ -74,6 +77,9 @@ def _write(
 def _feature(java: JavaPaimon, value: Any, kind: Any) -> Any:
     if getattr(kind, "root", "") == "VARIANT" and value is not None:
         return java.gateway.paimon.data.variant.GenericVariant.fromJson(value)
+    if isinstance(kind, RowType):
+        cells = zip(value, kind.fields, strict=True)
+        return java._values._row([_feature(java, each, f.type) for each, f in cells])
     return java._values.java(pa.scalar(value, kind.to_arrow()), kind)
 
 
@@ -90,11 +96,25 @@ def main() -> None:
             rows[name] = as_json(make(java, name, case))
             print(name, rows[name], flush=True)
         gateway.close()
+        _neutral(place)
         (place / "rows.json").write_text(json.dumps(rows, indent=1))
         with tarfile.open(archive, "w:xz") as made:
             for path in sorted(place.rglob("*")):
                 if path.is_file() and path.suffix != ".crc":
                     made.add(path, str(path.relative_to(folder)), filter=_nameless)
+
+
+def _outside(warehouse: Path) -> str:
+    """A folder next to the databases whose path is as long as `OUTSIDE`."""
+    return f"{warehouse}/outside".ljust(len(OUTSIDE), "-")
+
+
+def _neutral(place: Path) -> None:
+    """Have the files name `OUTSIDE` in place of a folder of this machine."""
+    outside = Path(_outside(place))
+    for path in place.rglob("default.db/external_paths/*/*"):
+        path.write_bytes(path.read_bytes().replace(str(outside).encode(), OUTSIDE.encode()))
+    outside.rename(place / "outside")
 
 
 def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:

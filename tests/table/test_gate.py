@@ -18,6 +18,7 @@ from keytide.format import paths
 from keytide.format.cache import forget_files
 from keytide.options import SECTIONS, Refused, option_of
 from keytide.options.features import FEATURES, HARMLESS, Feature, Needs, feature_of, is_harmless
+from keytide.table.definition.evolution import RemoveOption, SetOption
 from keytide.table.gate.types import TYPES
 from keytide.table.state.lineage import forget_lineages
 
@@ -136,6 +137,34 @@ def test_unknown_option_is_named_to_readers(foreign: Foreign) -> None:
     _, table = foreign.table({"some.new-option": "x"})
     with pytest.warns(kt.KeytideWarning, match="does not know the option 'some.new-option'"):
         assert table.scan().to_pylist() == ROWS
+
+
+RESETS: dict[str, Door] = {
+    "SQL": lambda lake, _: lake.sql("ALTER TABLE t RESET ('some.new-option', 'Other_new')"),
+    "TBLPROPERTIES": lambda lake, _: lake.sql(
+        "ALTER TABLE t UNSET TBLPROPERTIES ('some.new-option', 'Other_new')"
+    ),
+    "Python": lambda _, t: t.alter(RemoveOption("some.new-option"), RemoveOption("Other_new")),
+}
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+@pytest.mark.parametrize("way", RESETS)
+def test_unknown_option_can_be_removed_but_not_set(foreign: Foreign, way: str) -> None:
+    lake, table = foreign.table({"some.new-option": "x", "Other_new": "y"})
+    for key in ("some.new-option", "another.new-option"):
+        with pytest.raises(kt.InvalidError, match=f"unknown option '{key}'"):
+            table.alter(SetOption(key, "z"))
+    with pytest.raises(kt.InvalidError, match="unknown option 'another'"):
+        table.alter(RemoveOption("another"))
+    with pytest.raises(kt.UnsupportedError, match=r"RESET it"):
+        table.write(ROWS)
+    RESETS[way](lake, table)
+    table = lake.table("t")
+    assert {"some.new-option", "Other_new"} & table.options.keys() == set()
+    with warnings.catch_warnings(action="error"):
+        table.write([{"k": 3, "v": "c"}])
+        assert table.scan().count() == 3
 
 
 def test_snapshot_that_a_table_option_chooses_is_named_to_readers(foreign: Foreign) -> None:

@@ -29,6 +29,7 @@ from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.stats import EMPTY_STATS
 from keytide.options import TableOptions
+from keytide.options.keys import EXTERNAL_PATHS
 from keytide.row_kind import RowKind
 from keytide.store import Store, open_store
 from keytide.table.conditions.condition import predicate_of
@@ -104,6 +105,7 @@ def definition() -> TableSchema:
 
 def folder_scan(folder: Path) -> Scan:
     schema = replace(definition(), id=0)
+    schema = replace(schema, options={**schema.options, EXTERNAL_PATHS: folder.as_uri()})
     options = TableOptions.parse(schema.options)
     store = open_store(str(folder))
     view = TableView(store, "folder", schema, {0: schema}, options, files=FolderFiles())

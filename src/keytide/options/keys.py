@@ -99,6 +99,7 @@ AGGREGATION_REMOVE_RECORD_ON_DELETE = _key("aggregation.remove-record-on-delete"
 # -- external tables ------------------------------------------------------------------------------
 
 TYPE = _key("type")
+EXTERNAL_PATHS = _key("data-file.external-paths")
 EXTERNAL_FORMAT = _key("external.format")
 EXTERNAL_LOCATION = _key("external.location")
 EXTERNAL_SCHEMA_ON_READ = _key("external.schema-on-read")

@@ -5,7 +5,13 @@ from keytide.store.cache_folder import CacheFolder
 from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
-from keytide.store.open import is_inside, open_store, store_of_file, takes_options
+from keytide.store.open import (
+    is_inside,
+    is_stored_inside,
+    open_store,
+    store_of_file,
+    takes_options,
+)
 from keytide.store.seekable import SeekableReader
 
 __all__ = [
@@ -18,6 +24,7 @@ __all__ = [
     "Store",
     "created",
     "is_inside",
+    "is_stored_inside",
     "open_store",
     "store_of_file",
     "takes_options",

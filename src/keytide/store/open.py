@@ -14,7 +14,7 @@ from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore, open_object_store
 
-__all__ = ["is_inside", "open_store", "store_of_file", "takes_options"]
+__all__ = ["is_inside", "is_stored_inside", "open_store", "store_of_file", "takes_options"]
 
 
 def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
@@ -60,6 +60,30 @@ def is_inside(location: str, folder: str) -> bool:
     return place.startswith(around.rstrip("/") + "/")
 
 
+def is_stored_inside(uri: str, folder: str) -> bool:
+    """Whether a file is below a folder, wherever links lead on local disk.
+
+    Both are in the form that the table format stores, in which a percent sign is not an escape. A
+    local path that is not absolute is below no folder.
+    """
+    place, around = _stored_local(uri), _stored_local(folder)
+    if place is None or around is None:
+        rest = uri.removeprefix(f"{folder.rstrip('/')}/")
+        is_below = place is around is None and "://" in folder and rest != uri
+        return is_below and not {"", ".", ".."} & {*rest.split("/")} and "\0" not in rest
+    if not place.startswith("/") or not around.startswith("/") or "\0" in place + around:
+        return False
+    around = os.path.realpath(around)
+    return os.path.realpath(place).startswith(around.rstrip("/") + "/")
+
+
+def _stored_local(uri: str) -> str | None:
+    """The local path of a URI in the form that the table format stores. None if it has none."""
+    if uri.startswith("file:"):
+        return "/" + re.sub("^file:(//[^/]*)?/*", "", uri)
+    return None if "://" in uri else uri
+
+
 def _local_path(location: str) -> str:
     is_uri = location.startswith("file:")
     return _file_uri_path(location) if is_uri else os.path.expanduser(location)
@@ -73,8 +97,9 @@ def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
     it gets that store's cache. Raises as `open_store`.
     """
     folder, _, name = uri.rpartition("/")
-    if folder.startswith("file:"):
-        return _local("/" + re.sub("^file:(//[^/]*)?/*", "", folder), {}), name
+    local = _stored_local(folder)
+    if local is not None and folder.startswith("file:"):
+        return _local(local, {}), name
     options, store = {}, near.uncached()
     if isinstance(store, ObjectStore) and uri.startswith(f"{store.bucket}/"):
         options = dict(store.options)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import DataError, KeytideError, UnsupportedError
+from keytide.errors import DataError, KeytideError
 from keytide.format.arrow import polars_schema
 from keytide.format.cache import version_of
 from keytide.format.data_file.blobs import blob_contents
@@ -20,7 +20,7 @@ from keytide.format.data_file.evolved import evolved_column
 from keytide.format.data_file.formats import FORMATS, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
-from keytide.format.data_file.variants import has_variant, is_shredded
+from keytide.format.data_file.variants import whole_variants
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
@@ -102,7 +102,9 @@ class FileReader:
                 numbered=self.dead_rows is not None or POSITION in self.system_columns,
                 kept_bytes_max=self.kept_bytes_max,
             )  # fmt: skip
-            frame, stored = source.rows(self._stored_names(source.names), offset, length)
+            rows = source.rows(self._stored_names(source.names), offset, length)
+            uri = self.store.uri_of(self.path)
+            frame, stored = whole_variants(rows, self.file_schema.fields, uri)
         if self.dead_rows is not None:
             vector.result()
         if self.dead_rows is not None or self._tells_dead:
@@ -235,7 +237,7 @@ class FileReader:
             old = old_fields.get(f.id)
             column = evolved_column(f, old, stored)
             if old is not None and old.name in stored:
-                column = self._whole(column, f, stored[old.name])
+                column = self._whole(column, f)
             expressions.append(column)
         for name in self.system_columns:
             if name in constants:
@@ -244,17 +246,11 @@ class FileReader:
                 expressions.append(pl.col(name).cast(_SYSTEM_TYPES[name]))
         return expressions
 
-    def _whole(self, column: pl.Expr, field: Field, stored: pl.DataType) -> pl.Expr:
-        """A column with its whole values, some of which are stored in parts."""
+    def _whole(self, column: pl.Expr, field: Field) -> pl.Expr:
+        """A column with its whole values, some of which are stored elsewhere."""
         if isinstance(field.type, AtomicType) and field.type.root == "BLOB":
             contents = partial(blob_contents, self.store, self.path)
             return column.map_batches(contents, return_dtype=pl.Binary)
-        if has_variant(field.type) and is_shredded(stored):
-            raise UnsupportedError(
-                f"data file {self.store.uri_of(self.path)}: column {field.name!r} has values of "
-                "type VARIANT that are shredded into columns, which this release cannot read; "
-                "read the other columns, or read it with the engine that wrote the file"
-            )
         return column
 
 

@@ -1,33 +1,111 @@
-"""Recognizes VARIANT values that a file stores in parts."""
+"""VARIANT values of data files that store parts of them in columns of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import polars as pl
+import pyarrow as pa
 
-from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
+from keytide.errors import DataError, UnsupportedError
+from keytide.format.data_file.stored_file import Rows
+from keytide.format.variant.shredded import assembled, unknown_part
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-__all__ = ["has_variant", "is_shredded"]
+__all__ = ["whole_variants"]
 
 _PARTS = "typed_value"
+_WHOLE = pl.Struct({"value": pl.Binary, "metadata": pl.Binary})
 
 
-def has_variant(type_: DataType) -> bool:
-    """Whether values of a type contain a VARIANT."""
+def whole_variants(rows: Rows, fields: Sequence[Field], uri: str) -> Rows:
+    """The rows of a file that has `fields`, with whole VARIANT values.
+
+    `uri` names the file in the errors of the plan: `DataError` for damaged values,
+    `UnsupportedError` for a part of a type that is not known.
+    """
+    frame, stored = rows
+    shredded = {
+        field.name: _whole_type(stored[field.name])
+        for field in fields
+        if field.name in stored and _has_variant(field.type) and _is_shredded(stored[field.name])
+    }
+    if not shredded:
+        return rows
+    wholes = [
+        pl.col(name).map_batches(partial(_whole_column, f"{uri}: column {name!r}"), whole)
+        for name, whole in shredded.items()
+    ]
+    return frame.with_columns(wholes), pl.Schema({**stored, **shredded})
+
+
+def _has_variant(type_: DataType) -> bool:
     if isinstance(type_, AtomicType):
         return type_.root == "VARIANT"
     if isinstance(type_, ArrayType | MultisetType):
-        return has_variant(type_.element)
+        return _has_variant(type_.element)
     if isinstance(type_, MapType):
-        return has_variant(type_.key) or has_variant(type_.value)
-    return isinstance(type_, RowType) and any(has_variant(f.type) for f in type_.fields)
+        return _has_variant(type_.key) or _has_variant(type_.value)
+    return isinstance(type_, RowType) and any(_has_variant(f.type) for f in type_.fields)
 
 
-def is_shredded(stored: pl.DataType) -> bool:
-    """Whether a stored column has a VARIANT of which parts are in columns of their own."""
+def _is_group(stored: pl.DataType) -> bool:
+    """Whether a stored column is a VARIANT of which parts are in columns of their own."""
+    return isinstance(stored, pl.Struct) and {"metadata", _PARTS} <= {
+        field.name for field in stored.fields
+    }
+
+
+def _is_shredded(stored: pl.DataType) -> bool:
+    return _is_group(stored) or any(_is_shredded(each) for each in _inner(stored))
+
+
+def _inner(stored: pl.DataType) -> list[pl.DataType]:
     if isinstance(stored, pl.Struct):
-        if {"metadata", _PARTS} <= {field.name for field in stored.fields}:
-            return True
-        inner = [field.dtype for field in stored.fields]
-    else:
-        inner = [stored.inner] if isinstance(stored, pl.List) else []
-    return any(isinstance(each, pl.DataType) and is_shredded(each) for each in inner)
+        return [_type(field.dtype) for field in stored.fields]
+    return [_type(stored.inner)] if isinstance(stored, pl.List) else []
+
+
+def _type(given: object) -> pl.DataType:
+    assert isinstance(given, pl.DataType)
+    return given
+
+
+def _whole_type(stored: pl.DataType) -> pl.DataType:
+    if _is_group(stored):
+        return _WHOLE
+    if isinstance(stored, pl.Struct):
+        return pl.Struct({f.name: _whole_type(_type(f.dtype)) for f in stored.fields})
+    return pl.List(_whole_type(_type(stored.inner))) if isinstance(stored, pl.List) else stored
+
+
+def _whole_column(place: str, column: pl.Series) -> pl.Series:
+    given = column.to_arrow(compat_level=pl.CompatLevel.oldest())
+    try:
+        return pl.Series(column.name, _whole(place, given), _whole_type(column.dtype))
+    except (ValueError, IndexError) as error:
+        raise DataError(
+            f"data file {place} has a damaged VARIANT value: {error}; restore the file, or read "
+            "other columns"
+        ) from error
+
+
+def _whole(place: str, column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_struct(kind) and {"metadata", _PARTS} <= {f.name for f in kind}:
+        unknown = unknown_part(kind)
+        if unknown is None:
+            return assembled(column)
+        raise UnsupportedError(
+            f"data file {place} has VARIANT values with parts of the type {unknown}, which this "
+            "release does not know; read other columns, or use the engine that wrote the file"
+        )
+    if pa.types.is_struct(kind):
+        children = [_whole(place, column.field(i)) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, [f.name for f in kind], mask=column.is_null())
+    if pa.types.is_large_list(kind):
+        column = pa.concat_arrays([column, column[:0]])  # without an offset, which masks forbid
+        values = _whole(place, column.values)
+        return pa.LargeListArray.from_arrays(column.offsets, values, mask=column.is_null())
+    return column

@@ -99,7 +99,10 @@ class SetOption:
 @checked_members
 @dataclass(frozen=True)
 class RemoveOption:
-    """Remove a table option, so that its default applies again."""
+    """Remove a table option, so that its default applies again.
+
+    An option that this release does not know can be removed too, under its exact name.
+    """
 
     key: str
 
@@ -198,7 +201,7 @@ def evolve(
     """
     evolved = schema
     for change in changes:
-        evolved = _apply(evolved, _as_stored(change))
+        evolved = _apply(evolved, _as_stored(evolved, change))
     refuse_losing_read(schema, evolved, generations_in(schema))
     options = completed_options(evolved)
     evolved = replace(evolved, id=schema.id + 1, options=options)
@@ -211,14 +214,19 @@ def evolve(
     return evolved
 
 
-def _as_stored(change: SchemaChange) -> SchemaChange:
-    """The checked change, with the format's own spelling of an option's name."""
+def _as_stored(schema: TableSchema, change: SchemaChange) -> SchemaChange:
+    """The checked change, with the format's own spelling of an option's name.
+
+    An option that another engine has set is removed under its name, known or not.
+    """
     if isinstance(change, AddColumn | ChangeColumnType):
         check_fields([Field(-1, str(change.path), change.type)])
     if isinstance(change, SetOption):
         ((key, value),) = stored_names({change.key: change.value}).items()
         return SetOption(key, value)
-    return RemoveOption(stored_name(change.key)) if isinstance(change, RemoveOption) else change
+    if isinstance(change, RemoveOption) and change.key not in schema.options:
+        return RemoveOption(stored_name(change.key))
+    return change
 
 
 def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:

@@ -132,7 +132,8 @@ def _of_options(options: TableOptions) -> Iterator[Reason]:
 
 def _unknown(key: str, text: str) -> Iterator[Reason]:
     said = f"this release does not know the option '{key}' = '{text}'"
-    yield Reason(Needs.CLEANERS, f"{said}, which may change what its files mean")
+    way_out = "RESET it, if no engine needs it"
+    yield Reason(Needs.CLEANERS, f"{said}, which may change what its files mean. {way_out}")
     yield Reason(Needs.NOTICE, f"{said}. If it changes what rows mean, reads are wrong")
 
 

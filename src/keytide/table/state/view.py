@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from keytide.errors import InvalidError, SetupError, UnsupportedError
+from keytide.errors import DataError, InvalidError, SetupError, UnsupportedError
 from keytide.format import paths
 from keytide.format.binary_row import decode_rows
 from keytide.format.branch import main_store
@@ -22,8 +22,8 @@ from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder, order_of
-from keytide.options import TableOptions
-from keytide.store import Store, store_of_file
+from keytide.options import TableOptions, keys
+from keytide.store import Store, is_stored_inside, store_of_file
 from keytide.table.definition.defaults import read_defaults
 from keytide.table.definition.kind import TableKind, kind_of
 from keytide.table.definition.times_to_live import ticks_of
@@ -179,12 +179,28 @@ class TableView:
     def data_file(self, entry: ManifestEntry) -> tuple[Store, str]:
         """The store that contains a data file, and its path there.
 
-        Usually the table's own store.
+        Usually the table's own store. Raises `DataError` for a file outside the table where none of
+        its schemas has allowed data files.
         """
         external = entry.file.external_path
         if external is None:
             return self.store, self.file_path(entry)
+        if not any(is_stored_inside(external, root) for root in self._external_roots):
+            raise DataError(
+                f"table {self.name}: data file {entry.file.file_name} is recorded at {external}, "
+                f"where '{keys.EXTERNAL_PATHS}' of the table allows no files (allowed: "
+                f"{', '.join(self._external_roots) or 'none'}). Restore the manifest, or add the "
+                "place to the option with the engine that wrote the file"
+            )
         return store_of_file(external, main_store(self.store))
+
+    @cached_property
+    def _external_roots(self) -> tuple[str, ...]:
+        """The folders outside the table for data files, by any of its schemas."""
+        schemas = (*self.schemas.values(), self.schema)
+        stored = (each.options.get(keys.EXTERNAL_PATHS, "") for each in schemas)
+        roots = (root.strip() for text in stored for root in text.split(","))
+        return tuple(dict.fromkeys(root for root in roots if root))
 
     def file_path(self, entry: ManifestEntry) -> str:
         """The path of a data file in the table's own store, relative to the table.

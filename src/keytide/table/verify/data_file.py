@@ -62,13 +62,13 @@ class FileCheck:
 
     def presence(self, findings: Findings) -> bool:
         """Check whether the file and its extra files exist with their full length."""
-        store, path = self._place
-        for name in self.entry.file.extra_files:
-            beside = paths.join(path.rpartition("/")[0], name)
-            with findings.reading(beside):
-                if not store.exists(beside):
-                    findings.add(beside, "missing", f"a file that {self.path} needs")
         with findings.reading(self.path):
+            store, path = self._place
+            for name in self.entry.file.extra_files:
+                beside = paths.join(path.rpartition("/")[0], name)
+                with findings.reading(beside):
+                    if not store.exists(beside):
+                        findings.add(beside, "missing", f"a file that {self.path} needs")
             size = store.size(path)
             if size != self.entry.file.file_size:
                 raise DataError(f"{size:,} bytes found, but {self.entry.file.file_size:,} recorded")

@@ -1,0 +1,1 @@
+"""Values of type VARIANT in their binary form, many at a time."""
