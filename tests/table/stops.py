@@ -1,4 +1,4 @@
-"""Where something that works on a store may be stopped."""
+"""Where something that works on a store may be stopped, and how."""
 
 from __future__ import annotations
 
@@ -14,3 +14,20 @@ def stops_of(log: Iterable[tuple[str, str]], *kinds: str) -> list[tuple[str, int
     """
     counts = Counter(kind for kind, _ in log if not kinds or kind in kinds)
     return [(kind, nth + 1) for kind in sorted(counts) for nth in range(counts[kind])]
+
+
+def faults_of(stops: Iterable[tuple[str, int]], *actions: str) -> list[tuple[str, int, str]]:
+    """Each stop with each action, once: those that do what another one does are left out.
+
+    A crash at a read leaves what a crash at the next change leaves, and a read without a response
+    has failed.
+    """
+    return [
+        (kind, nth, action)
+        for kind, nth in stops
+        for action in actions
+        if kind not in _READS or action in ("fail", "interrupt")
+    ]
+
+
+_READS = ("read", "input", "exists", "size", "list")

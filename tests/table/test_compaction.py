@@ -16,7 +16,7 @@ from copies import copies_of
 from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
-from stops import stops_of
+from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.format.data_file import FORMATS
@@ -333,11 +333,10 @@ def operations() -> list[tuple[str, int]]:
     return stops_of(store.log)
 
 
-PLACES = operations()
+FAULTS = faults_of(operations(), "crash", "fail", "lost-response", "interrupt")
 
 
-@pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "interrupt"])
-@pytest.mark.parametrize(("operation", "nth"), PLACES)
+@pytest.mark.parametrize(("operation", "nth", "action"), FAULTS)
 def test_failure_anywhere_loses_nothing(operation: str, nth: int, action: Action) -> None:
     store = filled()
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from copies import copies_of, empty_store
 from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
-from stops import stops_of
+from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -493,14 +493,13 @@ def operations(prepare: Callable[[Store], None]) -> list[tuple[str, int]]:
 
 
 STOPS = [
-    pytest.param(prepare, *place, id=f"{prepare.__name__}-{place[0]}-{place[1]}")
+    pytest.param(prepare, *fault, id="-".join(map(str, (prepare.__name__, *fault))))
     for prepare in (expired, lambda _: None)
-    for place in operations(prepare)
+    for fault in faults_of(operations(prepare), "crash", "fail", "lost-response")
 ]
 
 
-@pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
-@pytest.mark.parametrize(("prepare", "operation", "nth"), STOPS)
+@pytest.mark.parametrize(("prepare", "operation", "nth", "action"), STOPS)
 def test_wherever_it_stops_the_table_is_one_of_its_states_and_the_same_call_goes_on(
     prepare: Callable[[Store], None], operation: Any, nth: int, action: Any
 ) -> None:

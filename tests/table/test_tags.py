@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from copies import copies_of
-from stops import stops_of
+from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -260,8 +260,9 @@ def operations(name: str) -> list[tuple[str, int]]:
 STOPS = [
     (name, operation, nth, action)
     for name in CALLS
-    for operation, nth in operations(name)
-    for action in ("crash", "fail", "torn", "lost-response")
+    for operation, nth, action in faults_of(
+        operations(name), "crash", "fail", "torn", "lost-response"
+    )
     # A store that tears what it replaces keeps no promise.
     if (operation, action) != ("put", "torn")
 ]
