@@ -9,10 +9,13 @@ from pathlib import Path
 
 import life
 import pytest
+from copies import empty_store
 
 import keytide as kt
 from keytide.store import open_store
+from keytide.store.faults import FaultyStore
 from keytide.table.definition.evolution import SetOption
+from keytide.table.state.lineage import forget_lineages
 from lagging import LaggingFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
@@ -64,3 +67,25 @@ def test_a_table_is_found_by_who_looks_first(tmp_path: Path) -> None:
         other = kt.connect("", store=LaggingFolder(str(tmp_path / f"link-{number}"))).table("t")
         assert other.options["snapshot.num-retained.min"] == "7"
         assert other.get(1) == {"k": 1, "v": number}
+
+
+@pytest.mark.parametrize("rolled_back", [1, 2, 5, 30])
+def test_latest_snapshot_is_found_in_a_listing_from_before_a_rollback(rolled_back: int) -> None:
+    store = empty_store()
+    schema = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "v")]
+    alone = {"write-only": "true"}
+    table = kt.connect("", store=store).create_table("t", schema, ["k"], options=alone)
+    for number in range(40):
+        table.write([{"k": 1, "v": number}])
+    listed = store.list_names("default.db/t/snapshot")
+
+    class FromBefore(FaultyStore):
+        def list_names(self, directory: str = "") -> list[str]:
+            is_of_snapshots = directory.strip("/").endswith("snapshot")
+            return listed if is_of_snapshots else super().list_names(directory)
+
+    table.rollback_to(40 - rolled_back)
+    store.delete(["default.db/t/snapshot/LATEST"])
+    forget_lineages()
+    found = kt.connect("", store=FromBefore(store)).table("t")
+    assert found.get(1) == {"k": 1, "v": 39 - rolled_back}

@@ -296,18 +296,21 @@ def _listed(store: Store, family: Family) -> list[Found]:
 
     The last document may be missing from the listing, so its number is also requested.
     """
-    for _ in range(_TRIES):
+    for attempt in range(_TRIES):
         names = store.list_names(family.folder)
         numbers = sorted(n for name in names if (n := family.parse(name)) is not None)
         if family.gone in names and family.first not in numbers:
             return []
-        wanted = numbers if family.reads_all else numbers[-1:]
+        # A listing can lag, and still show documents that a rollback has deleted: look at more.
+        wanted = numbers if family.reads_all else numbers[-(_PROBES**attempt) :]
         following = wanted[-1] + 1 if wanted else family.first
         *read, beyond = store.read_present([family.path(n) for n in (*wanted, following)])
-        if wanted and read[-1] is None:
-            continue
         pairs = zip(wanted, read, strict=True)
         found = [Found(number, data) for number, data in pairs if data is not None]
+        if wanted and read[-1] is None:
+            if family.reads_all or not found:
+                continue
+            return _to_the_end(store, family, found)
         if beyond is None:
             return found
         return _to_the_end(store, family, [*found, Found(following, beyond)])
