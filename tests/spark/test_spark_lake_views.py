@@ -55,5 +55,6 @@ def test_names_of_views() -> None:
             _views(tables, name)
 
 
-def test_empty_lake_gives_no_view(tmp_path: Path) -> None:
-    assert kt.spark.register_lake(None, kt.connect(tmp_path / "nothing")) == {}
+@pytest.mark.spark
+def test_empty_lake_gives_no_view(tmp_path: Path, spark: Any) -> None:
+    assert kt.spark.register_lake(spark, kt.connect(tmp_path / "nothing")) == {}

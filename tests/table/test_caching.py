@@ -243,7 +243,7 @@ def test_lake_with_a_cache_answers_as_one_without(
         ({"cache": "c", "cache_bytes": "1023 kb"}, "cache_bytes is '1023 kb'; expected a size"),
         ({"cache": "c", "cache_bytes": -1}, "cache_bytes is -1; expected a size"),
         ({"cache": "c", "cache_bytes": True}, "cache_bytes is True of type bool"),
-        ({"cache": "c", "cache_bytes": 2**70}, "cache_bytes is .*; expected a size"),
+        ({"cache": "c", "cache_bytes": 2**70}, "cache_bytes is .*; expected a 64-bit integer"),
     ],
     ids=str,
 )

@@ -20,7 +20,7 @@ from keytide.format.data_file.evolved import evolved_column
 from keytide.format.data_file.formats import FORMATS, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
-from keytide.format.data_file.variants import whole_variants
+from keytide.format.data_file.variants import has_variant, whole_variants
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
 from keytide.lazily import cached_property
@@ -103,8 +103,10 @@ class FileReader:
                 kept_bytes_max=self.kept_bytes_max,
             )  # fmt: skip
             rows = source.rows(self._stored_names(source.names), offset, length)
-            uri = self.store.uri_of(self.path)
-            frame, stored = whole_variants(rows, self.file_schema.fields, uri)
+            fields = self.file_schema.fields
+            if any(has_variant(field.type) for field in fields):
+                rows = whole_variants(rows, fields, self.store.uri_of(self.path))
+            frame, stored = rows
         if self.dead_rows is not None:
             vector.result()
         if self.dead_rows is not None or self._tells_dead:

@@ -13,7 +13,7 @@ from keytide.format.data_file.stored_file import Rows
 from keytide.format.variant.shredded import assembled, unknown_part
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-__all__ = ["whole_variants"]
+__all__ = ["has_variant", "whole_variants"]
 
 _PARTS = "typed_value"
 _WHOLE = pl.Struct({"value": pl.Binary, "metadata": pl.Binary})
@@ -29,7 +29,7 @@ def whole_variants(rows: Rows, fields: Sequence[Field], uri: str) -> Rows:
     shredded = {
         field.name: _whole_type(stored[field.name])
         for field in fields
-        if field.name in stored and _has_variant(field.type) and _is_shredded(stored[field.name])
+        if field.name in stored and has_variant(field.type) and _is_shredded(stored[field.name])
     }
     if not shredded:
         return rows
@@ -40,14 +40,14 @@ def whole_variants(rows: Rows, fields: Sequence[Field], uri: str) -> Rows:
     return frame.with_columns(wholes), pl.Schema({**stored, **shredded})
 
 
-def _has_variant(type_: DataType) -> bool:
+def has_variant(type_: DataType) -> bool:
     if isinstance(type_, AtomicType):
         return type_.root == "VARIANT"
     if isinstance(type_, ArrayType | MultisetType):
-        return _has_variant(type_.element)
+        return has_variant(type_.element)
     if isinstance(type_, MapType):
-        return _has_variant(type_.key) or _has_variant(type_.value)
-    return isinstance(type_, RowType) and any(_has_variant(f.type) for f in type_.fields)
+        return has_variant(type_.key) or has_variant(type_.value)
+    return isinstance(type_, RowType) and any(has_variant(f.type) for f in type_.fields)
 
 
 def _is_group(stored: pl.DataType) -> bool:
