@@ -167,6 +167,15 @@ def test_unknown_option_can_be_removed_but_not_set(foreign: Foreign, way: str) -
         assert table.scan().count() == 3
 
 
+@pytest.mark.parametrize("key", ["scan.fallback-branch", "scan.primary-branch"])
+def test_table_of_two_branches_can_be_read_after_a_reset(foreign: Foreign, key: str) -> None:
+    lake, table = foreign.table({key: "b"})
+    with pytest.raises(kt.UnsupportedError, match=key):
+        table.scan()
+    lake.sql(f"ALTER TABLE t RESET ('{key}')")
+    assert lake.table("t").scan().count() == 2
+
+
 def test_snapshot_that_a_table_option_chooses_is_named_to_readers(foreign: Foreign) -> None:
     _, table = foreign.table({"scan.snapshot-id": "1"})
     with pytest.warns(kt.KeytideWarning, match="'scan.snapshot-id' = '1'"):
