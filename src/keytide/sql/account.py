@@ -132,11 +132,11 @@ _TYPES = {kind: kind.name for kind in TokenType if kind.name in exp.DType.__memb
 _OPTIONAL = frozenset(
     {"ALL", "AND", "ARRAY", "ASC", "BETWEEN", "BOTH", "CURRENT", "DISTINCT", "ESCAPE", "FIRST",
      "FOR", "FROM", "INNER", "INTO", "IS", "LATERAL", "MATCHED", "MATERIALIZED", "NEXT", "ONLY",
-     "OUTER", "PERCENT", "PRECISION", "RESPECT", "ROW", "ROWS", "TABLE", "THEN", "TIME", "TO",
-     "TRUE", "USING", "VARYING", "WHERE", "WITH", "WITHOUT", "ZONE"}
+     "OUTER", "PERCENT", "PRECISION", "RESPECT", "ROW", "ROWS", "SET", "TABLE", "THEN", "TIME",
+     "TO", "TRUE", "USING", "VARYING", "WHERE", "WITH", "WITHOUT", "ZONE"}
 )  # fmt: skip
 """Words that SQL makes optional, as in UNION DISTINCT and FETCH FIRST 1 ROW ONLY, or that the
-parser does not require, as in `a NOT NULL` and `WHEN a DELETE`."""
+parser does not require, as in `a NOT NULL`, `WHEN a DELETE` and `UPDATE SET *`."""
 
 
 # -- words of a tree -------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ def whole_variants(rows: Rows, fields: Sequence[Field], uri: str) -> Rows:
 
 
 def has_variant(type_: DataType) -> bool:
+    """Whether values of a type can contain a VARIANT that is stored in parts."""
     if isinstance(type_, AtomicType):
         return type_.root == "VARIANT"
     if isinstance(type_, ArrayType | MultisetType):
