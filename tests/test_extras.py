@@ -51,8 +51,8 @@ def test_no_module_imports_the_library_of_an_extra() -> None:
 
 CALLS = {
     "pandas": """t.scan().to_pandas(); t.changes(0).to_pandas(); lake.sql("SELECT 1").to_pandas();
-        kt.spark.session(); t.scan().to_spark(None)""",
-    "pyspark": "kt.spark.session(); t.scan().to_spark(None); t.changes(0).to_spark(None)",
+        kt.spark.session(); t.scan().to_spark(session)""",
+    "pyspark": "kt.spark.session(); t.scan().to_spark(session); t.changes(0).to_spark(session)",
     "matplotlib": "t.plot()",
     "opentelemetry": "kt.telemetry.enable()",
     "datasketches": "make_sketches()",
@@ -87,6 +87,9 @@ folder = sys.argv[1]
 lake = kt.connect(folder)
 t = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
 t.write([{{"k": 1}}])
+
+
+session = type("SparkSession", (), {{"__module__": "pyspark.sql"}})()
 
 
 with sqlite3.connect(folder + "/a.sqlite") as database:
