@@ -32,7 +32,7 @@ class FeatureTable:
     needs: Needs = Needs.NOTICE
     named: str = ""
     branch_option: str = ""
-    """The option that names a branch with other rows."""
+    """The option that names a branch with other rows. Doors for rows read both branches."""
 
     @property
     def columns(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import keytide as kt
 from keytide.cli.main import app
 
-__all__ = ["CLEANING", "READING", "ROWS", "WRITING", "Door"]
+__all__ = ["CLEANING", "OF_BOTH_BRANCHES", "READING", "ROWS", "WRITING", "Door"]
 
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
 
@@ -44,6 +44,16 @@ READING: dict[str, Door] = {
     "verify": lambda _, t: t.verify(),
     "keytide scan": by_command("scan"),
 }
+OF_BOTH_BRANCHES = (
+    "scan",
+    "count",
+    "get",
+    "get_many",
+    "an older snapshot",
+    "SELECT",
+    "keytide scan",
+)
+"""The doors through which a reader sees the rows of two branches, if the table names another."""
 CLEANING: dict[str, Door] = {
     "orphans": lambda _, t: t.remove_orphan_files(),
     "expire": lambda _, t: t.expire_snapshots(retain_max=1, retain_min=1),

@@ -71,6 +71,7 @@ MODULES = (
     keytide.spark,
     keytide.lake.changes,
     keytide.lake.external_table,
+    keytide.lake.fallback_scan,
     keytide.lake.lake,
     keytide.lake.opening,
     keytide.lake.scan,
@@ -83,7 +84,8 @@ RAISE_NOTHING = {
     "they give what the object holds": """
         Lake.uri Lake.database Lake.attached Lake.spark Lake.allows_external_files Lake.catalog
         Table.name Table.uri Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema
-        Scan.snapshot Scan.snapshot_ids
+        Scan.snapshot Scan.snapshot_ids Scan.parts FallbackScan.parts FallbackScan.view
+        FallbackScan.snapshot_ids FallbackScan.schema FallbackScan.fields
         Changes.snapshot_ids Changes.view Changes.fields Changes.schema Why.to_arrow
         Verification.is_healthy Verification.summary Diagnosis.is_healthy
         ExternalTable.name FederatedTable.name FederatedTable.format FederatedTable.location
@@ -92,9 +94,9 @@ RAISE_NOTHING = {
         ExternalScan.view ExternalScan.version ExternalScan.fields
         ExternalScan.schema ExternalScan.snapshot_ids ExternalScan.pages""",
     "they spell a sound value in another way": """
-        Table.of Scan.of Changes.of RowKind.short RowKind.is_add Field.sql Field.to_arrow
-        Field.to_json SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema
-        Explanation.plan ExternalExplanation.plan""",
+        Table.of Scan.of FallbackScan.wrapping Changes.of RowKind.short RowKind.is_add
+        Field.sql Field.to_arrow Field.to_json SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema
+        Explanation.plan ExternalExplanation.plan FallbackExplanation.plan""",
     "they wait for what is done, and its failure is a warning": "Lake.close Table.close",
     "a folder that cannot be looked at counts as missing": "Lake.exists",
 }

@@ -38,6 +38,7 @@ if typing.TYPE_CHECKING:
     from keytide.external.scan import ExternalExplanation
     from keytide.lake.changes import Changes
     from keytide.lake.external_table import ExternalTable
+    from keytide.lake.fallback_scan import FallbackScan
     from keytide.lake.federated_table import AppendResult, FederatedTable
     from keytide.lake.foreign_table import ExternalScan
     from keytide.lake.lake import Lake
@@ -54,6 +55,7 @@ if typing.TYPE_CHECKING:
     from keytide.table.history.fast_forward import FastForwardResult
     from keytide.table.history.rollback import RollbackResult
     from keytide.table.read.explanation import Explanation
+    from keytide.table.read.fallback import FallbackExplanation
     from keytide.table.read.why import Why
     from keytide.table.upkeep.conversion import ConversionResult
     from keytide.table.upkeep.doctor import Diagnosis, Sign
@@ -85,6 +87,8 @@ __all__ = [
     "ExternalExplanation",
     "ExternalScan",
     "ExternalTable",
+    "FallbackExplanation",
+    "FallbackScan",
     "FastForwardResult",
     "FederatedTable",
     "Field",
@@ -127,6 +131,7 @@ _HOMES = {
     "keytide.external.scan": ("ExternalExplanation",),
     "keytide.lake.changes": ("Changes",),
     "keytide.lake.external_table": ("ExternalTable",),
+    "keytide.lake.fallback_scan": ("FallbackScan",),
     "keytide.lake.federated_table": (
         "AppendResult",
         "FederatedTable",
@@ -149,6 +154,7 @@ _HOMES = {
     "keytide.table.history.fast_forward": ("FastForwardResult",),
     "keytide.table.history.rollback": ("RollbackResult",),
     "keytide.table.read.explanation": ("Explanation",),
+    "keytide.table.read.fallback": ("FallbackExplanation",),
     "keytide.table.read.why": ("Why",),
     "keytide.table.upkeep.conversion": ("ConversionResult",),
     "keytide.table.upkeep.doctor": (

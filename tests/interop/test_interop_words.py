@@ -28,6 +28,7 @@ from keytide.options import SECTIONS, Option, Refused
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.write.task import Written
+from own_options import ELSEWHERE
 
 CORE = "org.apache.paimon.CoreOptions"
 OPTIONS = [option for rows in SECTIONS.values() for option in rows]
@@ -36,14 +37,6 @@ OPTIONS = [option for rows in SECTIONS.values() for option in rows]
 DECLARED_OTHERWISE = {"parquet.enable.dictionary"}
 # No options of the core there: Keytide's own, as all of `upsert.` are, of the SQL of engines, and
 # older names of others.
-ELSEWHERE = {
-    "primary-key.nullable", "sequence.auto-padding", "watermark.key", "tombstone.key",
-    "tombstone.string-key-value", "write.count-out-of-order", "scan.skip-upsert",
-    "scan.skip-upsert-delete",
-    "read.memory", "file-index.bloom-filter.columns", "changelog-producer.compaction-interval",
-    "streaming-read-mode", "sink.key-only-deletes.enabled", "tombstone.retention",
-    "metadata.iceberg.storage", "version.retention", "write-manifest-cache",
-}  # fmt: skip
 SINCE_2_0 = {
     "sequence.snapshot-ordering", "deletion-vectors.merge-on-read",
     "write.sequence-number-init-mode",

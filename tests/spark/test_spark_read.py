@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tarfile
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
+from feature_cases import as_json
 from json_values import rows_as_text
 from keytide.format import paths
 from keytide.spark.read import bytes_of_read, pack, split_scan
@@ -393,3 +396,19 @@ def test_spark_plans_joins_by_the_number_of_rows(warehouse: str, spark: Any) -> 
     size = merged._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
     assert 3000 * 8 < int(size) < 3000 * 1000
     assert sorted(row.id for row in merged.collect()) == list(range(3000))
+
+
+FEATURES = SAMPLES.parent / "features.tar.xz"
+
+
+@pytest.mark.parametrize("name", ["fallback_branch", "primary_branch"])
+def test_rows_of_two_branches_are_those_of_java(name: str, tmp_path: Path, spark: Any) -> None:
+    with tarfile.open(FEATURES) as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = json.loads((tmp_path / "features" / "rows.json").read_text())[name]
+    lake = kt.connect(str(tmp_path / "features"), spark)
+    scan = lake.table(name).scan()
+    assert isinstance(scan, kt.FallbackScan)
+    for rows in (scan.to_spark(spark), lake.sql(f"SELECT * FROM {name}").to_spark()):
+        assert as_json(rows.toArrow()) == expected
+    assert lake.table(name).scan(limit=1).to_spark(spark).count() == 1

@@ -216,33 +216,6 @@ def test_verify_of_a_branch_checks_the_whole_table(table: kt.Table) -> None:
 # -- by SQL ----------------------------------------------------------------------------------------
 
 
-DAYS = st.sampled_from(["a", "b", "c", None])
-ROWS_OF_DAYS = st.dictionaries(st.integers(0, 9), DAYS, max_size=6)
-OF_BOTH = """
-SELECT * FROM t
-UNION ALL
-SELECT * FROM t$branch_b AS b
-WHERE NOT EXISTS (SELECT 1 FROM t AS t WHERE t.day IS NOT DISTINCT FROM b.day)
-"""
-
-
-@given(main=ROWS_OF_DAYS, branch=ROWS_OF_DAYS)
-def test_query_of_both_takes_partitions_that_the_table_lacks_from_the_branch(
-    main: dict[int, str | None], branch: dict[int, str | None]
-) -> None:
-    schema = pa.schema([("day", pa.string()), ("k", pa.int64()), ("v", pa.string())])
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", schema, [], partition_by=["day"])
-    of_days = {"main": (table, main), "branch": (table.create_branch("b", empty=True), branch)}
-    for v, (place, days) in of_days.items():
-        place.write([{"day": day, "k": k, "v": v} for k, day in days.items()])
-    shown = [tuple(each.values()) for each in lake.sql(OF_BOTH).to_pylist()]
-    expected = [(day, k, "main") for k, day in main.items()]
-    lacking = {k: day for k, day in branch.items() if day not in main.values()}
-    expected += [(day, k, "branch") for k, day in lacking.items()]
-    assert sorted(shown, key=str) == sorted(expected, key=str)
-
-
 def test_sql_reads_and_writes_branches(lake: kt.Lake, table: kt.Table) -> None:
     lake.sql("CALL sys.create_branch('t', 'b', 'two')")
     lake.sql("INSERT INTO t$branch_b VALUES (9, 'branch')")

@@ -21,7 +21,9 @@ from keytide.options.features import FEATURES, HARMLESS, Feature, Needs, feature
 from keytide.table.definition.evolution import RemoveOption, SetOption
 from keytide.table.gate.types import TYPES
 from keytide.table.state.lineage import forget_lineages
+from own_options import ELSEWHERE
 
+BRANCHES_READ = ("scan.fallback-branch", "scan.primary-branch")
 PAIMON = Path(__file__).parents[1] / "data" / "paimon-2.0.0-options.tsv"
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -98,13 +100,17 @@ def assert_open_to(
             raise
 
 
+NOT_READ = [each for each in FEATURES if each.key not in BRANCHES_READ]
+"""Those that close the doors of `OPEN_TO`. For the others see test_fallback_branches.py."""
+
+
 def value_of(feature: Feature) -> str:
     return "true" if feature.idle == ("false",) else "v"
 
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.key)
+@pytest.mark.parametrize("feature", NOT_READ, ids=lambda feature: feature.key)
 def test_each_feature_is_refused_at_its_doors(foreign: Foreign, feature: Feature) -> None:
     key, value = feature.key.replace("<column>", "v"), value_of(feature)
     known = option_of(key)
@@ -167,10 +173,10 @@ def test_unknown_option_can_be_removed_but_not_set(foreign: Foreign, way: str) -
         assert table.scan().count() == 3
 
 
-@pytest.mark.parametrize("key", ["scan.fallback-branch", "scan.primary-branch"])
+@pytest.mark.parametrize("key", BRANCHES_READ)
 def test_table_of_two_branches_can_be_read_after_a_reset(foreign: Foreign, key: str) -> None:
     lake, table = foreign.table({key: "b"})
-    with pytest.raises(kt.UnsupportedError, match=key):
+    with pytest.raises(kt.NotFoundError, match=f"no branch 'b'.*{key}.*RESET"):
         table.scan()
     lake.sql(f"ALTER TABLE t RESET ('{key}')")
     assert lake.table("t").scan().count() == 2
@@ -218,6 +224,13 @@ def test_every_option_of_paimon_is_known() -> None:
     assert len(keys) == 332
     unknown = [k for k in keys if not (option_of(k) or feature_of(k) or is_harmless(k))]
     assert unknown == []
+
+
+def test_every_plain_option_is_one_of_paimon_or_told_to_be_our_own() -> None:
+    theirs = {line.split("\t")[0] for line in PAIMON.read_text().splitlines()}
+    plain = {option.key for options in SECTIONS.values() for option in options
+             if not option.has_place and not option.key.startswith("upsert.")}  # fmt: skip
+    assert plain - theirs == ELSEWHERE
 
 
 def test_every_refused_option_is_judged_where_another_engine_set_it() -> None:

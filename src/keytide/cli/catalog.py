@@ -207,17 +207,17 @@ def _roles(column: str, schema: TableSchema) -> Iterator[str]:
 
 
 def _stored(table: Table) -> dict[str, Any]:
-    scan = table.scan()
-    everything = scan.plan.funnel.stages[0]
-    snapshot = scan.snapshot
+    parts = table.scan().parts
+    everything = [part.plan.funnel.stages[0] for part in parts]
+    snapshot = parts[0].snapshot
     return {
         "snapshot_id": None if snapshot is None else snapshot.id,
         "snapshot_time": None if snapshot is None else _time(snapshot).isoformat(),
-        "partitions": everything.partitions,
-        "buckets": everything.buckets,
-        "files": everything.files,
-        "rows_stored": everything.rows,
-        "bytes": everything.bytes,
+        "partitions": sum(stage.partitions for stage in everything),
+        "buckets": sum(stage.buckets for stage in everything),
+        "files": sum(stage.files for stage in everything),
+        "rows_stored": sum(stage.rows for stage in everything),
+        "bytes": sum(stage.bytes for stage in everything),
     }
 
 

@@ -24,6 +24,7 @@ from rich.progress import (
 
 from keytide.cli.output import note
 from keytide.external.scan import ExternalScan
+from keytide.table.read.fallback import FallbackScan
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Threads
 from keytide.table.strides import listening
@@ -46,7 +47,7 @@ _LONG_ROWS = 1_000_000
 _MEMORY_BYTES_MAX = 128 << 20
 
 
-def tracked_batches(scan: Scan | ExternalScan) -> Iterator[pa.RecordBatch]:
+def tracked_batches(scan: Scan | FallbackScan | ExternalScan) -> Iterator[pa.RecordBatch]:
     """The scan's batches, with a progress bar over its rows if it will take a while.
 
     How many of a bucket's stored rows remain after merging is not known in advance. The bar moves
@@ -73,9 +74,9 @@ def tracked_batches(scan: Scan | ExternalScan) -> Iterator[pa.RecordBatch]:
             progress.update(bar, completed=done)
 
 
-def _bar(scan: Scan) -> Progress:
+def _bar(scan: Scan | FallbackScan) -> Progress:
     watched = sys.stderr.isatty() and not sys.stdout.isatty()
-    is_long = scan.plan.funnel.stages[-1].rows >= _LONG_ROWS
+    is_long = sum(p.plan.funnel.stages[-1].rows for p in scan.parts) >= _LONG_ROWS
     return Progress(
         BarColumn(),
         TaskProgressColumn(),

@@ -34,6 +34,7 @@ from keytide.lake.table import Table
 from keytide.plural import counted
 from keytide.table.definition.kind import require_key
 from keytide.table.read.explanation import Explanation
+from keytide.table.read.fallback import FallbackExplanation
 from keytide.table.read.why import Why
 from keytide.table.values.single import scalar_of_text
 from keytide.types import Field
@@ -148,13 +149,32 @@ def explain(
     if isinstance(explained, ExternalExplanation):
         _write_explained(explained, format)
         return
-    stages = [asdict(stage) for stage in explained.funnel.stages]
+    if isinstance(explained, FallbackExplanation):
+        _write_plans({"first": explained.first, "fallback": explained.fallback}, format)
+        return
+    stages = _stages(explained)
     if format is Format.CSV:
         rows = pa.Table.from_pylist(stages)
         write_rows(rows.to_batches(), rows.schema, format)
         return
     document = {**asdict(explained), "funnel": stages}
     write_document(document, _shown(explained, stages), format)
+
+
+def _write_plans(plans: Mapping[str, Explanation], format: Format) -> None:
+    """Write the plans of several branches."""
+    if format is Format.CSV:
+        stages = [{"table": p.table, **stage} for p in plans.values() for stage in _stages(p)]
+        rows = pa.Table.from_pylist(stages)
+        write_rows(rows.to_batches(), rows.schema, format)
+        return
+    document = {name: {**asdict(p), "funnel": _stages(p)} for name, p in plans.items()}
+    shown = [part for plan in plans.values() for part in _shown(plan, _stages(plan))]
+    write_document(document, shown, format)
+
+
+def _stages(explained: Explanation) -> list[dict[str, Any]]:
+    return [asdict(stage) for stage in explained.funnel.stages]
 
 
 def _write_explained(explained: ExternalExplanation, format: Format) -> None:

@@ -18,12 +18,13 @@ from keytide.external.scan import ExternalScan
 from keytide.lake.lake import Lake
 from keytide.table.conditions.predicate import Predicate, conjunction
 from keytide.table.definition.checks import refuse_same_names
+from keytide.table.read.fallback import FallbackScan
 from keytide.table.read.plain_files import OtherRows, PlainSplit
 from keytide.table.read.scan import Scan
 
 __all__ = ["register"]
 
-_AnyScan: TypeAlias = Scan | ExternalScan
+_AnyScan: TypeAlias = Scan | ExternalScan | FallbackScan
 
 
 @checked

@@ -16,7 +16,6 @@ from keytide.external.connector import EXTERNAL_TABLES, ExternalHandle
 from keytide.external.merging import Merging, split_condition
 from keytide.external.pinned import PinnedExternal
 from keytide.format.arrow import in_python, to_arrow
-from keytide.merge.joined import joined
 from keytide.pictures.columns_table import columns_table
 from keytide.pictures.notebook import notebook
 from keytide.pictures.parts import problem
@@ -28,7 +27,7 @@ from keytide.table.conditions.condition import Condition, predicate_of
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.conditions.text import text_of
 from keytide.table.read.row_source import RowSource, check_limit
-from keytide.table.scans import key_condition, keys_condition, selected_columns
+from keytide.table.scans import in_order_of_keys, key_condition, keys_condition, selected_columns
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
@@ -68,9 +67,7 @@ def get_many_external(table: PinnedExternal, keys: Sequence[Any]) -> pa.Table:
     schema = table.view.schema
     wanted, condition = keys_condition(keys, schema, table.name)
     scan = ExternalScan(table, schema.names, condition)
-    places = wanted.columns[0]
-    rows = joined(scan.to_polars(), wanted, schema.primary_keys)
-    return to_arrow(rows.sort(places), scan.schema)
+    return in_order_of_keys(scan, wanted)
 
 
 @dataclass(frozen=True)

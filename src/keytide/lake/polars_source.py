@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 from polars.io.plugins import register_io_source
@@ -15,6 +15,7 @@ from keytide.arguments import checked
 from keytide.errors import KeytideError
 from keytide.external.scan import ExternalScan
 from keytide.format.arrow import polars_schema
+from keytide.lake.fallback_scan import FallbackScan
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import Scan
 from keytide.lake.table import Table
@@ -25,11 +26,13 @@ from keytide.types import Field
 
 __all__ = ["scan_polars"]
 
+_AnyScan: TypeAlias = Scan | ExternalScan | FallbackScan
+
 _LOG = logging.getLogger("keytide.plan")
 
 
 @checked
-def scan_polars(table: Table | ForeignTable | Scan | ExternalScan) -> pl.LazyFrame:
+def scan_polars(table: Table | ForeignTable | Scan | ExternalScan | FallbackScan) -> pl.LazyFrame:
     """Return the rows of a table in its current state, or of a scan, as a Polars LazyFrame.
 
     Polars reads only the columns that a query needs, and stops at its `head`. Conditions that a
@@ -41,14 +44,14 @@ def scan_polars(table: Table | ForeignTable | Scan | ExternalScan) -> pl.LazyFra
 
     Raises what `scan` raises. Collecting the frame raises what reading does.
     """
-    scan = table if isinstance(table, Scan | ExternalScan) else table.scan()
+    scan = table if isinstance(table, _AnyScan) else table.scan()
     source = _Source(scan)
     return register_io_source(
         source.frames, schema=dict(polars_schema(scan.fields)), is_pure=True, **_named(scan)
     )
 
 
-def _named(scan: Scan | ExternalScan) -> dict[str, Any]:
+def _named(scan: _AnyScan) -> dict[str, Any]:
     """The name of the scan in `LazyFrame.explain`, if this version of Polars supports one."""
     known = inspect.signature(register_io_source).parameters
     told = {"explain_name": "keytide", "explain_detail": repr(scan)}
@@ -57,7 +60,7 @@ def _named(scan: Scan | ExternalScan) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Source:
-    scan: Scan | ExternalScan
+    scan: _AnyScan
 
     def frames(
         self,
@@ -93,7 +96,7 @@ class _Source:
 
     def _narrowed(
         self, columns: Sequence[str], pushed: Predicate | None, limit: int | None
-    ) -> Scan | ExternalScan:
+    ) -> _AnyScan:
         scan = self.scan
         limits = [n for n in (scan.limit, limit) if n is not None]
         terms = [each for each in (scan.predicate, pushed) if each is not None]

@@ -17,6 +17,7 @@ from keytide.kafka.address import KafkaAddress
 from keytide.kafka.lag import PartitionLag, lag
 from keytide.lake.changes import Changes
 from keytide.lake.engines import engine_of
+from keytide.lake.fallback_scan import FallbackScan
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.members import member, member_giving
 from keytide.lake.merge import MergeBuilder
@@ -37,6 +38,7 @@ from keytide.table.conditions.condition import Condition
 from keytide.table.constraints import add_constraint, drop_constraint
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.expiry import snapshot_expiry
+from keytide.table.fallback_scans import get_row, get_rows, scan_table
 from keytide.table.growing import grown_for
 from keytide.table.history import automatic_tags
 from keytide.table.history import branches as branch_verbs
@@ -47,9 +49,10 @@ from keytide.table.history.consumers import NamedConsumer, consumers_of
 from keytide.table.history.log import History, history_of
 from keytide.table.history.tags import Tags, tags_of
 from keytide.table.publishing.publish import publish
+from keytide.table.read import scan as core
 from keytide.table.read.why import Why
 from keytide.table.runner import TaskRunner
-from keytide.table.scans import get_row, get_rows, scan_table, why_row
+from keytide.table.scans import why_row
 from keytide.table.state.branches import open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
@@ -591,7 +594,7 @@ class Table:
         limit: int | None = None,
         skip_upsert: bool = False,
         skip_upsert_delete: bool = False,
-    ) -> Scan:
+    ) -> Scan | FallbackScan:
         """Return a lazy scan of one snapshot, by default the latest.
 
         - `where` is a condition over columns and literals: a string in a small grammar
@@ -608,17 +611,18 @@ class Table:
         - `skip_upsert_delete` (tables with 'upsert.mode') returns the deciding row of each key: the
           current row or the delete. It holds the locations of all keys in memory.
 
+        Returns a `FallbackScan` for a table whose options name a second branch to read.
+
         Raises `NotFoundError` for an unknown column, snapshot or tag, and `InvalidError` for a
         condition that does not parse or match the columns and for a `skip_` argument that the table
         does not support. Reading the scan raises `DataError` when `skip_upsert_delete` finds no
         index of the rows.
         """
-        return Scan.of(
-            scan_table(
-                self._stored, columns, where, snapshot_id, tag, as_of, skip_upsert,
-                skip_upsert_delete, limit,
-            )
+        scan = scan_table(
+            self._stored, columns, where, snapshot_id, tag, as_of, skip_upsert,
+            skip_upsert_delete, limit,
         )  # fmt: skip
+        return Scan.of(scan) if isinstance(scan, core.Scan) else FallbackScan.wrapping(scan)
 
     @checked
     def get(self, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:

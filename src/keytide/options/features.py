@@ -65,8 +65,8 @@ _ROWS_ARE_SPLIT = "it splits a row over several files"
 
 FEATURES: tuple[Feature, ...] = (
     # Which rows there are.
-    Feature("scan.fallback-branch", Needs.READERS, _IN_BRANCHES, ()),
-    Feature("scan.primary-branch", Needs.READERS, _IN_BRANCHES, ()),
+    Feature("scan.fallback-branch", Needs.READERS, _IN_BRANCHES, ("",)),
+    Feature("scan.primary-branch", Needs.READERS, _IN_BRANCHES, ("",)),
     Feature("scan.fallback-snapshot-branch", Needs.READERS, _CHAINED, ()),
     Feature("scan.fallback-delta-branch", Needs.READERS, _CHAINED, ()),
     Feature("chain-table.enabled", Needs.READERS, _CHAINED),

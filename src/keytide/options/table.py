@@ -389,8 +389,8 @@ _ROWS_INSTEAD = (
     "use scan(skip_upsert=True) or scan(skip_upsert_delete=True), or in SQL /*+ OPTIONS(...) */"
 )
 
-_ONE_BRANCH = "a read of Keytide reads one branch"
-_OF_BRANCHES = "combine t$branch_x and t with UNION ALL and a condition on partitions"
+_TWO_BRANCHES = "it would close the table to all but readers of rows"
+_BY_OTHERS = "set it with the engine that writes the table, or read t$branch_x"
 
 _FILTERS = "file-index.bloom-filter.columns"
 _OTHER_INDEX = "writes create no indexes of this type"
@@ -427,9 +427,9 @@ _READING = (
     _read("incremental-between-scan-mode", choice("auto", "delta", "changelog", "diff"), "auto",
           "How changes are found."),
     _refused("scan.fallback-branch", TEXT, None, "Branch that provides missing partitions.",
-             _ONE_BRANCH, _OF_BRANCHES),
+             _TWO_BRANCHES, _BY_OTHERS),
     _refused("scan.primary-branch", TEXT, None, "Branch that is read first.",
-             _ONE_BRANCH, _OF_BRANCHES),
+             _TWO_BRANCHES, _BY_OTHERS),
     _kept("scan.manifest.parallelism", integer(1), None, "Number of threads that read manifests.",
           "reads choose it automatically"),
     _kept("scan.max-splits-per-task", integer(1), "10", "Maximum number of splits per Flink task.",

@@ -26,6 +26,7 @@ from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.table.read.expired import naming_expired
+from keytide.table.read.fallback import FallbackScan
 from keytide.table.read.plain_files import PlainSplit, split_plain
 from keytide.table.read.row_source import FramesTask
 from keytide.table.read.scan import Scan
@@ -36,6 +37,7 @@ __all__ = [
     "BinTask",
     "ReadBin",
     "bytes_of_read",
+    "fallback_to_spark",
     "pack",
     "scan_to_spark",
     "split_scan",
@@ -67,6 +69,13 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     if bins or not parts:
         parts.append(_merged(scan, bins, spark))
     rows = reduce(lambda one, other: one.unionAll(other), parts)
+    return rows if scan.limit is None else rows.limit(scan.limit)
+
+
+def fallback_to_spark(scan: FallbackScan, spark: SparkSession) -> DataFrame:
+    """The rows of a scan of two branches, see `scan_to_spark`."""
+    first, fallback = (scan_to_spark(part, spark) for part in scan.parts)
+    rows = first.unionAll(fallback)
     return rows if scan.limit is None else rows.limit(scan.limit)
 
 

@@ -23,7 +23,7 @@ from keytide.spark.errors import on_driver
 from keytide.spark.matching import Source
 from keytide.spark.pages import pages_to_spark
 from keytide.spark.predicate import column, constant
-from keytide.spark.read import scan_to_spark
+from keytide.spark.read import fallback_to_spark, scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append, fill, overwrite
 from keytide.spark.zone import analyzed_in_utc, run_in_utc
@@ -35,6 +35,7 @@ from keytide.sql.pass_through import PassThrough
 from keytide.sql.query_engine import Means
 from keytide.sql.relation import (
     AttachedRelation,
+    FallbackRelation,
     GivenRelation,
     Relation,
     StoredRelation,
@@ -260,6 +261,8 @@ class SparkEngine:
     def _frame(self, relation: Relation) -> DataFrame:
         if isinstance(relation, StoredRelation):
             return scan_to_spark(relation.scan(), self._spark)
+        if isinstance(relation, FallbackRelation):
+            return fallback_to_spark(relation.scan(), self._spark)
         if isinstance(relation, AttachedRelation):
             return pages_to_spark(relation.scan(), self._spark)
         if isinstance(relation, GivenRelation) and not isinstance(relation.rows, pa.Table):

@@ -16,6 +16,7 @@ from keytide.sql.external import WAY_OUT
 from keytide.sql.local_database import local_database
 from keytide.sql.relation import (
     AttachedRelation,
+    FallbackRelation,
     GivenRelation,
     Relation,
     StoredRelation,
@@ -208,7 +209,7 @@ def source_of(relation: Relation) -> Any:
         return relation.rows()
     if isinstance(relation, GivenRelation):
         return relation.rows.select(list(relation.names))
-    assert isinstance(relation, StoredRelation | AttachedRelation)
+    assert isinstance(relation, StoredRelation | FallbackRelation | AttachedRelation)
     return streamed(relation.scan())
 
 

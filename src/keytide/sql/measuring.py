@@ -14,9 +14,10 @@ from keytide.dml.attached import PagesScan
 from keytide.lazily import cached_property
 from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
 from keytide.sql.local import Batches, source_of, stream_locally, streamed
-from keytide.sql.relation import AttachedRelation, Relation, StoredRelation
+from keytide.sql.relation import AttachedRelation, FallbackRelation, Relation, StoredRelation
 from keytide.sql.relations import BoundQuery
 from keytide.sql.stopping import Stop
+from keytide.table.read.fallback import FallbackScan
 from keytide.table.read.measured import MeasuredScan, Tally, timed
 
 __all__ = ["analyze_locally"]
@@ -61,8 +62,8 @@ class _Measured(ABC):
 def _measured(relation: Relation) -> _Measured:
     if isinstance(relation, StoredRelation):
         return _Stored(relation)
-    if isinstance(relation, AttachedRelation):
-        return _Attached(relation)
+    if isinstance(relation, AttachedRelation | FallbackRelation):
+        return _Streamed(relation)
     return _Made(relation)
 
 
@@ -87,12 +88,12 @@ class _Stored(_Measured):
 
 
 @dataclass(frozen=True)
-class _Attached(_Measured):
-    relation: AttachedRelation
+class _Streamed(_Measured):
+    relation: AttachedRelation | FallbackRelation
     tally: Tally = field(default_factory=Tally)
 
     def rows(self) -> Any:
-        return streamed(_TimedPages(self.relation.scan(), self.tally))
+        return streamed(_Timed(self.relation.scan(), self.tally))
 
     def told(self) -> RelationAnalysis:
         title, *notes = self.relation.explained()
@@ -101,8 +102,8 @@ class _Attached(_Measured):
 
 
 @dataclass(frozen=True)
-class _TimedPages(Batches):
-    scan: PagesScan
+class _Timed(Batches):
+    scan: PagesScan | FallbackScan
     tally: Tally
 
     @property

@@ -17,10 +17,12 @@ from keytide.dml.attached import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.external.connector import ExternalHandle
 from keytide.external.scan import ExternalScan
+from keytide.table import fallback_scans
 from keytide.table.conditions.predicate import Predicate, conjunction
 from keytide.table.conditions.text import text_of
+from keytide.table.read.fallback import FallbackScan
 from keytide.table.read.scan import Scan
-from keytide.table.scans import narrowed_scan, scan_table
+from keytide.table.scans import narrowed_scan, scan_table, selected_columns
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.system_tables import changes_log, system_table
 from keytide.types import Field, type_from_arrow
@@ -28,6 +30,7 @@ from keytide.types import Field, type_from_arrow
 __all__ = [
     "AttachedRelation",
     "ExternalRelation",
+    "FallbackRelation",
     "GivenRelation",
     "Relation",
     "StoredRelation",
@@ -102,6 +105,40 @@ class StoredRelation(Relation):
     def _all(self) -> Scan:
         table, what = self.table.pinned(), ("scan", *sorted(self.travel.items()))
         return table.once(what, lambda: scan_table(table, **self.travel))
+
+
+@dataclass(frozen=True)
+class FallbackRelation(Relation):
+    """A table of the lake whose options name a second branch to read."""
+
+    table: StoredTable
+    travel: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.table.name
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the table."""
+        return self._all.fields
+
+    def scan(self) -> FallbackScan:
+        """The rows."""
+        columns = selected_columns(self.name, self._all.view.schema, self.columns)
+        return replace(self._all, columns=columns, predicate=conjunction(self.terms))
+
+    def explained(self) -> list[str]:
+        """The scan's explanation, and what the query needs."""
+        return [*str(self.scan().explain()).splitlines(), *self.needs()]
+
+    @property
+    def _all(self) -> FallbackScan:
+        table, what = self.table.pinned(), ("scan", *sorted(self.travel.items()))
+        scan = table.once(what, lambda: fallback_scans.scan_table(table, **self.travel))
+        assert isinstance(scan, FallbackScan)
+        return scan
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from keytide.sql.qualified import drop_databases
 from keytide.sql.relation import (
     AttachedRelation,
     ExternalRelation,
+    FallbackRelation,
     Relation,
     StoredRelation,
     SystemRelation,
@@ -46,6 +47,7 @@ from keytide.sql.unnest import resolve_unnests
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.definition.external import is_external
+from keytide.table.fallback_scans import reads_two_branches
 from keytide.table.state.branches import has_branch, open_branch
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.types import Field, RowType, quoted
@@ -249,7 +251,7 @@ def _version_number(given: exp.Version | None, table: str) -> str | None:
 
 def _stored(
     node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
-) -> StoredRelation | SystemRelation:
+) -> StoredRelation | FallbackRelation | SystemRelation:
     name, system = lake_name(node, catalog)
     place = node.this.meta
     given, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
@@ -281,7 +283,8 @@ def _stored(
     travel = _from_hint(hint, table) if version is None else _from_version(version, table)
     travel |= {READ_OPTIONS[_in_own_spelling(k)]: _said(k, v, table) for k, v in rows.items()}
     if system is None:
-        return StoredRelation(view, table, travel)
+        kind = FallbackRelation if reads_two_branches(table) else StoredRelation
+        return kind(view, table, travel)
     return SystemRelation(view, table, system, travel)
 
 

@@ -34,12 +34,11 @@ from keytide.table.conditions.predicate import (
 )
 from keytide.table.definition.kind import require_key
 from keytide.table.read.lifetime import Lifetime
-from keytide.table.read.row_source import check_limit
+from keytide.table.read.row_source import RowSource, check_limit
 from keytide.table.read.scan import Scan
 from keytide.table.read.settled import settled_state
 from keytide.table.read.which_rows import WhichRows
 from keytide.table.read.why import Why, why_of
-from keytide.table.state.expected import as_expected
 from keytide.table.state.key_runs import open_ahead
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
@@ -50,6 +49,7 @@ from keytide.types import Field, arrow_schema
 __all__ = [
     "get_row",
     "get_rows",
+    "in_order_of_keys",
     "key_condition",
     "key_values_of",
     "keys_condition",
@@ -127,10 +127,6 @@ def narrowed_scan(
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     """The row of one key, or None. Raises like `Table.get`."""
-    return as_expected(table, partial(_row, key=key))
-
-
-def _row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     schema = table.schema
     predicate = key_condition(key, schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
@@ -141,15 +137,16 @@ def _row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | N
 
 def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     """The rows of some keys, see `Table.get_many`."""
-    return as_expected(table, partial(_rows, keys=keys))
-
-
-def _rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     schema = table.schema
     wanted, condition = keys_condition(keys, schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, condition)
     scan = replace(scan, keys=_exact(wanted, schema))
-    rows = joined(scan.to_polars(), wanted, schema.primary_keys)
+    return in_order_of_keys(scan, wanted)
+
+
+def in_order_of_keys(scan: RowSource, wanted: pl.DataFrame) -> pa.Table:
+    """The rows of a scan with the keys that `keys_condition` returned, in the order of the keys."""
+    rows = joined(scan.to_polars(), wanted, scan.view.schema.primary_keys)
     return to_arrow(rows.sort(_PLACE), scan.schema)
 
 

@@ -24,7 +24,7 @@ from keytide.types import Field, arrow_schema
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FramesTask", "RowSource", "check_limit"]
+__all__ = ["FramesTask", "RowSource", "check_limit", "head_of"]
 
 
 class FramesTask(Protocol):
@@ -129,7 +129,7 @@ class RowSource(ArrowRows):
     def to_frames(self) -> Iterator[pl.DataFrame]:
         """The same as Polars DataFrames. Raises like `to_batches`."""
         frames = self._frames_in_turn()
-        yield from frames if self.limit is None else _first(frames, self.limit)
+        yield from frames if self.limit is None else head_of(frames, self.limit)
 
     def _frames_in_turn(self) -> Iterator[pl.DataFrame]:
         with self._reading() as step:
@@ -141,7 +141,7 @@ class RowSource(ArrowRows):
     def _frames(self) -> Iterator[pl.DataFrame]:
         with self._reading() as step:
             frames = self._frames_of_tasks()
-            for frame in frames if self.limit is None else _first(frames, self.limit):
+            for frame in frames if self.limit is None else head_of(frames, self.limit):
                 step.numbers(rows=frame.height)
                 yield frame
 
@@ -172,7 +172,8 @@ def check_limit(limit: int | None, table: str) -> None:
         raise InvalidError(f"table {table}: limit is {limit}; expected 0 or more")
 
 
-def _first(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+def head_of(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """The first rows of some frames. Later frames are not requested."""
     while rows > 0 and (frame := next(frames, None)) is not None:
         yield frame.head(rows)
         rows -= frame.height

@@ -87,6 +87,11 @@ class Scan(RowSource):
         return self.state.snapshot
 
     @property
+    def parts(self) -> tuple[Scan, ...]:
+        """The scan of each branch that is read: itself."""
+        return (self,)
+
+    @property
     def snapshot_ids(self) -> tuple[int, ...]:
         """See `RowSource`."""
         return () if self.snapshot is None else (self.snapshot.id,)
