@@ -95,8 +95,8 @@ RAISE_NOTHING = {
         ExternalScan.schema ExternalScan.snapshot_ids ExternalScan.pages""",
     "they spell a sound value in another way": """
         Table.of Scan.of FallbackScan.wrapping Changes.of RowKind.short RowKind.is_add
-        Field.sql Field.to_arrow Field.to_json SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema
-        Explanation.plan ExternalExplanation.plan FallbackExplanation.plan""",
+        Field.sql Field.to_arrow Field.to_json SequenceSource.to_field FeedSpec.image_columns
+        FeedSpec.rows_schema Explanation.plan ExternalExplanation.plan FallbackExplanation.plan""",
     "they wait for what is done, and its failure is a warning": "Lake.close Table.close",
     "a folder that cannot be looked at counts as missing": "Lake.exists",
 }
