@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import warnings
 from collections import Counter
@@ -19,6 +20,7 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import StaticTable
 from pyiceberg.table.puffin import PuffinFile
 from row_ids import row_ids
+from stops import faults_of
 
 import keytide as kt
 from keytide.format.cache import forget_files
@@ -92,22 +94,51 @@ def make_old(folder: Path) -> None:
 # -- faults ----------------------------------------------------------------------------------------
 
 
-def places_of_a_publication(form: str, action: Action, tmp_path: Path) -> list[tuple[str, int]]:
-    """What the publication that follows a write of a new process asks of the store."""
-    made(tmp_path, form)
-    as_a_new_process()
-    lake, store = lake_in(tmp_path)
-    lake.table("t").write([row(1, "newer")])
-    first = next(n for n, (_, path) in enumerate(store.log) if is_of(form, path))
-    counts: Counter[str] = Counter()
-    places = []
-    for number, (operation, path) in enumerate(store.log):
-        counts[operation] += 1
-        # Stores replace a file that is there in one step.
-        is_replaced = action == "torn" and path.endswith(VERSION_HINT)
-        if number >= first and not is_replaced:
-            places.append((operation, counts[operation]))
-    return places
+class Beginning:
+    """A table as `made` leaves it, at the same path each time: Iceberg's files name it."""
+
+    def __init__(self, folder: Path, form: str) -> None:
+        self.folder, self.kept, self.form = folder / "lake", folder / "kept", form
+        self.table = made(self.folder, form)
+        self.rows = seen(self.table, form)
+        shutil.copytree(self.folder, self.kept)
+        self.published, self.files = self.publication(), files_of(self.table)
+
+    def again(self) -> None:
+        """In a new process."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.kept, self.folder)
+        as_a_new_process()
+        self.table = kt.connect(str(self.folder)).table("t")
+
+    def publication(self) -> dict[str, bytes]:
+        """All that readers of the form look for first."""
+        folder = Path(self.table.metadata.store.uri) / EVERY[self.form]
+        return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def seen(self) -> Rows:
+        """What readers find, who find in the same files what they found."""
+        is_same = self.publication() == self.published and self.files <= files_of(self.table)
+        return self.rows if is_same else seen(self.table, self.form)
+
+    def faults(self, action: Action) -> list[Fault]:
+        """One for each request of the publication that follows a write."""
+        self.again()
+        lake, store = lake_in(self.folder)
+        lake.table("t").write([row(1, "newer")])
+        first = next(n for n, (_, path) in enumerate(store.log) if is_of(self.form, path))
+        counts: Counter[str] = Counter()
+        places = []
+        for number, (operation, path) in enumerate(store.log):
+            counts[operation] += 1
+            # Stores replace a file that is there in one step.
+            is_replaced = action == "torn" and path.endswith(VERSION_HINT)
+            if number >= first and not is_replaced:
+                places.append((operation, counts[operation]))
+        return [
+            Fault(operation, nth=nth, action=action)  # type: ignore[arg-type]
+            for operation, nth, _ in faults_of(places, action)
+        ]
 
 
 def is_of(form: str, path: str) -> bool:
@@ -119,15 +150,13 @@ def is_of(form: str, path: str) -> bool:
 def test_publication_that_fails_anywhere_is_caught_up_by_the_next(
     form: str, action: Action, tmp_path: Path
 ) -> None:
-    places = places_of_a_publication(form, action, tmp_path / "trial")
-    assert places
-    for number, (operation, nth) in enumerate(places):
-        folder = tmp_path / f"{number}"
-        table = made(folder, form)
-        before = seen(table, form)
-        as_a_new_process()
-        fault = Fault(operation, nth=nth, action=action)  # type: ignore[arg-type]
-        lake, _ = lake_in(folder, fault)
+    beginning = Beginning(tmp_path, form)
+    faults = beginning.faults(action)
+    assert faults
+    for fault in faults:
+        beginning.again()
+        table = beginning.table
+        lake, _ = lake_in(beginning.folder, fault)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", kt.KeytideWarning)
             try:
@@ -135,7 +164,7 @@ def test_publication_that_fails_anywhere_is_caught_up_by_the_next(
             except Crash:
                 assert action == "crash"
         assert (1, "newer") in scanned(table), "what is published never undoes a commit"
-        assert seen(table, form) in (before, scanned(table))
+        assert beginning.seen() in (beginning.rows, scanned(table))
         as_a_new_process()
         table.write([row(2, "newest")])
         assert seen(table, form) == scanned(table)

@@ -28,6 +28,8 @@ Mask = npt.NDArray[np.bool_]
 
 # Up to this number, all are created immediately, because their holders filter them repeatedly.
 _FEW_ENTRIES = 200
+# Up to this number, creating each list takes less time than looking whether all have one length.
+_FEW_LISTS = 100
 
 
 class Entries(Sequence[ManifestEntry]):
@@ -237,6 +239,8 @@ def _values(column: pl.Series) -> Iterable[Any]:
         return repeat(None)
     if not isinstance(column.dtype, pl.List):
         return column.to_list()
+    if len(column) <= _FEW_LISTS:
+        return (None if found is None else tuple(found) for found in column.to_list())
     lengths = column.list.len().unique()
     if len(lengths) > 1 or lengths.null_count():
         return (None if found is None else tuple(found) for found in column.to_list())
