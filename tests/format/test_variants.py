@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from decimal import Decimal
+from io import BytesIO
+from itertools import islice
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,23 +65,67 @@ def test_shredded_values_are_whole_again(rows: list[Any], schema: Any) -> None:
     assert found == [rebuilt(row, schema) for row in rows]
 
 
-@given(ROWS, SCHEMAS, st.integers(0, 4), st.sampled_from(["column", "ROW", "ARRAY"]))
+NESTINGS = st.lists(st.sampled_from(["ROW", "ARRAY", "MAP"]), max_size=3)
+
+
+@given(ROWS, SCHEMAS, st.integers(0, 4), NESTINGS, st.data())
 def test_values_at_any_depth_of_a_file_are_whole(
-    rows: list[Any], schema: Any, skipped: int, within: str
+    rows: list[Any], schema: Any, skipped: int, nestings: list[str], data: st.DataObject
 ) -> None:
-    column, types = column_of(rows, schema), "VARIANT"
+    kind, types = group_of(schema), "VARIANT"
+    stored = [shredded(row, schema) for row in rows]
     wholes = [rebuilt(row, schema) for row in rows]
-    if within == "ROW":
-        column = pa.StructArray.from_arrays([column], ["f"])
-        types, wholes = "ROW<f VARIANT>", [{"f": each} for each in wholes]
-    elif within == "ARRAY":
-        column = pa.LargeListArray.from_arrays(list(range(len(rows) + 1)), column)
-        types, wholes = "ARRAY<VARIANT>", [[each] for each in wholes]
-    frame = pl.DataFrame({"x": pl.Series(column)})
+    for nesting in nestings:
+        kind, types = within(nesting, kind, types)
+        # Of several values each NULL, empty, and the next ones that there are.
+        sizes = data.draw(st.lists(st.none() | st.integers(0, 2), max_size=6))
+        stored, wholes = nested(nesting, stored, sizes), nested(nesting, wholes, sizes)
+    whole, file = pa.array(wholes, whole_of(kind)), BytesIO()
+    pq.write_table(pa.table({"x": pa.array(stored, kind)}), file, row_group_size=3)
+    frame = pl.scan_parquet(BytesIO(file.getvalue()))
     fields = [Field(0, "x", parse_sql_type(types))]
-    plan, stored = whole_variants((frame.lazy().slice(skipped), frame.schema), fields, "f")
-    assert plan.collect_schema() == stored
-    assert plan.collect()["x"].to_list() == wholes[skipped:]
+    plan, told = whole_variants((frame.slice(skipped), frame.collect_schema()), fields, "f")
+    assert plan.collect_schema() == told
+    found = plan.collect().to_arrow(compat_level=pl.CompatLevel.oldest())["x"]
+    assert found.to_pylist() == whole.to_pylist()[skipped:]
+
+
+def within(nesting: str, kind: pa.DataType, types: str) -> tuple[pa.DataType, str]:
+    """The type of values within others, in a file and in SQL."""
+    if nesting == "ROW":
+        return pa.struct([("n", pa.int64()), ("f", kind)]), f"ROW<n BIGINT, f {types}>"
+    if nesting == "ARRAY":
+        return pa.list_(kind), f"ARRAY<{types}>"
+    return pa.map_(pa.string(), kind), f"MAP<STRING, {types}>"
+
+
+def nested(nesting: str, values: list[Any], sizes: list[int | None]) -> list[Any]:
+    """The values, as many in each row as its size tells. One or none in a ROW."""
+    rest, found = iter(values), []
+    for size in sizes:
+        members = [] if size is None else list(islice(rest, size))
+        if nesting == "ROW":
+            found.append(None if size is None else {"n": size, "f": next(iter(members), None)})
+        elif nesting == "ARRAY":
+            found.append(None if size is None else members)
+        else:
+            entries = [(f"k{number}", each) for number, each in enumerate(members)]
+            found.append(None if size is None else entries)
+    return found
+
+
+def whole_of(kind: pa.DataType) -> pa.DataType:
+    """The type of whole values where a file has them in parts."""
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, whole_of(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(whole_of(kind.value_type))
+    if pa.types.is_struct(kind) and kind.get_field_index("metadata") < 0:
+        return pa.struct([(f.name, whole_of(f.type)) for f in kind])
+    binary = pa.large_binary()
+    return (
+        pa.struct([("value", binary), ("metadata", binary)]) if pa.types.is_struct(kind) else kind
+    )
 
 
 def test_many_fields_and_elements_need_wider_numbers() -> None:

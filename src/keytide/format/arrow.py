@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "HAS_MAPS",
     "from_arrow",
     "in_pandas",
     "in_python",
@@ -31,6 +32,9 @@ __all__ = [
     "polars_type",
     "to_arrow",
 ]
+
+HAS_MAPS = hasattr(pl, "Map")
+"""Whether Polars has a type for maps. Before, it stored them as lists of their entries."""
 
 
 def from_arrow(table: pa.Table) -> pl.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from keytide.format.arrow import polars_type
+from keytide.format.arrow import HAS_MAPS, polars_type
 from keytide.types import ArrayType, DataType, Field, MapType, RowType
 
 __all__ = ["evolved_column"]
@@ -48,13 +48,9 @@ def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
             _evolve(key, old.key, new.key).alias("key"),
             _evolve(value, old.value, new.value).alias("value"),
         )
-        entries = column.map.entries() if _HAS_MAPS else column
+        entries = column.map.entries() if HAS_MAPS else column
         return entries.list.eval(entry)
     return column
-
-
-# Before it had maps, Polars stored them as lists of their entries.
-_HAS_MAPS = hasattr(pl, "Map")
 
 
 def _has_same_members(old: DataType, new: DataType) -> bool:

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.errors import DataError, UnsupportedError
+from keytide.format.arrow import HAS_MAPS
 from keytide.format.data_file.stored_file import Rows
 from keytide.format.variant.shredded import assembled, unknown_part
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
@@ -65,6 +66,8 @@ def _is_shredded(stored: pl.DataType) -> bool:
 def _inner(stored: pl.DataType) -> list[pl.DataType]:
     if isinstance(stored, pl.Struct):
         return [_type(field.dtype) for field in stored.fields]
+    if HAS_MAPS and isinstance(stored, pl.Map):
+        return [_type(stored.key), _type(stored.value)]
     return [_type(stored.inner)] if isinstance(stored, pl.List) else []
 
 
@@ -78,6 +81,8 @@ def _whole_type(stored: pl.DataType) -> pl.DataType:
         return _WHOLE
     if isinstance(stored, pl.Struct):
         return pl.Struct({f.name: _whole_type(_type(f.dtype)) for f in stored.fields})
+    if HAS_MAPS and isinstance(stored, pl.Map):
+        return pl.Map(*map(_whole_type, _inner(stored)))
     return pl.List(_whole_type(_type(stored.inner))) if isinstance(stored, pl.List) else stored
 
 
@@ -105,8 +110,11 @@ def _whole(place: str, column: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind):
         children = [_whole(place, column.field(i)) for i in range(kind.num_fields)]
         return pa.StructArray.from_arrays(children, [f.name for f in kind], mask=column.is_null())
-    if pa.types.is_large_list(kind):
-        column = pa.concat_arrays([column, column[:0]])  # without an offset, which masks forbid
-        values = _whole(place, column.values)
-        return pa.LargeListArray.from_arrays(column.offsets, values, mask=column.is_null())
-    return column
+    if not pa.types.is_map(kind) and not pa.types.is_large_list(kind):
+        return column
+    column = pa.concat_arrays([column, column[:0]])  # without an offset, which masks forbid
+    if pa.types.is_map(kind):
+        keys, values = _whole(place, column.keys), _whole(place, column.items)
+        return pa.MapArray.from_arrays(column.offsets, keys, values, mask=column.is_null())
+    values = _whole(place, column.values)
+    return pa.LargeListArray.from_arrays(column.offsets, values, mask=column.is_null())
