@@ -17,6 +17,7 @@ from fuzz_values import TEXTS, mutated
 
 import keytide as kt
 from keytide import cdc
+from keytide.cdc.json_rows import DELETED
 
 __all__ = ["run"]
 
@@ -48,7 +49,7 @@ Row = dict[str, Any]
 def run(case: Case) -> None:
     """One feed, its messages whole and then damaged."""
     chance = case.chance
-    format = chance.choice(list(cdc.FORMATS))
+    format = chance.choice(list(_MESSAGE))
     kinds = {f"c{i}": chance.choice(list(_COLUMNS)) for i in range(chance.choice([1, 2, 4]))}
     key_kind = chance.choice(list(_KEYS))
     spec = _spec(format, {"id": key_kind, **kinds}, chance)
@@ -67,7 +68,7 @@ def run(case: Case) -> None:
 
 def _spec(format: str, kinds: dict[str, str], chance: random.Random) -> cdc.FeedSpec:
     fields = tuple(kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in kinds.items())
-    encoding = None
+    encoding = cdc.Encoding(time_unit="precision", timestamp_unit="precision")
     if format == "debezium-json" and chance.random() < 0.3:
         encoding = cdc.debezium_encoding(
             decimal_handling_mode=chance.choice(["string", "double"]),
@@ -124,12 +125,18 @@ def _dms(action: str, before: Row | None, after: Row | None) -> Any:
     return {**message, "before-image": before} if action == "update" else message
 
 
+def _json_row(action: str, before: Row | None, after: Row | None) -> Any:
+    return {**(before or {}), DELETED: True} if after is None else after
+
+
 _MESSAGE: dict[str, Callable[[str, Row | None, Row | None], Any]] = {
     "debezium-json": _debezium,
     "maxwell-json": _maxwell,
     "canal-json": _canal,
     "dms-json": _dms,
+    "json": _json_row,
 }
+assert _MESSAGE.keys() == cdc.FORMATS.keys()
 
 
 def _expected(
