@@ -51,6 +51,10 @@ class Evolution:
         changes = self.changes
         return evolve(self.table.schema, changes) if changes else self.table.schema
 
+    def check(self) -> None:
+        """Raise the errors of `evolve` for a column that cannot be added. Nothing is stored."""
+        evolve(self.table.schema, self.changes)
+
     def carry_out(self) -> None:
         """Store the changes. Raises as `grown`."""
         grown(self.table.pinned(), self._needed)
@@ -98,7 +102,7 @@ def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> 
     qualified = _qualified(replace(statement, whens=whens), only_there, source)
     evolution = Evolution(table, qualified, columns)
     if evolution.changes:
-        evolution.schema  # noqa: B018  # refuses what cannot be added
+        evolution.check()
         _try_out(catalog, engine, evolution.statement)
     return evolution
 

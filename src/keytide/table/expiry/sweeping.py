@@ -88,7 +88,8 @@ def free_files(
     held = naming.of(held_lines(metadata.store))
     ids = metadata.snapshot_ids()
     if left is None or {number for number in ids if number <= max(left, default=0)} != {*left}:
-        held |= naming.of([metadata.each_snapshot(ids)])
+        # A listing that lags still shows some that have expired.
+        held |= naming.of([metadata.each_there(ids)])
     # Changelogs last: an expiring snapshot becomes one.
     outliving = [each for each in changelogs(metadata.store) if each not in gone]
     held |= naming.of_changelogs([*outliving, *told])

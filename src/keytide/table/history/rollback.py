@@ -13,7 +13,6 @@ Snapshots that other engines leave after a gap are deleted.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -194,7 +193,12 @@ class Rollback:
 
     def later_snapshots(self) -> list[int]:
         """The ids of later snapshots, ascending."""
-        return [number for number in self.metadata.snapshot_ids() if number > self.target.id]
+        found = [number for number in self.metadata.snapshot_ids() if number > self.target.id]
+        # A listing that lags lacks the latest, and may begin after some of them.
+        first = found[0] if found else self.target.id
+        while first - 1 > self.target.id and self.metadata.has_snapshot(first - 1):
+            first -= 1
+        return [*range(first, found[0]), *found] if found else []
 
     def later_changelogs(self) -> list[int]:
         """The ids of later changelogs that have outlived their snapshots."""
@@ -275,9 +279,11 @@ class Rollback:
         self.metadata.snapshot(self.target.id)
         self.metadata.remove(later)
         # From here on, writers start from the target, and their snapshots follow it without a gap.
-        follows = itertools.count(self.target.id + 1)
-        parted = [number for number in self.later_snapshots() if number != next(follows)]
-        self.metadata.remove(parted)
+        later = self.later_snapshots()
+        # A listing may lack what a writer has just added, so the gap is looked at.
+        gap = (n for n in later if n - 1 > self.target.id and not self.metadata.has_snapshot(n - 1))
+        parted = next(gap, None)
+        self.metadata.remove([n for n in later if parted is not None and n >= parted])
 
     def _delete_changelogs(self) -> None:
         later = self.later_changelogs()

@@ -218,6 +218,8 @@ class Family:
     first: int
     hint: str | None = None
     """The file that names the latest document. It may be wrong."""
+    oldest_hint: str | None = None
+    """The file that names the oldest document. It may be wrong."""
     reads_all: bool = False
     """Whether a reader of the latest document also needs all earlier ones."""
     gone: str | None = None
@@ -238,6 +240,7 @@ _SNAPSHOTS = Family(
     paths.parse_snapshot_name,
     first=FIRST_SNAPSHOT_ID,
     hint=paths.snapshot_hint_path(paths.Hint.LATEST),
+    oldest_hint=paths.snapshot_hint_path(paths.Hint.EARLIEST),
 )
 
 
@@ -247,12 +250,7 @@ def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
         found = _run(store, family, known.number, 1)
         if known in found:
             return _to_the_end(store, family, found) if len(found) > 1 else found
-    hinted = _hinted(store, family)
-    if hinted is not None:
-        found = _run(store, family, hinted, 1)
-        if found:
-            return _to_the_end(store, family, found) if len(found) > 1 else found
-    return _listed(store, family)
+    return _from_hint(store, family, family.hint) or _listed(store, family)
 
 
 def newest_after(store: Store, family: Family, known: Found) -> list[Found]:
@@ -283,12 +281,14 @@ def _run(store: Store, family: Family, first: int, more: int) -> list[Found]:
     return found
 
 
-def _hinted(store: Store, family: Family) -> int | None:
-    if family.hint is None:
-        return None
-    with suppress(DataError):
-        return paths.decode_hint(store.read(family.hint))
-    return None
+def _from_hint(store: Store, family: Family, hint: str | None) -> list[Found]:
+    """The document that a hint names, and all documents after it. Empty if the hint is wrong."""
+    number = None
+    if hint is not None:
+        with suppress(DataError):
+            number = paths.decode_hint(store.read(hint))
+    found = [] if number is None else _run(store, family, number, 1)
+    return _to_the_end(store, family, found) if len(found) > 1 else found
 
 
 def _listed(store: Store, family: Family) -> list[Found]:
@@ -314,6 +314,10 @@ def _listed(store: Store, family: Family) -> list[Found]:
         if beyond is None:
             return found
         return _to_the_end(store, family, [*found, Found(following, beyond)])
+    # A rollback has deleted all that is listed, and the snapshot that it restored is not yet.
+    restored = _from_hint(store, family, family.oldest_hint)
+    if restored:
+        return restored
     raise DataError(
         f"{store.uri_of(family.folder)}: the latest file is deleted before it can be read, again "
         "and again; stop the process that deletes files there"

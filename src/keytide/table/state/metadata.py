@@ -306,8 +306,16 @@ class TableMetadata:
         return min(self.listed_snapshot_ids() or self.snapshot_ids(), default=None)
 
     def snapshot_ids(self) -> list[int]:
-        """Ids of all snapshots, ascending. Newer ones than in the listing are found by `look`."""
-        return self._listed_and_known()[0]
+        """Ids of all snapshots, ascending. Newer ones than in the listing are found by `look`.
+
+        None of those that a rollback has deleted, though the listing may still show them.
+        """
+        listed, known = self._listed_and_known()
+        beyond = [number for number in listed if number > known.newest_id]
+        calls = [partial(self.store.exists, paths.snapshot_path(number)) for number in beyond]
+        are_there = self.store.together(calls)
+        gone = {number for number, is_there in zip(beyond, are_there, strict=True) if not is_there}
+        return [number for number in listed if number not in gone]
 
     def listed_snapshot_ids(self) -> list[int]:
         """Ids of the snapshots in a listing, ascending, independent of what was seen before."""
@@ -317,9 +325,11 @@ class TableMetadata:
         listing = self.store.begin(self.listed_snapshot_ids)
         known = self._known_now()
         listed = listing.result()
-        # Add snapshots that were created in the meantime, or that the listing does not show yet.
-        first = listed[-1] + 1 if listed else max(known.newest_id, FIRST_SNAPSHOT_ID)
-        return [*listed, *range(first, known.newest_id + 1)], known
+        # Add snapshots that were created in the meantime, or that the listing does not show yet,
+        # though it may still show later ones that a rollback has deleted.
+        there = [number for number in listed if number <= known.newest_id]
+        first = there[-1] + 1 if there else max(known.newest_id, FIRST_SNAPSHOT_ID)
+        return sorted({*listed, *range(first, known.newest_id + 1)}), known
 
     def snapshots(self) -> Iterator[Snapshot]:
         """The snapshots as of one read, oldest first, without those that expire in the meantime.
@@ -363,6 +373,17 @@ class TableMetadata:
     def each_snapshot(self, snapshot_ids: Iterable[int]) -> Iterator[Snapshot]:
         """As `snapshot`, for any number of ids, which are read in parallel a few at a time."""
         return self.store.each(partial(self.snapshot, number) for number in snapshot_ids)
+
+    def each_there(self, snapshot_ids: Iterable[int]) -> Iterator[Snapshot]:
+        """As `each_snapshot`, without those that do not exist."""
+
+        def read(number: int) -> Snapshot | None:
+            with suppress(NotFoundError):
+                return self.snapshot(number)
+            return None
+
+        found = self.store.each(partial(read, number) for number in snapshot_ids)
+        return (snapshot for snapshot in found if snapshot is not None)
 
     def remembered(self, snapshot_id: int) -> Snapshot:
         """As `snapshot`, for callers that know that it existed at the last read.

@@ -80,7 +80,7 @@ class PinnedMetadata(TableMetadata):
     def snapshot_ids(self) -> list[int]:
         """Ids of all snapshots, ascending."""
         last = self.latest_snapshot_id() or 0
-        ids = self.once("ids", super().snapshot_ids)
+        ids, _ = self.once("ids", self._listed_and_known)
         return [number for number in ids if number <= last]
 
     def has_snapshot(self, snapshot_id: int) -> bool:
