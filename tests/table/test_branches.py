@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,15 @@ OPTIONS = {"write-only": "true"}
 INT = kt.parse_sql_type("INT")
 
 
-@copies_of
-def three_snapshots(store: Store) -> None:
+def fill(store: Store) -> None:
     """One row a snapshot; the second one has a tag."""
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["k"], options=OPTIONS)
     for k in (1, 2, 3):
         table.write(row(k, "main"))
     table.create_tag("two", 2)
+
+
+three_snapshots = copies_of(fill)
 
 
 @pytest.fixture
@@ -623,9 +626,10 @@ def test_expiry_of_one_line_keeps_the_files_of_the_others(table: kt.Table, expir
 # -- crashes and races -----------------------------------------------------------------------------
 
 
-def prepared() -> kt.Table:
+def go_on(store: Store) -> None:
     """A table and a branch that have both gone on."""
-    table = kt.connect("", store=three_snapshots()).table("t")
+    fill(store)
+    table = kt.connect("", store=store).table("t")
     branch = table.create_branch("b", 2)
     branch.alter(AddColumn(("w",), INT))
     for k in (8, 9):
@@ -633,7 +637,20 @@ def prepared() -> kt.Table:
     branch.create_tag("nine")
     table.alter(AddColumn(("x",), INT))
     table.write([{"k": 4, "v": "main", "x": 1}])
-    return table
+
+
+gone_on = copies_of(go_on)
+
+
+def prepared() -> kt.Table:
+    return kt.connect("", store=gone_on()).table("t")
+
+
+@cache
+def beginning() -> tuple[dict[int, str], dict[int, str]]:
+    """The rows of the branch and of the table."""
+    table = prepared()
+    return shown(table.branch("b")), shown(table)
 
 
 CALLS: dict[str, Callable[[kt.Table], object]] = {
@@ -658,8 +675,7 @@ STOPS = [(name, *place) for name in CALLS for place in operations(name)]
 def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
     name: str, operation: Any, nth: int, action: Any
 ) -> None:
-    table = prepared()
-    branch, before = shown(table.branch("b")), shown(table)
+    table, (branch, before) = prepared(), beginning()
     made = branch if name == "rename" else state(2)
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
