@@ -14,7 +14,7 @@ import pytest
 from copies import copies_of, empty_store
 from hypothesis import given
 from hypothesis import strategies as st
-from stops import stops_of
+from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -667,11 +667,14 @@ def operations(name: str) -> list[tuple[str, int]]:
     return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
-STOPS = [(name, *place) for name in CALLS for place in operations(name)]
+STOPS = [
+    (name, *fault)
+    for name in CALLS
+    for fault in faults_of(operations(name), "crash", "fail", "lost-response")
+]
 
 
-@pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
-@pytest.mark.parametrize(("name", "operation", "nth"), STOPS)
+@pytest.mark.parametrize(("name", "operation", "nth", "action"), STOPS)
 def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
     name: str, operation: Any, nth: int, action: Any
 ) -> None:
