@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 import keytide as kt
@@ -153,7 +154,9 @@ def history(kinds: Sequence[str]) -> st.SearchStrategy[list[Any]]:
     """Writes, and compactions: of how many of the newest runs, or of all."""
     write = st.lists(st.tuples(st.sampled_from(kinds), VERSIONS), min_size=1, max_size=4)
     compaction = st.sampled_from([1, 2, 2, 3, 99])
-    return st.lists(st.one_of(write, write, compaction), min_size=4, max_size=12)
+    # In a short search, many short ones find more than few long ones.
+    longest = min(12, 4 + settings().stateful_step_count // 5)
+    return st.lists(st.one_of(write, write, compaction), min_size=4, max_size=longest)
 
 
 def made(options: dict[str, str]) -> kt.Table:

@@ -20,14 +20,19 @@ def faults_of(stops: Iterable[tuple[str, int]], *actions: str) -> list[tuple[str
     """Each stop with each action, once: those that do what another one does are left out.
 
     A crash at a read leaves what a crash at the next change leaves, and a read without a response
-    has failed.
+    has failed. Of a hint nobody waits for the response.
     """
     return [
         (kind, nth, action)
         for kind, nth in stops
         for action in actions
-        if kind not in _READS or action in ("fail", "interrupt")
+        if action not in _ALIKE.get(kind, ())
     ]
 
 
-_READS = ("read", "input", "exists", "size", "list")
+_ALIKE = {
+    **dict.fromkeys(
+        ("read", "input", "exists", "size", "list"), ("crash", "lost-response", "torn", "disk-full")
+    ),
+    "hint": ("lost-response",),
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from copies import copies_of, empty_store
 from hypothesis import given
 from hypothesis import strategies as st
-from stops import stops_of
+from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -28,13 +29,15 @@ OPTIONS = {"write-only": "true"}
 INT = kt.parse_sql_type("INT")
 
 
-@copies_of
-def three_snapshots(store: Store) -> None:
+def fill(store: Store) -> None:
     """One row a snapshot; the second one has a tag."""
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["k"], options=OPTIONS)
     for k in (1, 2, 3):
         table.write(row(k, "main"))
     table.create_tag("two", 2)
+
+
+three_snapshots = copies_of(fill)
 
 
 @pytest.fixture
@@ -596,9 +599,10 @@ def test_expiry_of_one_line_keeps_the_files_of_the_others(table: kt.Table, expir
 # -- crashes and races -----------------------------------------------------------------------------
 
 
-def prepared() -> kt.Table:
+def go_on(store: Store) -> None:
     """A table and a branch that have both gone on."""
-    table = kt.connect("", store=three_snapshots()).table("t")
+    fill(store)
+    table = kt.connect("", store=store).table("t")
     branch = table.create_branch("b", 2)
     branch.alter(AddColumn(("w",), INT))
     for k in (8, 9):
@@ -606,7 +610,20 @@ def prepared() -> kt.Table:
     branch.create_tag("nine")
     table.alter(AddColumn(("x",), INT))
     table.write([{"k": 4, "v": "main", "x": 1}])
-    return table
+
+
+gone_on = copies_of(go_on)
+
+
+def prepared() -> kt.Table:
+    return kt.connect("", store=gone_on()).table("t")
+
+
+@cache
+def beginning() -> tuple[dict[int, str], dict[int, str]]:
+    """The rows of the branch and of the table."""
+    table = prepared()
+    return shown(table.branch("b")), shown(table)
 
 
 CALLS: dict[str, Callable[[kt.Table], object]] = {
@@ -623,16 +640,18 @@ def operations(name: str) -> list[tuple[str, int]]:
     return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
-STOPS = [(name, *place) for name in CALLS for place in operations(name)]
+STOPS = [
+    (name, *fault)
+    for name in CALLS
+    for fault in faults_of(operations(name), "crash", "fail", "lost-response")
+]
 
 
-@pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
-@pytest.mark.parametrize(("name", "operation", "nth"), STOPS)
+@pytest.mark.parametrize(("name", "operation", "nth", "action"), STOPS)
 def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
     name: str, operation: Any, nth: int, action: Any
 ) -> None:
-    table = prepared()
-    branch, before = shown(table.branch("b")), shown(table)
+    table, (branch, before) = prepared(), beginning()
     made = branch if name == "rename" else state(2)
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):

@@ -23,7 +23,7 @@ from engine_histories import ENGINES, as_bags, history
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from overtaking import overtaken
-from stops import stops_of
+from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.format.manifest import FileKind, FileSource
@@ -495,10 +495,13 @@ def compact(table: kt.Table) -> kt.CompactionResult:
 def writes_of_compaction(producer: str) -> list[tuple[str, str, int]]:
     store = FaultyStore(STORES[producer]())
     compact(opened(store))
-    return [(producer, *place) for place in stops_of(store.log, *WRITES)]
+    stops = stops_of(store.log, "put", "output", "create", "hint", "delete")
+    return [
+        (producer, *fault)
+        for fault in faults_of(stops, "crash", "fail", "lost-response", "interrupt")
+    ]
 
 
-WRITES = ("put", "output", "create", "hint", "delete")
 PLACES = [place for producer in PRODUCERS for place in writes_of_compaction(producer)]
 
 
@@ -521,8 +524,7 @@ def named_files(table: kt.Table) -> set[str]:
     return named
 
 
-@pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "interrupt"])
-@pytest.mark.parametrize(("producer", "operation", "nth"), PLACES)
+@pytest.mark.parametrize(("producer", "operation", "nth", "action"), PLACES)
 def test_failure_anywhere_tells_everything_once(
     producer: str, operation: Any, nth: int, action: Action
 ) -> None:

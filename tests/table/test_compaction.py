@@ -333,6 +333,10 @@ def operations() -> list[tuple[str, int]]:
     return stops_of(store.log)
 
 
+def contents(store: Store) -> dict[str, bytes]:
+    return {file.path: store.read(file.path) for file in store.list("")}
+
+
 FAULTS = faults_of(operations(), "crash", "fail", "lost-response", "interrupt")
 
 
@@ -344,6 +348,8 @@ def test_failure_anywhere_loses_nothing(operation: str, nth: int, action: Action
         kt.connect("", store=faulty).table("t").compact(full=True)
     table = kt.connect("", store=store).table("t")
     assert shown(table) == ROWS
+    if action == "fail" and contents(store) == contents(filled()):
+        return  # nothing was done, so going on is that of any other compaction
     live = {e.file.file_name for s in table.snapshots() for e in table.scan(
         snapshot_id=s.id).live.entries}  # fmt: skip
     assert live <= names(store)

@@ -15,7 +15,7 @@ from copies import copies_of, empty_store
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from overtaking import overtaken
-from stops import stops_of
+from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.format.snapshot import CommitKind
@@ -380,8 +380,10 @@ def operations() -> list[tuple[str, int]]:
     return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
-@pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "torn"])
-@pytest.mark.parametrize(("operation", "nth"), operations())
+@pytest.mark.parametrize(
+    ("operation", "nth", "action"),
+    faults_of(operations(), "crash", "fail", "lost-response", "torn"),
+)
 def test_wherever_it_stops_the_partition_is_old_or_new_and_the_same_call_goes_on(
     operation: Any, nth: int, action: Any
 ) -> None:
