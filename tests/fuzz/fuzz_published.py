@@ -260,6 +260,8 @@ class Life:
         if (to := self.some_snapshot()) is not None:
             self.steps[-1] += f" {to}"
             self.table.rollback_to(to)
+            # To before a conversion, the columns go back too.
+            self.columns = {f.name: f.type for f in self.table.table_schema.fields}
 
     def restore(self) -> None:
         """What a snapshot showed comes back."""
