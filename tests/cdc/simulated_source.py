@@ -172,7 +172,7 @@ def rotated(source: Source, random: Random) -> Iterator[tuple[Any, str, int, int
             number, position = number + 1, 4
         if fails_over and place == middle:
             name, server = (name if same_name else "srv-b-bin"), 2
-            number, position, since = random.choice([1, number, number + 5]), 4, latest
+            number, position, since = random.choice([1, number, number + 5]), 4, latest + 1
         yield part, f"{name}.{number:06d}", position, server, since
         latest = part.time if isinstance(part, Snapshot) else part.commit_time
         position += 10_000

@@ -63,6 +63,14 @@ def test_logs_of_a_feed_in_its_order_are_its_epochs(messages: Any, expected: lis
     ("messages", "problem"),
     [
         ([mysql("a.9", ts_ms=1), mysql("a.1", ts_ms=9)], "go back from 9 to 1"),
+        (
+            [
+                mysql("a.9", ts_ms=1),
+                mysql("a.1", server_id=2, ts_ms=1),
+                mysql("a.1", 5, server_id=2, ts_ms=9),
+            ],
+            "do not tell where the log started again",
+        ),
         ([mysql("a.9", ts_ms=9), mysql("b.1", ts_ms=1)], "neither their order nor their times"),
         ([mysql("a.9"), mysql("b.1"), mysql("a.9")], "neither their order nor their times"),
         ([mysql("log")], "expected a name with a number"),

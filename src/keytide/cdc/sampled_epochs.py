@@ -56,12 +56,15 @@ def _runs(log: pl.DataFrame) -> list[pl.DataFrame]:
     times = log[TIME]
     until, since = times.cum_max().forward_fill().shift(1), times.cum_min(reverse=True)
     is_later = (until <= since.backward_fill()).fill_null(value=True)
-    for place in ((log[_AT] < log[_AT].cum_max()) & is_later).arg_true():
+    places = ((log[_AT] < log[_AT].cum_max()) & is_later).arg_true()
+    for place in places:
         before, after = log[:place], log[place:]
         is_told = bool(_servers(before)) or _is_later(before, after, strictly=True)
         if is_told and _servers(after) and not _servers(before) & _servers(after):
             return [before, *_runs(after)]
         if _is_later(before, after, strictly=True):
+            if place != places[0]:
+                raise _unclear(log, places[0], place)
             name, again = log[LOG][0], Epoch(log[LOG][0], since=after[TIME].min())  # type: ignore[arg-type]
             raise InvalidError(
                 f"order: the numbers of log {name} go back from {before[NUMBER].max()!r} to "
@@ -69,6 +72,15 @@ def _runs(log: pl.DataFrame) -> list[pl.DataFrame]:
                 f"give the epochs: {name!r}, {again.text!r}"
             )
     return [log]
+
+
+def _unclear(log: pl.DataFrame, first: int, last: int) -> InvalidError:
+    """The numbering started again at one of two events, and the times do not tell at which."""
+    return InvalidError(
+        f"order: the numbers of log {log[LOG][0]} go back to {log[NUMBER][first]} and "
+        f"{log[NUMBER][last]}, and the times of the messages do not tell where the log started "
+        "again; give the fields that order the changes"
+    )
 
 
 def _in_order(runs: list[pl.DataFrame]) -> list[pl.DataFrame]:
