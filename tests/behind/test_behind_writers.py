@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import keytide as kt
 
@@ -21,6 +22,7 @@ print(behind_writers.told())
 """
 
 
+@pytest.mark.takes_turns
 def test_all_is_compacted_behind_the_writers_of_a_child(warehouse: str) -> None:
     options = {"bucket": "1", "num-sorted-run.compaction-trigger": "2"}
     schema = pa.schema({"k": pa.int64()})

@@ -204,6 +204,7 @@ def test_a_flow_leaves_what_its_events_make_one_by_one(
     assert flow.rows == flow.oracle([event for batch in batches for event in batch])
 
 
+@pytest.mark.takes_turns
 @given(feed=feeds(), ignores_nulls=st.booleans(), tracked=st.sampled_from(["a", "b", "ab"]))
 def test_what_readers_see_needs_no_row_that_retention_removes(
     feed: tuple[pa.Schema, list[list[Event]], bool], ignores_nulls: bool, tracked: str

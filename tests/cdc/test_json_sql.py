@@ -8,6 +8,8 @@ import sys
 # As the gateway of Spark does: a thread that nobody stops has decoded something.
 _DECODED_IN_A_DAEMON_THREAD = """
 import threading, time
+import pytest
+
 from keytide.cdc.json_sql import query
 
 decoded = threading.Event()
@@ -22,6 +24,7 @@ decoded.wait()
 """
 
 
+@pytest.mark.takes_turns
 def test_process_that_decoded_in_a_thread_without_end_leaves_in_silence() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _DECODED_IN_A_DAEMON_THREAD],

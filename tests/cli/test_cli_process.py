@@ -33,11 +33,13 @@ def keytide(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.takes_turns
 def test_data_goes_to_stdout_and_nothing_else_does(orders: kt.Table) -> None:
     code, out, err = keytide("scan", orders.uri, "-f", "csv", "--where", "id < 2")
     assert (code, out, err) == (0, '"id","status","amount"\n1,"paid",10.00\n', "")
 
 
+@pytest.mark.takes_turns
 def test_problem_is_exit_code_1_without_traceback(warehouse: str) -> None:
     code, out, err = keytide("scan", "nope", "-w", warehouse)
     assert (code, out) == (1, "")
@@ -45,6 +47,7 @@ def test_problem_is_exit_code_1_without_traceback(warehouse: str) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.takes_turns
 def test_debug_adds_traceback(warehouse: str) -> None:
     code, _, err = keytide("--debug", "scan", "nope", "-w", warehouse)
     assert code == 1
@@ -52,6 +55,7 @@ def test_debug_adds_traceback(warehouse: str) -> None:
     assert "NotFoundError: table default.nope does not exist" in err
 
 
+@pytest.mark.takes_turns
 def test_wrong_usage_is_exit_code_2() -> None:
     code, out, err = keytide("scan")
     assert (code, out) == (2, "")
@@ -75,6 +79,7 @@ def test_ctrl_c_while_libraries_are_loaded_is_quiet(
     assert process.returncode == 130
 
 
+@pytest.mark.takes_turns
 def test_command_in_a_shell_is_the_quiet_one() -> None:
     project = (SOURCE.parent / "pyproject.toml").read_text()
     assert 'keytide = "keytide_command:main"' in project
@@ -135,6 +140,7 @@ def test_no_line_is_wider_than_the_terminal(
     assert 30 < max(map(len, lines)) <= 40
 
 
+@pytest.mark.takes_turns
 def test_snapshots_start_with_their_id_and_time_on_a_terminal(
     orders: kt.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def table_of(names: list[str], key: list[str], **more: Any) -> kt.Table:
     return lake.create_table("t", fields, key, **more)
 
 
+@pytest.mark.takes_turns
 def test_the_source_is_walked() -> None:
     assert {"kept", "rank", "place", "term_0"} - set(names()) == {"term_0"}
     assert len(names()) > 100

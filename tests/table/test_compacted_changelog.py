@@ -422,6 +422,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "producer",
