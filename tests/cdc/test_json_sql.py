@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # As the gateway of Spark does: a thread that nobody stops has decoded something.
 _DECODED_IN_A_DAEMON_THREAD = """
 import threading, time
-import pytest
-
 from keytide.cdc.json_sql import query
 
 decoded = threading.Event()
