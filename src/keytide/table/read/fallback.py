@@ -9,6 +9,7 @@ from itertools import chain
 
 import polars as pl
 
+from keytide.arguments import checked
 from keytide.errors import UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.pictures.notebook import notebook
@@ -122,6 +123,7 @@ class FallbackExplanation:
     def __str__(self) -> str:
         return f"{self.first}\npartitions without files there: {self.fallback}"
 
+    @checked
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         """The explanation as a tree of steps; `notes` are shown below its title."""
         title = f"scan of {self.first.table}, and of {self.fallback.table} for other partitions"
