@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import keytide as kt
 from keytide.spark import external
+from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
 warehouse, source, page = sys.argv[1:]
 spark = kt.spark.session(
@@ -93,6 +94,19 @@ plans = [row["plan"] for text in texts for row in on_spark.sql(f"EXPLAIN {text}"
 found["plans"] = [line for line in plans if line.startswith("runs ")]
 found["in driver"] = [on_spark.sql(text).row_count for text in texts[:2]]
 found["rows after"] = sorted(row["v"] for row in changed.scan().to_pylist())
+
+begin = DataStreamWriter.start
+
+def begun(writer, *given, **options):
+    # Spark waits ten seconds for the process of a function, which a busy machine may not keep.
+    for _ in range(5):
+        try:
+            return begin(writer, *given, **options)
+        except Exception as error:
+            late = error
+    raise late
+
+DataStreamWriter.start = begun
 
 def stream(checkpoint):
     reader = spark.readStream.schema("id long, v string").json(source)
@@ -184,7 +198,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
         [sys.executable, "-c", CLIENT, str(folder / "warehouse"), str(folder / "in"), page],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=400,
         cwd=folder,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]

@@ -56,7 +56,7 @@ def _named(why: str, *keys: str, idle: tuple[str, ...] = ("false",)) -> list[Fea
     return [Feature(key, Needs.NOTICE, why, idle) for key in keys]
 
 
-_IN_BRANCHES = "it takes rows from several branches"
+_IN_BRANCHES = "its rows are those of two branches, and only scan, get and SELECT read both"
 _CHAINED = "it takes rows from a chain of partitions in several branches"
 _BLOBS = "it stores the contents of BLOB columns in files of their own"
 _DESCRIPTORS = "it stores descriptors in place of the contents of BLOB columns"
