@@ -16,6 +16,7 @@ from pages import PAGES, Changed, blocks_of
 # All of it, or nothing: what is long is the script that they all look at.
 pytestmark = [
     pytest.mark.spark, pytest.mark.driver, pytest.mark.slow, pytest.mark.takes_turns,
+    pytest.mark.timeout(900),
 ]  # fmt: skip
 
 CLIENT = """
@@ -198,7 +199,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
         [sys.executable, "-c", CLIENT, str(folder / "warehouse"), str(folder / "in"), page],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=800,
         cwd=folder,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]

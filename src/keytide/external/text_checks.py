@@ -72,25 +72,31 @@ def json_names(text: bytes) -> frozenset[str] | None:
     try:
         rows = pl.read_ndjson(text, schema={"\0": pl.String}).height
     except pl.exceptions.PolarsError as error:
-        raise InvalidError(_why(text, error)) from error
+        if (why := _why(text)) is not None:
+            raise InvalidError(why) from error
+        return _names_by_line(text)  # NaN and Infinity, which Arrow reads
     if not rows:
         return None
     try:
         return frozenset(pl.scan_ndjson(text, infer_schema_length=None).collect_schema().names())
     except pl.exceptions.PolarsError:  # members of types that no column can have together
-        lines = filter(None, map(bytes.strip, text.split(b"\n")))
-        return frozenset().union(*map(json.loads, lines))
+        return _names_by_line(text)
 
 
-def _why(text: bytes, error: pl.exceptions.PolarsError) -> str:
-    """What is wrong with a file, with the first line that is no object."""
+def _names_by_line(text: bytes) -> frozenset[str]:
+    lines = filter(None, map(bytes.strip, text.split(b"\n")))
+    return frozenset().union(*map(json.loads, lines))
+
+
+def _why(text: bytes) -> str | None:
+    """What is wrong with a file, with the first line that is no object. None if each is one."""
     if text.startswith(b"\xef\xbb\xbf"):
         return "it begins with a byte order mark; save it as UTF-8 without one"
     for number, line in enumerate(text.split(b"\n"), start=1):
         if line.strip() and not _is_object(line):
             shown = line[:40].decode(errors="replace")
             return f"line {number} is {shown!r}; expected one JSON object in each line"
-    return str(error).splitlines()[0]
+    return None
 
 
 def _is_object(line: bytes) -> bool:

@@ -13,6 +13,8 @@ _HASH_BYTES = 8 + 4
 # A run absorbs older runs less than twice as long, so all other runs together have at most as many
 # entries as the longest one.
 _OF_ALL_RUNS = 2
+# With these, every size is a number of 64 bits.
+_KEYS_MAX, _KEY_BYTES_MAX, _INT_MAX = 1 << 48, 1 << 14, (1 << 31) - 1
 # From Pinot's own estimator: heap per key in addition to the values, and per entry.
 _PINOT_KEY_BYTES, _PINOT_ENTRY_BYTES = 32, 60
 
@@ -36,12 +38,17 @@ def sizes_of(
     index, which stores hashes. Without them the result does not include Pinot. Raises
     `InvalidError` for impossible numbers.
     """
-    for name, number, least in (("keys", keys, 1), ("buckets", buckets, 1), ("files", files, 1),
-                                ("comparison_bytes", comparison_bytes, 0)):  # fmt: skip
+    for name, number, least, most in (
+        ("keys", keys, 1, _KEYS_MAX),
+        ("buckets", buckets, 1, _INT_MAX),
+        ("files", files, 1, _INT_MAX),
+        ("comparison_bytes", comparison_bytes, 0, _WIDTHS[-1]),
+        ("key_bytes", key_bytes or 0, 0, _KEY_BYTES_MAX),
+    ):
         if number < least:
             raise InvalidError(f"{name} is {number}; expected {least} or more")
-    if comparison_bytes > _WIDTHS[-1]:
-        raise InvalidError(f"comparison_bytes is {comparison_bytes}; expected 8 or less")
+        if number > most:
+            raise InvalidError(f"{name} is {number}; expected {most} or less")
     of_bucket = -(-keys // buckets)
     entry = _HASH_BYTES + _width(files - 1) + _width(of_bucket - 1) + _stored(comparison_bytes)
     sizes = [

@@ -58,9 +58,12 @@ def refuse_location(
 
 def refuse_reaching_out(tree: exp.Expr, text: str) -> None:
     """Refuse functions that run code or read what their arguments name, on either engine."""
-    for node in tree.find_all(exp.QueryTransform, exp.Anonymous):
+    for node in tree.find_all(exp.QueryTransform, exp.Anonymous, exp.ReadParquet, exp.ReadCSV):
         if isinstance(node, exp.QueryTransform):
             raise refused("the command of TRANSFORM", text, node)
+        # Spark has the first one as a name, such as parquet.`/path`.
+        if isinstance(node, exp.ReadParquet | exp.ReadCSV):
+            raise refused(f"the file of {node.sql_name().lower()}()", text, node)
         if node.name.lower() in _REACHING_OUT:
             raise refused(f"the target of {node.name}()", text, node)
 
