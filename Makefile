@@ -80,7 +80,7 @@ check-all:  ## `make test`, then `make test-others`; it fails if one of them doe
 	@bash scripts/check-all.sh
 
 test-fast: venv  ## Run the tests without Spark and without slow tests; ARGS="-k name" selects tests
-	@$(PYTEST) -n 2 -m "not spark and not slow and not kafka and not metastore and not clouds and not site and not browser" $(ARGS)
+	@$(PYTEST) -n 2 -m "not spark and not cluster and not slow and not kafka and not metastore and not clouds and not site and not browser" $(ARGS)
 
 soak: venv  ## Run the tests that repeatedly kill Spark drivers and writers, for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)

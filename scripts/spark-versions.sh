@@ -12,6 +12,7 @@ main() {
         say "Spark tests on pyspark $version"
         # The tests start processes, which find their modules through this Python.
         ".venv-spark-$version/bin/python" -m pytest -m spark ${ARGS:-}
+        ".venv-spark-$version/bin/python" -m pytest -m cluster tests/cluster ${ARGS:-}
     done
 }
 

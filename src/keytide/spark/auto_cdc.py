@@ -25,7 +25,6 @@ from keytide.cdc.truncating import told_with, truncate_up_to
 from keytide.cdc.truncation import GoingBy, Truncation, beside_truncations, going_by
 from keytide.errors import InvalidError
 from keytide.row_kind import ROW_KIND, RowKind
-from keytide.spark.buffered import in_order
 from keytide.spark.connect import cores, is_connect, runs_batch_function
 from keytide.spark.distribution import by_bucket
 from keytide.spark.errors import on_driver
@@ -144,7 +143,7 @@ class _Events:
                 transaction.take(replace(writer, task=here).feed([held], 0))
             else:
                 layout = writer.task.layout.for_tasks(cores(rows.sparkSession))
-                task = _Ordered(replace(writer, task=replace(writer.task, layout=layout)))
+                task = _Together(replace(writer, task=replace(writer.task, layout=layout)))
                 shuffled = by_bucket(events, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)
 
@@ -157,15 +156,15 @@ class _Events:
 
 
 @dataclass(frozen=True)
-class _Ordered:
-    """A writer of events after a shuffle, which restores their order."""
+class _Together:
+    """A writer of events that arrive in small pieces."""
 
     writer: EventWriter
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
         """See `EventWriter`."""
         pieces = list(rows)
-        return self.writer.feed([in_order(pa.concat_tables(pieces))] if pieces else [], number)
+        return self.writer.feed([pa.concat_tables(pieces)] if pieces else [], number)
 
 
 def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table]:

@@ -3,9 +3,9 @@
 With `hash`, a shuffle brings the rows of each bucket to one task, so that each bucket gets one
 sorted run. With `none`, the rows stay in the partitions of the DataFrame, and each task writes a
 run for each bucket in its rows. This saves a third to a half of the work of a load, but readers
-must merge the runs until they are compacted. In both cases the later row of a key wins: a shuffle
-keeps the order of the DataFrame's rows, and the tasks of later partitions use higher sequence
-numbers.
+must merge the runs until they are compacted. In both cases the later row of a key wins: the rows of
+a task are sorted by their position in the DataFrame after a shuffle, whose blocks arrive in any
+order, and the tasks of later partitions use higher sequence numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame
 
 from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
-from keytide.spark.buffered import ORDER
 from keytide.spark.connect import cores, is_connect
 from keytide.spark.generated import with_placing_columns
 from keytide.spark.internals import partition_count, planned_bytes
@@ -104,11 +103,11 @@ def _threads(df: DataFrame, partitions: int | None) -> int:
 
 # -- grouping rows by bucket ---------------------------------------------------------------------
 
-_BUCKET, _TARGET = map(scratch, ("bucket", "target"))
+_BUCKET, _TARGET, _ORDER = map(scratch, ("bucket", "target", "order"))
 
 
 def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
-    """Shuffle each bucket into one partition. The column `ORDER` has the original row order."""
+    """Shuffle each bucket into one partition, whose rows keep their order in the DataFrame."""
     df = with_placing_columns(df, view)
     names = [quoted(name) for name in df.columns]
     # When keys can move between partitions, all rows of a key must reach one task.
@@ -118,12 +117,14 @@ def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     # Any hash works here as long as a bucket stays together. The bucket itself is computed below by
     # the format's own hash.
     target = f"pmod(hash({partition_keys}), {count})" if partition_keys else "0"
-    rows = df.selectExpr(*names, f"monotonically_increasing_id() AS {ORDER}")
+    rows = df.selectExpr(*names, f"monotonically_increasing_id() AS {_ORDER}")
     if spread > 1:
         rows = with_bucket(rows, view, spread, _BUCKET)
         target = f"{target} + {_BUCKET}"
-    targeted = rows.selectExpr(*names, ORDER, f"{target} AS {_TARGET}")
-    return targeted.repartitionById(count, _TARGET).drop(_TARGET)
+    targeted = rows.selectExpr(*names, _ORDER, f"{target} AS {_TARGET}")
+    shuffled = targeted.repartitionById(count, _TARGET)
+    # Blocks of other executors arrive in any order, and Spark can spill what it sorts.
+    return shuffled.sortWithinPartitions(_ORDER).drop(_TARGET, _ORDER)
 
 
 def _task_count(df: DataFrame) -> int:
