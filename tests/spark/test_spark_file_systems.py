@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,9 @@ KINDS: dict[str, dict[str, str]] = {
 
 
 @pytest.fixture
-def session(spark: Any) -> Iterator[Any]:
+def session(spark: Any) -> Any:
     """A new session of the same Spark, which nothing is known of."""
-    yield spark.newSession()
+    return spark.newSession()
 
 
 @pytest.fixture
