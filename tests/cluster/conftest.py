@@ -17,6 +17,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the run."""
     import keytide.spark
 
-    session = keytide.spark.session(cluster_settings(tmp_path_factory.mktemp("cluster")))
-    yield session
-    session.stop()
+    scratch = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as environment:
+        # Otherwise executors work in folders beside Spark's own jars.
+        environment.setenv("SPARK_WORKER_DIR", str(scratch / "work"))
+        session = keytide.spark.session(cluster_settings(scratch))
+        yield session
+        session.stop()

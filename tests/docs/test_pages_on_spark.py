@@ -118,7 +118,7 @@ def test_job_of_a_cluster_writes_reads_and_merges(
 ) -> None:
     table = orders()
     new = spark.createDataFrame([(1, "paid", 2)], "id long, status string, version long")
-    run("how-to/spark-cluster.md", {"spark": spark, "df": new},
+    run("spark-cluster.md", {"spark": spark, "df": new},
         Changed(here, {"s3://sales/lake": str(here / "lake")}))  # fmt: skip
     assert table.get(1) == {"id": 1, "status": "paid", "version": 2}
     assert spark.table("orders").count() == 1
