@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from drawn import TURNS, drawn, left_out, promises_that_take_turns, selected
+from drawn import FORTNIGHT, drawn, left_out, promises_that_take_turns, selected
 
 CHECK_ALL = Path(__file__).parents[1] / "scripts" / "check-all.sh"
 
@@ -49,11 +49,11 @@ class Node:
 def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
     together = Node("test_connect.py", marked=True)
     whole = [Node(f"test_connect.py::test_{n}", False, together) for n in range(4)]
-    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(6)]
+    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(FORTNIGHT - 1)]
     always = [Node(f"test_b.py::test_{n}", marked=False) for n in range(3)]
     items = [*whole, *alone, *always]
     ran = []
-    for day in range(738_000, 738_000 + TURNS):
+    for day in range(738_000, 738_000 + FORTNIGHT):
         left = left_out(cast("list[pytest.Item]", items), day)
         ran.append({item.nodeid for item in items if item not in left})
         assert ran[-1] >= {item.nodeid for item in always}
@@ -65,7 +65,7 @@ def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
 def test_what_one_day_leaves_out_is_what_the_others_run() -> None:
     nodes = [Node(f"test_a.py::test_{n}", marked=n % 2 == 0) for n in range(40)]
     items = cast("list[pytest.Item]", nodes)
-    for day in range(738_000, 738_000 + TURNS):
+    for day in range(738_000, 738_000 + FORTNIGHT):
         today, others = selected(items, str(day), 0), selected(items, f"not-{day}", 0)
         assert today | others == selected(items, "all", 0) == set(items)
         assert not today & others
