@@ -5,7 +5,7 @@ Tests that stop at each request, or try each pair of kinds, have hundreds of cas
 tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
 run after as many days, which are a fortnight at most. `KEYTIDE_CASES=all` runs all, and so does
 whoever names a test. Of a test that is to run some case runs each day. Long tests without cases
-take turns with each other: one in fourteen of them runs each day. A file that is marked as a whole
+take turns with each other: one in thirteen of them runs each day. A file that is marked as a whole
 runs as a whole.
 
 `KEYTIDE_CASES=others` runs what is left out today, and `not-738000` what is left out on that day.
@@ -27,6 +27,8 @@ import pytest
 __all__ = ["ALL", "drawn", "left_out", "promises_that_take_turns", "selected"]
 
 FORTNIGHT = 14
+TURNS = FORTNIGHT - 1
+"""Without a common divisor, so that a test with both marks has another case at each of its turns."""
 ALL, OTHERS, NOT = "all", "others", "not-"
 _PROMISES = re.compile(
     r"/test_\w*(?:_laws|faults|one_look|budget|data_ways)\w*\.py|::test_\w*(?:anywhere|wherever_it_)"
@@ -65,7 +67,7 @@ def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
     for item in items:
         for node, _ in itertools.islice(item.iter_markers_with_node("takes_turns"), 1):
             turns[node.nodeid].append(item)
-    left = {item for name in turns.keys() - drawn(turns, FORTNIGHT, day) for item in turns[name]}
+    left = {item for name in turns.keys() - drawn(turns, TURNS, day) for item in turns[name]}
     for (share, *_), group in groups.items():
         left |= {group[name] for name in group.keys() - drawn(group, share, day)}
     return left

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from drawn import FORTNIGHT, drawn, left_out, promises_that_take_turns, selected
+from drawn import FORTNIGHT, TURNS, drawn, left_out, promises_that_take_turns, selected
 
 CHECK_ALL = Path(__file__).parents[1] / "scripts" / "check-all.sh"
 
@@ -49,11 +49,11 @@ class Node:
 def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
     together = Node("test_connect.py", marked=True)
     whole = [Node(f"test_connect.py::test_{n}", False, together) for n in range(4)]
-    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(FORTNIGHT - 1)]
+    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(TURNS - 1)]
     always = [Node(f"test_b.py::test_{n}", marked=False) for n in range(3)]
     items = [*whole, *alone, *always]
     ran = []
-    for day in range(738_000, 738_000 + FORTNIGHT):
+    for day in range(738_000, 738_000 + TURNS):
         left = left_out(cast("list[pytest.Item]", items), day)
         ran.append({item.nodeid for item in items if item not in left})
         assert ran[-1] >= {item.nodeid for item in always}
@@ -62,10 +62,20 @@ def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
         assert sum(item.nodeid in today for today in ran) == 1
 
 
+def test_cases_of_a_test_that_takes_turns_have_their_days_too() -> None:
+    names = [f"test[{n}]" for n in range(FORTNIGHT)]
+    days = [
+        day
+        for day in range(FORTNIGHT * TURNS)
+        if drawn([str(n) for n in range(TURNS)], TURNS, day) == {"0"}
+    ]
+    assert {name for day in days for name in drawn(names, FORTNIGHT, day)} == {*names}
+
+
 def test_what_one_day_leaves_out_is_what_the_others_run() -> None:
     nodes = [Node(f"test_a.py::test_{n}", marked=n % 2 == 0) for n in range(40)]
     items = cast("list[pytest.Item]", nodes)
-    for day in range(738_000, 738_000 + FORTNIGHT):
+    for day in range(738_000, 738_000 + TURNS):
         today, others = selected(items, str(day), 0), selected(items, f"not-{day}", 0)
         assert today | others == selected(items, "all", 0) == set(items)
         assert not today & others

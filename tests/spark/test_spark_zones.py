@@ -85,7 +85,7 @@ def test_a_query_finds_the_rows_of_the_local_engine(lakes: tuple[kt.Lake, kt.Lak
     assert on_spark.sql(query).to_pylist() == local.sql(query).to_pylist()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "statement",
     [

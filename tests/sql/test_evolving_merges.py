@@ -67,7 +67,7 @@ def test_columns_that_clauses_set_are_added(
 
 
 @pytest.mark.spark
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("whens", "added", "expected"), WORDS)
 def test_columns_are_added_on_spark(
     lake: kt.Lake, spark: Any, whens: str, added: str, expected: list[tuple[Any, ...]]

@@ -109,7 +109,7 @@ def value_of(feature: Feature) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("feature", NOT_READ, ids=lambda feature: feature.key)
 def test_each_feature_is_refused_at_its_doors(foreign: Foreign, feature: Feature) -> None:
     key, value = feature.key.replace("<column>", "v"), value_of(feature)
