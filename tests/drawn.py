@@ -28,7 +28,7 @@ __all__ = ["ALL", "drawn", "left_out", "promises_that_take_turns", "selected"]
 
 FORTNIGHT = 14
 TURNS = FORTNIGHT - 1
-"""Without a common divisor, so that a test with both marks has another case at each of its turns."""
+"""No common divisor with a fortnight: a test with both marks has another case at each turn."""
 ALL, OTHERS, NOT = "all", "others", "not-"
 _PROMISES = re.compile(
     r"/test_\w*(?:_laws|faults|one_look|budget|data_ways)\w*\.py|::test_\w*(?:anywhere|wherever_it_)"
