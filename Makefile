@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail metastore clouds browser fuzz feeds interop spark-versions wheels lint types user-types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a metastore clouds browser fuzz feeds interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Create .venv-pypaimon
 .venv-metastore/.ready: scripts/get-metastore.sh | venv
 	@sh scripts/get-metastore.sh
 
+.venv-s3a/.ready: scripts/get-hadoop-aws.sh | venv
+	@sh scripts/get-hadoop-aws.sh
+
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 
 docs: .venv-docs/.ready  ## Build the documentation as a site in site/, and check its links and search
@@ -91,6 +94,9 @@ kafka: venv .venv-kafka/.ready  ## Run the tests that read Kafka topics; they st
 
 sail: venv .venv-sail/.ready  ## Run the tests on Sail, a Spark Connect server without a JVM
 	@$(PYTEST) -n 0 tests/spark/test_sail.py $(ARGS)
+
+s3a: venv .venv-s3a/.ready  ## Run the tests in which a Spark cluster reads a server of S3 by itself
+	@$(WITH_JAVA) $(PYTEST) -n 0 -m cluster tests/cluster/test_cluster_s3.py $(ARGS)
 
 metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Metastore; they start their own
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m metastore tests/metastore $(ARGS)

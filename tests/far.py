@@ -27,6 +27,27 @@ class FarFolder(LocalStore):
         """Nothing of it is on the local disk."""
 
 
+class BucketFolder(FarFolder):
+    """A folder that passes for a place in a bucket of S3."""
+
+    @property
+    def uri(self) -> str:
+        """The folder's path is the key in the bucket."""
+        return f"s3://bucket{self.root}"
+
+    def sub(self, prefix: str) -> BucketFolder:
+        """The same bucket."""
+        return BucketFolder(self._full(prefix))
+
+
+S3A = {
+    "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+    "fs.s3a.impl.disable.cache": "true",
+    "fs.viewfs.mounttable.bucket.linkFallback": "file:///",
+}
+"""Settings of a Spark session with which it finds the bucket of `BucketFolder` as `s3a://`."""
+
+
 _REQUESTS = (
     "get", "get_range", "get_ranges", "put", "head", "list_with_delimiter", "delete", "copy",
 )  # fmt: skip

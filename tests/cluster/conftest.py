@@ -6,33 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from cluster_settings import cluster_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXECUTORS = 2
-
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two executors of one core. Blocks of the other executor arrive last."""
+    """The session of the run."""
     import keytide.spark
-    from keytide.spark.place import SETTING
 
-    scratch = tmp_path_factory.mktemp("cluster")
-    session = keytide.spark.session(
-        **{
-            "spark.master": f"local-cluster[{EXECUTORS},1,1024]",
-            "spark.driver.memory": "1g",
-            "spark.executor.memory": "900m",
-            "spark.sql.shuffle.partitions": "4",
-            # Rows reach Python in many pieces, as large amounts do.
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
-            # All that tests read is small: the driver alone would do the work of executors.
-            SETTING: "0",
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.local.dir": str(scratch / "local"),
-        }
-    )
+    session = keytide.spark.session(cluster_settings(tmp_path_factory.mktemp("cluster")))
     yield session
     session.stop()

@@ -37,10 +37,10 @@ def split_for_duckdb(scan: Scan) -> PlainSplit:
     view = scan.view
 
     def takes(file: PlannedFile) -> bool:
+        path = local_file(view, file)
         names = {name.lower() for name in view.schemas[file.meta.schema_id].names}
         hides_places = file.dead_rows is not None and bool(names & {*_PLACES})
-        is_pattern = bool(_PATTERNS & {*str(local_file(view, file))})
-        return not hides_places and not is_pattern
+        return path is not None and not hides_places and not _PATTERNS & {*str(path)}
 
     return split_plain(scan, _reads, takes)
 

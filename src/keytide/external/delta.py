@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -301,11 +300,11 @@ class DeltaPart(ForeignPart):
         opened, uri = partial(self.store.open_input, self.path), self.store.uri_of(self.path)
         return ForeignFile(opened, uri, self.files.find, self.constants, self.dead_rows())
 
-    def plain_path(self, columns: Sequence[str]) -> Path | None:
+    def plain_file(self, columns: Sequence[str]) -> tuple[Store, str] | None:
         """See `ParquetPart`. Values of partition columns are not stored in files."""
         if not self.files.are_plain or self.constants.keys() & {*columns}:
             return None
-        return self.store.local_path(self.path)
+        return self.store, self.path
 
 
 def open_delta(store: Store, version: int | None = None) -> Any:

@@ -354,7 +354,7 @@ class FilePart:
 class ParquetFilePart(ParquetPart, FilePart):
     """One Parquet file of a folder."""
 
-    def plain_path(self, columns: Sequence[str]) -> Path | None:
+    def plain_file(self, columns: Sequence[str]) -> tuple[Store, str] | None:
         """See `ParquetPart`."""
         there = self.facts.schema
         lowered = {name.lower() for name in there.names}
@@ -367,7 +367,7 @@ class ParquetFilePart(ParquetPart, FilePart):
             )
             for name in columns
         )
-        return self.store.local_path(self.file.path) if is_plain else None
+        return (self.store, self.file.path) if is_plain else None
 
     def placed_batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int

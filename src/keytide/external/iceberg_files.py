@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from keytide.errors import DataError
+from keytide.errors import DataError, InvalidError
 from keytide.external.iceberg_storage import IcebergStorage
 from keytide.external.parquet_part import ForeignPart
 from keytide.external.parquet_rows import (
@@ -28,6 +27,8 @@ from keytide.external.parquet_rows import (
     reading,
 )
 from keytide.extras import library
+from keytide.store.base import Store
+from keytide.store.open import open_store
 
 __all__ = ["ByIds", "IcebergPart", "mapped_names"]
 
@@ -99,12 +100,17 @@ class IcebergPart(ForeignPart):
         opened = partial(self._opened, self.path)
         return ForeignFile(opened, self.path, self.find, self.constants, self.dead_rows())
 
-    def plain_path(self, columns: Sequence[str]) -> Path | None:
+    def plain_file(self, columns: Sequence[str]) -> tuple[Store, str] | None:
         """See `ParquetPart`."""
         if not {*columns} <= self.plain or self.constants.keys() & {*columns}:
             return None
         place = urlsplit(self.path)
-        return Path(place.path) if place.scheme in ("", "file") else None
+        path = place.path if place.scheme in ("", "file") else self.path
+        folder, _, name = path.rpartition("/")
+        try:
+            return open_store(folder), name
+        except InvalidError:
+            return None  # only Iceberg knows this store
 
     def _opened(self, path: str) -> Any:
         return self.storage.io.new_input(path).open()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from keytide.external.key_conditions import rows_that_meet
 from keytide.external.parquet_rows import ForeignFile, StoredColumn
+from keytide.store.base import Store
 from keytide.table.conditions.predicate import Predicate
 
 __all__ = ["ForeignPart", "ParquetPart"]
@@ -30,8 +30,8 @@ class ParquetPart(ABC):
         return np.empty(0, np.int64)
 
     @abstractmethod
-    def plain_path(self, columns: Sequence[str]) -> Path | None:
-        """The file on local disk, if any Parquet reader reads it correctly.
+    def plain_file(self, columns: Sequence[str]) -> tuple[Store, str] | None:
+        """The store of the file and its path there, if any Parquet reader reads it correctly.
 
         Such a reader finds these columns by name with the table's types, but does not know which
         rows are deleted. None if it would find something else.

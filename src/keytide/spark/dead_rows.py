@@ -10,7 +10,6 @@ the size of the files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from pyspark.sql import functions as F
 
 from keytide.format.deletion_vector import dead_positions
 from keytide.scratch import scratch
-from keytide.store.base import disk_errors
+from keytide.store.base import Store, disk_errors
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
@@ -38,14 +37,12 @@ def without_dead_rows(
 ) -> DataFrame:
     """Remove the rows that deletion vectors mark from rows that Spark's file reader reads, lazily.
 
-    `files` are the files that Spark reads, each of them with a vector and on local disk. The driver
-    reads the vectors, and broadcasts their bitmaps when the frame is evaluated. Raises `DataError`
-    when a file or a vector is missing or corrupt.
+    `files` are the files that Spark reads, each of them with a vector. The driver reads the
+    vectors, and broadcasts their bitmaps when the frame is evaluated. Raises `DataError` when a
+    file or a vector is missing or corrupt.
     """
-    places = (view.data_file(file.entry) for file in files)
-    paths = [local for store, path in places if (local := store.local_path(path)) is not None]
     with disk_errors("read", view.store.uri):
-        known_by, values = told_apart(paths)
+        known_by, values = told_apart([view.data_file(file.entry) for file in files])
     found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]
     marks = pa.table([values, bitmaps_of(found)], names=[FILE, BITS])
     return without_marked(rows, spark.createDataFrame(marks), known_by)
@@ -64,17 +61,20 @@ def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFr
     return marked.where(F.coalesce(dead, F.lit(0)) == 0).drop(FILE, BITS)
 
 
-def told_apart(paths: Sequence[Path]) -> tuple[str, pa.Array]:
+def told_apart(files: Sequence[tuple[Store, str]]) -> tuple[str, pa.Array]:
     """A column of Spark's file metadata that distinguishes the files, and its value for each file.
 
     It is the file size if no two sizes are equal, because finding a number is much faster than
     finding a name. The sizes are read from the files and not from manifests: with a wrong size,
-    deleted rows would be returned. Raises `OSError` for a missing file.
+    deleted rows would be returned. In an object store, that would take a request for each file.
+    Raises `OSError` for a missing file. REQUIRES: the files have different names.
     """
-    sizes = [path.stat().st_size for path in paths]
-    if len({*sizes}) == len(paths):
+    local = [store.uncached().local_path(path) for store, path in files]
+    sizes = [path.stat().st_size for path in local if path is not None]
+    if len({*sizes}) == len(files):
         return "file_size", pa.array(sizes, pa.int64())
-    return "file_name", pa.array([path.name for path in paths], pa.string())
+    names = [path.rpartition("/")[2] for _, path in files]
+    return "file_name", pa.array(names, pa.string())
 
 
 def _bit(bits: Column, row: Column) -> Column:

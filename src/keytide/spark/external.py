@@ -21,6 +21,7 @@ from keytide.external.merging import Merging, split_condition
 from keytide.external.parquet_part import ParquetPart
 from keytide.spark.dealing import MergeTask, bytes_of, dealt_by_key
 from keytide.spark.external_files import plain_files, rows_of_files
+from keytide.spark.file_systems import locate_in
 from keytide.spark.runner import Executors
 from keytide.spark.types import spark_schema
 
@@ -42,7 +43,7 @@ def merged_to_spark(
     merging = Merging(versions, tuple(column.name for column in scan.columns), rest)
     if not merging.columns or not _is_worth_dealing(merging):
         return None
-    files = plain_files(table, merging)
+    files = plain_files(table, merging, locate_in(spark))
     if files is None:
         return _merged(merging, scan.schema, spark)
     return rows_of_files(table, merging, files, scan.schema, spark)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,20 +24,31 @@ from keytide.external.versions import RowNumbers
 from keytide.spark.connect import cores
 from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
 from keytide.spark.dealing import MergeTask, dealt_by_key, memory_of, places_for
-from keytide.spark.native import local_files, spark_reads, with_floats_read
+from keytide.spark.file_systems import Locate
+from keytide.spark.native import parquet_files, spark_reads, with_floats_read
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.runner import Executors
 from keytide.spark.types import spark_schema
+from keytide.store.base import Store
 from keytide.table.conditions.predicate import columns_of
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
-__all__ = ["plain_files", "rows_of_files"]
+__all__ = ["PlainFiles", "plain_files", "rows_of_files"]
 
 _ROWS_MARKED_MAX = 1 << 30
 """Above this number of rows, bitmaps are not broadcast."""
 
 
-def plain_files(table: ExternalHandle, merging: Merging) -> list[Path] | None:
+@dataclass(frozen=True)
+class PlainFiles:
+    """Files as Spark finds them, and the column and values by which it tells them apart."""
+
+    uris: tuple[str, ...]
+    known_by: str
+    values: pa.Array
+
+
+def plain_files(table: ExternalHandle, merging: Merging, locate: Locate) -> PlainFiles | None:
     """The files of the parts, if Spark's own reader reads them correctly. Otherwise None."""
     names = _columns_of_files(table, merging)
     versions = merging.versions
@@ -52,12 +62,22 @@ def plain_files(table: ExternalHandle, merging: Merging) -> list[Path] | None:
     lowered = {name.lower() for name in table.table.source.schema.names}
     if len(lowered) < len(table.table.source.schema.names):
         return None  # Spark does not distinguish names that differ only in case
-    paths = [
-        part.plain_path(names) if isinstance(part, ParquetPart) else None for part in versions.parts
-    ]
-    found = [path for path in paths if path is not None and path.is_file()]
-    has_all = len(found) == len(paths) and len({path.name for path in found}) == len(found)
-    return found if has_all else None
+    parts = [part for part in versions.parts if isinstance(part, ParquetPart)]
+    files = [file for part in parts if (file := part.plain_file(names)) is not None]
+    if len(files) < len(versions.parts) or not _differ_by_name(files) or _lack_any(files):
+        return None
+    uris = [uri for file in files if (uri := locate(*file)) is not None]
+    return PlainFiles(tuple(uris), *told_apart(files)) if len(uris) == len(files) else None
+
+
+def _differ_by_name(files: Sequence[tuple[Store, str]]) -> bool:
+    return len({path.rpartition("/")[2] for _, path in files}) == len(files)
+
+
+def _lack_any(files: Sequence[tuple[Store, str]]) -> bool:
+    """Whether a file is missing on local disk: tasks say which one, and of which table."""
+    local = (store.uncached().local_path(path) for store, path in files)
+    return any(path is not None and not path.is_file() for path in local)
 
 
 def _columns_of_files(table: ExternalHandle, merging: Merging) -> tuple[str, ...]:
@@ -75,7 +95,7 @@ def _is_read_alike(table: ExternalHandle, name: str) -> bool:
 def rows_of_files(
     table: ExternalHandle,
     merging: Merging,
-    files: Sequence[Path],
+    files: PlainFiles,
     schema: pa.Schema,
     spark: SparkSession,
 ) -> DataFrame:
@@ -84,9 +104,7 @@ def rows_of_files(
     If versions tie and whole rows must be compared, these rows come from tasks.
     """
     found = _found(merging, spark)
-    known_by, values = told_apart(files)
-    bitmaps = _bitmaps(merging, found, values)
-    rows = _without(table, merging, files, bitmaps, known_by, spark)
+    rows = _without(table, merging, files, _bitmaps(merging, found, files.values), spark)
     if merging.versions.are_in_order and not merging.refuses_ties:
         return rows
     return rows.unionAll(_tied(merging, found, schema, spark))
@@ -126,16 +144,15 @@ def _bitmaps(merging: Merging, found: DataFrame, values: pa.Array) -> DataFrame:
 def _without(
     table: ExternalHandle,
     merging: Merging,
-    files: Sequence[Path],
+    files: PlainFiles,
     bitmaps: DataFrame,
-    known_by: str,
     spark: SparkSession,
 ) -> DataFrame:
     """The rows that Spark reads from the files, without those that bitmaps mark."""
     fields = merging.view.schema.select(_columns_of_files(table, merging))
     schema = spark_schema(arrow_schema(fields))
-    rows = local_files([*map(str, files)], schema, spark)
-    rows = with_floats_read(without_marked(rows, bitmaps, known_by), fields)
+    rows = without_marked(parquet_files(files.uris, schema, spark), bitmaps, files.known_by)
+    rows = with_floats_read(rows, fields)
     if table.predicate is not None:
         rows = rows.where(spark_condition(table.predicate, fields, schema))
     return rows.selectExpr(*map(quoted, merging.columns))

@@ -15,15 +15,15 @@ from keytide.format.data_file import VALUE_KIND
 from keytide.plural import counted
 from keytide.spark.connect import is_connect
 from keytide.spark.dead_rows import without_dead_rows
+from keytide.spark.file_systems import Locate
 from keytide.spark.pinned import pin
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
 from keytide.spark.words import speak_plainly
 from keytide.table.conditions.predicate import columns_of
-from keytide.table.read.plain_files import PlainShape, has_floats, local_file, stored_fields
+from keytide.table.read.plain_files import PlainShape, has_floats, stored_fields
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile
-from keytide.table.state.view import TableView
 from keytide.types import (
     AtomicType,
     Field,
@@ -31,7 +31,7 @@ from keytide.types import (
     quoted,
 )
 
-__all__ = ["local_files", "native_rows", "spark_reads", "with_floats_read"]
+__all__ = ["native_rows", "parquet_files", "spark_reads", "with_floats_read"]
 
 
 def spark_reads(type_: AtomicType) -> bool:
@@ -53,16 +53,23 @@ _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 
 
 def native_rows(
-    scan: Scan, shape: PlainShape, files: Sequence[PlannedFile], spark: SparkSession
+    scan: Scan,
+    shape: PlainShape,
+    files: Sequence[PlannedFile],
+    locate: Locate,
+    spark: SparkSession,
 ) -> DataFrame:
-    """Files of one shape as a lazy DataFrame. Runs on the driver."""
+    """Files of one shape as a lazy DataFrame. Runs on the driver. REQUIRES: all are located."""
     view = scan.view
+    places = [view.data_file(file.entry) for file in files]
+    uris = [uri for store, path in places if (uri := locate(store, path)) is not None]
     fields = view.schema.select(_columns_read(scan))
     old_fields = stored_fields(view, shape, fields)
     stored = [old for old in old_fields if old is not None]
-    pin(_folders(view, files), view, scan.snapshot_ids)
+    folders = {uri.removesuffix(f"/{path}") for (_, path), uri in zip(places, uris, strict=True)}
+    pin(folders, view, scan.snapshot_ids)
     speak_plainly()
-    rows = _parquet(view, files, stored, spark, with_kinds=shape.has_retracts)
+    rows = _parquet(uris, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
         rows = without_dead_rows(rows, view, files, spark)
     if shape.has_retracts:
@@ -97,12 +104,6 @@ def with_floats_read(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     )
 
 
-def _folders(view: TableView, files: Sequence[PlannedFile]) -> set[str]:
-    """The folders of the files: in the table, or outside of it if the table says so."""
-    places = (view.data_file(file.entry) for file in files)
-    return {str(store.local_path(path)).removesuffix(f"/{path}") for store, path in places}
-
-
 def _are_as_stored(fields: Sequence[Field], stored: Sequence[Field]) -> bool:
     """Whether columns have the names and types that are stored in files, and are nullable."""
     return len(fields) == len(stored) and all(
@@ -116,33 +117,28 @@ def _columns_read(scan: Scan) -> tuple[str, ...]:
 
 
 def _parquet(
-    view: TableView,
-    files: Sequence[PlannedFile],
-    stored: Sequence[Field],
-    spark: SparkSession,
-    *,
-    with_kinds: bool,
+    uris: Sequence[str], stored: Sequence[Field], spark: SparkSession, *, with_kinds: bool
 ) -> DataFrame:
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    return local_files([str(local_file(view, file)) for file in files], schema, spark)
+    return parquet_files(uris, schema, spark)
 
 
-def local_files(paths: Sequence[str], schema: StructType, spark: SparkSession) -> DataFrame:
-    """The rows of Parquet files, unchanged, as a lazy DataFrame.
+def parquet_files(uris: Sequence[str], schema: StructType, spark: SparkSession) -> DataFrame:
+    """The rows of Parquet files, unchanged, as a lazy DataFrame. Names are not escaped in URIs.
 
     Raises UnsupportedError if the server of a Connect session would read other files than these.
     """
-    # Servers other than Spark's find nothing at `file:/`, and look for files like `a*`.
-    rows = _parquet_reader(schema, spark).parquet(*(f"file://{path}" for path in paths))
+    rows = _parquet_reader(schema, spark).parquet(*uris)
     if not is_connect(spark):
         return rows
-    found = {unquote(uri).removeprefix("file://") for uri in rows.inputFiles()}
-    if wrong := found.symmetric_difference(paths):
+    # Servers other than Spark's look for files like `a*`.
+    found = {unquote(uri) for uri in rows.inputFiles()}
+    if wrong := found.symmetric_difference(uris):
         raise UnsupportedError(
             f"{min(wrong)}: the server of this Connect session would read "
-            f"{counted(len(found), 'file')}, not the {counted(len(paths), 'file')} of the scan; "
+            f"{counted(len(found), 'file')}, not the {counted(len(uris), 'file')} of the scan; "
             "spark.read.format('keytide') reads the table without the server's Parquet reader"
         )
     return rows

@@ -18,10 +18,13 @@ _MISSING = re.compile(r"FILE_NOT_EXIST\].*?reading file (\S+?)\.\s", re.DOTALL)
 
 
 def pin(folders: Iterable[str], view: TableView, snapshot_ids: tuple[int, ...]) -> None:
-    """Remember that the table's files below some folders are being read for some snapshots."""
+    """Remember that the table's files below some folders are being read for some snapshots.
+
+    The folders are URIs whose names are not escaped.
+    """
     with _LOCK:
         for folder in folders:
-            place = folder, view.store.uri
+            place = folder.partition("://")[2], view.store.uri
             _, known = _PINNED.pop(place, (view, ()))
             ids = tuple(dict.fromkeys((*known, *snapshot_ids)))[-_SNAPSHOTS_MAX:]
             _PINNED[place] = view, ids
@@ -34,7 +37,8 @@ def missing_file_error(report: str) -> DataError | None:
     found = _MISSING.search(report)
     if found is None:
         return None
-    path = unquote(urlsplit(found[1]).path)
+    uri = urlsplit(found[1])
+    path = unquote(uri.netloc + uri.path)
     with _LOCK:
         pinned = [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
     # Branches of a table share files, so assume the snapshot that was read last.

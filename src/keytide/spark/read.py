@@ -1,9 +1,10 @@
 """Scans as Spark plans: native Parquet reads for plain files, merge tasks for the rest.
 
 Files that need no merge are read by Spark's own Parquet reader, with column pruning and filter
-pushdown. Deletion vectors are applied to row positions in the JVM. Overlapping sections, and files
-with columns that Spark cannot read, are packed into bins of about equal size. Each bin is one Spark
-task that runs the same `ReadTask`s as a local scan.
+pushdown, on local disk and in object stores for which the session has a file system. Deletion
+vectors are applied to row positions in the JVM. Overlapping sections, and files with columns that
+Spark cannot read, are packed into bins of about equal size. Each bin is one Spark task that runs
+the same `ReadTask`s as a local scan.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from keytide.errors import DataError
 from keytide.plural import counted
 from keytide.spark.connect import cores
+from keytide.spark.file_systems import Locate, locate_in, on_local_disk
 from keytide.spark.native import native_rows, spark_reads
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
@@ -30,6 +32,7 @@ from keytide.table.read.fallback import FallbackScan
 from keytide.table.read.plain_files import PlainSplit, split_plain
 from keytide.table.read.row_source import FramesTask
 from keytide.table.read.scan import Scan
+from keytide.table.read.sections import PlannedFile
 from keytide.table.read.statistics import columns_without_nulls
 from keytide.table.read.task import ReadTask
 
@@ -63,8 +66,9 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     an error class of Spark. It is a `DataError` when the snapshot has expired in the meantime.
     """
     check_python(spark)
-    split = split_scan(scan)
-    parts = [native_rows(scan, shape, files, spark) for shape, files in split.plain.items()]
+    locate = locate_in(spark)
+    split = split_scan(scan, locate)
+    parts = [native_rows(scan, shape, files, locate, spark) for shape, files in split.plain.items()]
     bins = pack(split.tasks, cores(spark) * BINS_PER_CORE, bytes_of_read)
     if bins or not parts:
         parts.append(_merged(scan, bins, spark))
@@ -82,9 +86,13 @@ def fallback_to_spark(scan: FallbackScan, spark: SparkSession) -> DataFrame:
 # -- native reads and merge tasks -----------------------------------------------------------------
 
 
-def split_scan(scan: Scan) -> PlainSplit:
+def split_scan(scan: Scan, locate: Locate = on_local_disk) -> PlainSplit:
     """A scan's files for Spark's own reader, by shape, and the tasks for all other files."""
-    return split_plain(scan, spark_reads)
+
+    def takes(file: PlannedFile) -> bool:
+        return locate(*scan.view.data_file(file.entry)) is not None
+
+    return split_plain(scan, spark_reads, takes)
 
 
 def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:

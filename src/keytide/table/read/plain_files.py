@@ -100,10 +100,8 @@ class OtherRows(Scan):
         return not all(file.meta.file_name in self.plain for file in section.files)
 
 
-def split_plain(
-    scan: Scan, reads: TypesRead, takes: Callable[[PlannedFile], bool] = lambda file: True
-) -> PlainSplit:
-    """Split a scan for a Parquet reader that supports the given types and files.
+def split_plain(scan: Scan, reads: TypesRead, takes: Callable[[PlannedFile], bool]) -> PlainSplit:
+    """Split a scan for a Parquet reader that supports the given types and finds the given files.
 
     Raises the same errors as `Scan.tasks`.
     """
@@ -175,7 +173,6 @@ def _plain_check(scan: Scan, reads: TypesRead) -> Callable[[PlannedFile], bool]:
             by_schema[schema_id]
             and file.places is None
             and view.data_file(file.entry)[1].endswith(".parquet")
-            and local_file(view, file) is not None
         )
 
     return check

@@ -1,0 +1,32 @@
+"""What sessions with executors of their own need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["S3A_JARS", "cluster_settings"]
+
+EXECUTORS = 2
+S3A_JARS = Path(__file__).parents[2] / ".venv-s3a/jars"
+
+
+def cluster_settings(scratch: Path) -> dict[str, str]:
+    """Two executors of one core. Blocks of the other executor arrive last."""
+    from keytide.spark.place import SETTING
+
+    settings = {
+        "spark.master": f"local-cluster[{EXECUTORS},1,1024]",
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "900m",
+        "spark.sql.shuffle.partitions": "4",
+        # Rows reach Python in many pieces, as large amounts do.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
+        # All that tests read is small: the driver alone would do the work of executors.
+        SETTING: "0",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+    }
+    if S3A_JARS.exists():
+        for role in ("driver", "executor"):
+            settings[f"spark.{role}.extraClassPath"] = f"{S3A_JARS}/*"
+    return settings
