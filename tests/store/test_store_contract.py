@@ -152,6 +152,7 @@ def write_with_polars(store: Store, path: str, table: pa.Table) -> None:
         pl.DataFrame(table).write_parquet(file)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("write", [write_with_pyarrow, write_with_polars])
 @pytest.mark.parametrize("rows", [10, 3_000_000])

@@ -317,6 +317,7 @@ def take(model: Model, step: Any) -> None:
     model.note()
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", [{}, {"deletion-vectors.enabled": "true"}], ids=str)
 @settings(max_examples=8)
