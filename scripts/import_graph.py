@@ -128,22 +128,18 @@ def _imports(text: str, known: frozenset[str]) -> frozenset[str]:
 
 
 def _imported(tree: ast.Module, known: frozenset[str]) -> Iterator[str]:
-    ignored = {id(node) for node in _docstrings(tree)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):  # parents before their children
+        if isinstance(node, ast.Expr):
+            docstrings.add(id(node.value))
+        elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names = {f"{node.module}.{alias.name}" for alias in node.names} & known
             yield from names or ({node.module} & known)
-        elif isinstance(node, ast.Constant) and id(node) not in ignored and node.value in known:
+        elif isinstance(node, ast.Constant) and id(node) not in docstrings and node.value in known:
             # Strings with the name of the package itself are no imports.
             yield from {str(node.value)} - {"keytide"}
-
-
-def _docstrings(tree: ast.AST) -> Iterator[ast.AST]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr):
-            yield node.value
 
 
 # -- the picture -----------------------------------------------------------------------------------

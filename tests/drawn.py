@@ -5,8 +5,8 @@ Tests that stop at each request, or try each pair of kinds, have hundreds of cas
 tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
 run after as many days, which are a fortnight at most. `KEYTIDE_CASES=all` runs all, and so does
 whoever names a test. Of a test that is to run some case runs each day. Long tests without cases
-take turns with each other: a seventh of them runs each day. A file that is marked as a whole runs
-as a whole.
+take turns with each other: one in thirteen of them runs each day. A file that is marked as a whole
+runs as a whole.
 
 `KEYTIDE_CASES=others` runs what is left out today, and `not-738000` what is left out on that day.
 
@@ -27,7 +27,8 @@ import pytest
 __all__ = ["ALL", "drawn", "left_out", "promises_that_take_turns", "selected"]
 
 FORTNIGHT = 14
-TURNS = 7
+TURNS = FORTNIGHT - 1
+"""No common divisor with a fortnight: a test with both marks has another case at each turn."""
 ALL, OTHERS, NOT = "all", "others", "not-"
 _PROMISES = re.compile(
     r"/test_\w*(?:_laws|faults|one_look|budget|data_ways)\w*\.py|::test_\w*(?:anywhere|wherever_it_)"

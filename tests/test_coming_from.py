@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ON_SPARK = "coming-from-delta.md"
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     "page", [page for page in pages_run_by("tests/test_coming_from.py") if page != ON_SPARK]
 )

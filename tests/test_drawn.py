@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from drawn import TURNS, drawn, left_out, promises_that_take_turns, selected
+from drawn import FORTNIGHT, TURNS, drawn, left_out, promises_that_take_turns, selected
 
 CHECK_ALL = Path(__file__).parents[1] / "scripts" / "check-all.sh"
 
@@ -49,7 +49,7 @@ class Node:
 def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
     together = Node("test_connect.py", marked=True)
     whole = [Node(f"test_connect.py::test_{n}", False, together) for n in range(4)]
-    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(6)]
+    alone = [Node(f"test_a.py::test_{n}", marked=True) for n in range(TURNS - 1)]
     always = [Node(f"test_b.py::test_{n}", marked=False) for n in range(3)]
     items = [*whole, *alone, *always]
     ran = []
@@ -60,6 +60,16 @@ def test_long_tests_and_files_that_are_marked_as_a_whole_take_turns() -> None:
         assert len({item in left for item in whole}) == 1, "some of a file that runs as a whole"
     for item in [*whole, *alone]:
         assert sum(item.nodeid in today for today in ran) == 1
+
+
+def test_cases_of_a_test_that_takes_turns_have_their_days_too() -> None:
+    names = [f"test[{n}]" for n in range(FORTNIGHT)]
+    days = [
+        day
+        for day in range(FORTNIGHT * TURNS)
+        if drawn([str(n) for n in range(TURNS)], TURNS, day) == {"0"}
+    ]
+    assert {name for day in days for name in drawn(names, FORTNIGHT, day)} == {*names}
 
 
 def test_what_one_day_leaves_out_is_what_the_others_run() -> None:

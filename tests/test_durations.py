@@ -147,6 +147,7 @@ def test_no_duration_is_refused_by_procedures(
             kt.connect(warehouse).sql(f"CALL sys.{procedure}({given}, {argument} => '{value}')")
 
 
+@pytest.mark.takes_turns
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize(("command", "option"), in_commands())
 def test_no_duration_is_refused_by_commands(table: kt.Table, command: str, option: str) -> None:

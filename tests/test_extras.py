@@ -38,6 +38,7 @@ def imports(node: ast.AST) -> Iterator[str]:
         yield from imports(child)
 
 
+@pytest.mark.takes_turns
 def test_no_module_imports_the_library_of_an_extra() -> None:
     found = {
         f"{path.relative_to(ROOT / 'src')}: {name}"

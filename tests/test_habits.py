@@ -70,6 +70,7 @@ def marked(line: str) -> Any:
     )
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("line", [*map(marked, LINES)])
 def test_line(names: dict[str, Any], line: str, request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("spark"):

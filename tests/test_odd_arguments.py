@@ -89,6 +89,7 @@ def asked(call: Callable[..., Any], signature: inspect.Signature, name: str, val
             raise
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_numbers_of_any_size_give_an_answer_or_a_refusal(tmp_path: Any, holder: str) -> None:
     for place, value in enumerate(NUMBERS):

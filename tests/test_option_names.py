@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from keytide.options import SECTIONS
 
 SOURCE = Path(__file__).parents[1] / "src/keytide"
@@ -55,6 +57,7 @@ def looked_up(node: ast.AST) -> Iterator[ast.Constant]:
             yield text
 
 
+@pytest.mark.takes_turns
 def test_keys_of_options_are_spelled_among_the_options_alone() -> None:
     found = [
         f"{module}, line {line}: {key}"

@@ -31,6 +31,7 @@ def test_examples_print_what_their_comments_say(
     assert run_page(README, {}, lambda: capsys.readouterr().out) == 6
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_spark_example_runs_and_leaves_its_rows(
     tmp_path: Path,

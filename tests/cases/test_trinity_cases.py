@@ -206,6 +206,7 @@ MADE: dict[str, Callable[[Case, Path], tuple[str, Mapping[str, str]]]] = {
 }
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("case", "format_"), federated_cases())
 def test_federated_case(case: Case, format_: str, tmp_path: Path) -> None:
     check_federated(case, format_, tmp_path)

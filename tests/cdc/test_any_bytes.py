@@ -89,6 +89,7 @@ def messages(draw: st.DrawFn, format: str) -> bytes:
     return text[:at] + draw(st.sampled_from([b"", b"", b"\xff", b"\0", b"\\ud800"])) + text[at:]
 
 
+@pytest.mark.takes_turns
 @given(st.data())
 def test_any_message_is_rejected_byte_for_byte_or_counted(data: st.DataObject) -> None:
     format = data.draw(st.sampled_from(sorted(FORMATS)))

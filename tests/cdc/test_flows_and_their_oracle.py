@@ -224,6 +224,7 @@ def test_what_readers_see_needs_no_row_that_retention_removes(
     assert flow.rows == flow.oracle(events)
 
 
+@pytest.mark.takes_turns
 @given(feed=feeds(["numbers"], [2]), tracked=st.sampled_from(["a", "b", "ab"]))
 def test_an_event_that_changes_nothing_leaves_what_outlived_its_events(
     feed: tuple[pa.Schema, list[list[Event]], bool], tracked: str

@@ -223,6 +223,7 @@ def test_sample_that_answers_everything_is_read_once(monkeypatch: pytest.MonkeyP
     assert read == [1]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("numbers", "type"),
     [

@@ -9,7 +9,7 @@ from simulated_feed import check
 from simulated_source import TOOLS
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("tool", sorted(TOOLS))
 @given(seed=st.integers(0, 2**32))
 def test_table_has_the_rows_of_the_source(tool: str, seed: int) -> None:

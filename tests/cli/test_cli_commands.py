@@ -371,6 +371,7 @@ def test_version_and_help_exit_with_0(run: Run) -> None:
     assert run("--help").code == 0
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_of_every_command_gives_example(run: Run, command: tuple[str, ...]) -> None:
     assert f"Example: keytide {' '.join(command)} " in run(*command, "--help").out

@@ -186,6 +186,7 @@ def test_closed_and_full_streams_are_no_raw_errors(orders: kt.Table, arguments: 
     assert orders.verify().is_healthy
 
 
+@pytest.mark.takes_turns
 def test_files_never_get_the_number_of_a_closed_stream(orders: kt.Table) -> None:
     code, err = in_shell(f"compact {orders.uri} --full", "<&- >&- 2>&-")
     assert (code, err) == (0, "")

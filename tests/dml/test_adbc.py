@@ -392,6 +392,7 @@ def test_keys_are_matched_as_they_are_stored(warehouse: str, sqlite: SomeDatabas
     assert sqlite.rows("SELECT v FROM t") == [("xx",)]
 
 
+@pytest.mark.takes_turns
 def test_table_of_very_many_columns_whose_first_values_are_null(
     warehouse: str, sqlite: SomeDatabase
 ) -> None:
@@ -826,6 +827,7 @@ def test_serializable_statement_of_sqlite_keeps_writers_out_while_it_reads(
     assert sqlite.rows("SELECT b FROM t") == [(2,)]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_tasks_of_spark_read_at_the_moment_of_a_serializable_statement(
     lake: kt.Lake, database: SomeDatabase, warehouse: str, spark: Any

@@ -174,6 +174,7 @@ def test_rows_go(store: Store, options: dict[str, str]) -> None:
     assert kt.connect("", store=store).table("t").verify().findings == ()
 
 
+@pytest.mark.one_in(14)
 def test_rows_change(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
     table.write(rows("a1x a2y b3x"))

@@ -106,6 +106,7 @@ def test_python_value_is_stored_as_it_is(lake: kt.Lake, type_: str, value: Any) 
     assert u.scan().to_pylist() == [{"k": 1, "c": value}]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
@@ -170,6 +171,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("source", SOURCES)
 def test_merge_takes_every_source(lake: kt.Lake, t: kt.Table, source: str) -> None:
     schema = pa.Table.from_pylist(CHANGES).schema

@@ -200,6 +200,7 @@ def test_source_that_is_random_is_drawn_once(lake: kt.Lake) -> None:
 KEYS = st.lists(st.integers(0, 12), unique=True, max_size=8)
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=10, deadline=None)
 @given(there=KEYS, given_=KEYS, gone=st.integers(0, 12))
 def test_upsert_is_that_of_a_dict(there: list[int], given_: list[int], gone: int) -> None:

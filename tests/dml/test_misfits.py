@@ -168,6 +168,7 @@ def answer(call: Callable[[], object]) -> str:
     return ""
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("name", "values"), list(out_of_python()), ids=lambda v: str(v)[:12])
 def test_value_that_python_lacks_is_named(warehouse: str, name: str, values: pa.Array) -> None:
     lake = kt.connect(warehouse)

@@ -42,6 +42,7 @@ def test_column_of_the_source_is_refused_by_its_name(warehouse: str, name: str) 
         merge.when_matched_update({"v": f"source.`{name}`"}).execute()
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", ["$id", "$oid", "row", "$rows", "merged", "$value"])
 def test_other_names_with_a_dollar_are_columns_like_others(warehouse: str, name: str) -> None:
     table = made(warehouse, name)

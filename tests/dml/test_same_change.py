@@ -111,6 +111,7 @@ def test_merge_is_refused_or_carried_out_as_the_plain_statement(
         hold_alike(lake, "PRIMARY KEY NOT ENFORCED", given, change, merges)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", ["'bucket' = '-1'", "'rowkind.field' = 'r'",
                                      "'deletion-vectors.enabled' = 'true'"])  # fmt: skip

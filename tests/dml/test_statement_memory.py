@@ -51,6 +51,7 @@ def test_statement_in_little_memory_does_the_same(
     assert found[0] == found[1]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("apart", [1, 30_000, ROWS - 1])
 def test_row_that_is_matched_twice_is_found_however_far_apart(tmp_path: Path, apart: int) -> None:
     lake = filled(tmp_path, ["k"], LITTLE)
@@ -61,6 +62,7 @@ def test_row_that_is_matched_twice_is_found_however_far_apart(tmp_path: Path, ap
     assert lake.sql("SELECT count(*) AS n FROM t WHERE v = -1").to_pylist() == [{"n": 0}]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("part_rows", [1, 1000, ROWS * 3])
 def test_key_that_comes_twice_is_found_in_any_number_of_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_rows: int

@@ -53,6 +53,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("policy", ["copy", "statement-time"])
 def test_new_images_have_the_watermark_of_their_row_or_a_later_time(
@@ -93,6 +94,7 @@ def test_delete_holds_against_events_from_before_its_statement(
     assert 0 in watermarks(t)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("policy", ["copy", "statement-time", "explicit"])
 def test_what_a_statement_sets_counts_unless_it_is_older(lake: kt.Lake, policy: str) -> None:
     t = table(lake, policy)
@@ -117,6 +119,7 @@ def test_each_when_of_a_merge_sets_its_own(lake: kt.Lake) -> None:
     assert watermarks(t) == {0: hour, 1: LATER, 2: BEGAN, 8: hour}
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("statement", "kind"),
     [

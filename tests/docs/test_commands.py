@@ -48,6 +48,7 @@ def test_commands_are_shown() -> None:
     assert len(list(shown())) > 60
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("page", sorted({page for page, _ in shown()}))
 def test_commands_of_page_exist_with_their_options(page: str) -> None:
     wrong = [(words, [*unknown(words)]) for of, words in shown() if of == page]

@@ -39,6 +39,7 @@ def _is_interrupted(*given: Any, **options: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("page", pages_run_by("tests/docs/test_pages.py"))
 def test_page_does_what_it_says(
@@ -113,6 +114,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert {*kt.__all__} - told == {*errors.__all__} & {*kt.__all__}
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)
 def test_example_prints_what_it_says(
     example: Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,12 @@ LONGEST = 45
 """Words of a sentence; what is code counts as one."""
 
 
-def prose() -> Iterator[Passage]:
+@cache
+def prose() -> tuple[Passage, ...]:
+    return tuple(_passages())
+
+
+def _passages() -> Iterator[Passage]:
     for page in (*PAGES.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("*/README.md")):
         if page.name != "CHANGELOG.md":
             yield from passages_of_markdown(page)

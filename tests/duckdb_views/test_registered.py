@@ -158,6 +158,7 @@ def rows_of(types: dict[str, str]) -> pa.Table:
     return pa.table({"k": pa.array(range(ROW_COUNT), pa.int32()), **columns})
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("writes", [1, 2], ids=["plain", "merged"])
 def test_values_of_every_type_are_those_of_a_scan(

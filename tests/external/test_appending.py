@@ -103,6 +103,7 @@ def test_values_are_cast_where_nothing_is_lost(target: Target) -> None:
     assert target.rows == [{"k": 1, "s": "x", "n": 2}]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("change", "key", "named"),
     [

@@ -61,6 +61,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_rows_are_those_of_the_library_in_the_order_in_which_they_came(

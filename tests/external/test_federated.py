@@ -86,6 +86,7 @@ ENGINES = pytest.mark.parametrize("engine", [delta, iceberg])
 FIRST = "INSERT INTO far.t VALUES (1, 5, NULL, 'a'), (2, 6, NULL, 'b')"
 
 
+@pytest.mark.one_in(14)
 @ENGINES
 def test_changes_are_appended_as_versions_that_the_tables_engine_shows(
     engine: Callable[[Path], Federated], tmp_path: Path

@@ -136,6 +136,7 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "path",
     sorted(SAMPLES.rglob("spec.db/*")),

@@ -44,6 +44,7 @@ def iceberg(folder: Path, commits: Sequence[pa.Table]) -> dict[str, Any]:
     return {"format": "iceberg", "location": table.location()}
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("written", [delta, iceberg])
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(commits=COMMITS)

@@ -128,6 +128,7 @@ def whole_of(kind: pa.DataType) -> pa.DataType:
     )
 
 
+@pytest.mark.takes_turns
 def test_many_fields_and_elements_need_wider_numbers() -> None:
     many = {f"{n:05}": n for n in range(70_000)}
     rows = [(many,), ({"x": many, "a": [*range(300)]},), ([many],)]

@@ -8,6 +8,7 @@ from fuzz_run import run_case
 SEED = 1
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ KINDS = {
 }
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 def test_interop_adopted_table_reads_alike_before_and_after_more_rows(
     judge: Judge, lake: kt.Lake, tmp_path: Path, kind: str

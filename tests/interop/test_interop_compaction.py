@@ -22,6 +22,7 @@ def levels(table: kt.Table) -> list[int]:
     return sorted(entry.file.level for entry in table.scan().live.entries)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("full", [True, False], ids=["full", "in writes"])
 def test_interop_deletes_that_a_compaction_kept_show_nowhere(
     judge: Judge, lake: kt.Lake, full: bool

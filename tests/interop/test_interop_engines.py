@@ -268,6 +268,7 @@ def random_tables(draw: st.DrawFn) -> RandomTable:
     return RandomTable({**columns, **SEQUENCES}, options, commits)
 
 
+@pytest.mark.takes_turns
 @settings(
     max_examples=settings.default.max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

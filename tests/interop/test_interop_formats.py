@@ -93,6 +93,7 @@ def test_interop_files_of_keytide_read_alike_beside_parquet(
     assert_reads_alike(judge, table)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("threshold", ["500 b", "0 b"])
 def test_interop_filters_hide_no_rows(judge: Judge, lake: kt.Lake, threshold: str) -> None:
     options = {
@@ -112,6 +113,7 @@ def test_interop_filters_hide_no_rows(judge: Judge, lake: kt.Lake, threshold: st
         assert_reads_alike(judge, table, where=[Condition("f", "=", (text,))])
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("threshold", ["500 b", "0 b"])
 def test_interop_filters_that_came_later_hide_no_rows(
     judge: Judge, lake: kt.Lake, threshold: str

@@ -161,11 +161,13 @@ CONVERSIONS: dict[str, Callable[[kt.Table], object]] = {
 }
 
 
+@pytest.mark.one_in(14)
 def test_interop_judge_reads_a_table_after_each_conversion(judge: Judge, table: kt.Table) -> None:
     assert_alike_after_each(judge, table, CONVERSIONS)
     assert shown(table) == ["1 x 7 e", "2 y 5 a", "4 y 3 e"]
 
 
+@pytest.mark.one_in(14)
 @ANEW
 def test_interop_rows_that_a_judge_appends_are_found_by_the_next_write(
     judge: Judge, table: kt.Table

@@ -60,6 +60,7 @@ def test_interop_file_of_nothing_but_deletes_shows_nothing(judge: Judge, lake: k
     assert assert_reads_alike(judge, table) == []
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "options",
     [

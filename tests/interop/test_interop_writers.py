@@ -113,6 +113,7 @@ def counted_rows(table: kt.Table) -> int:
     return sum(entry.file.row_count for entry in table.stored.newest_files().entries)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("maker", ["Keytide", "the judge"])
 def test_interop_commits_in_turn_make_one_history(judge: Judge, lake: kt.Lake, maker: str) -> None:
     columns = {**COLUMNS, "op": "STRING"}

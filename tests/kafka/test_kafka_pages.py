@@ -54,6 +54,7 @@ def texts(
         broker.delete(name)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("page", pages_run_by("tests/kafka/test_kafka_pages.py"))
 def test_page_does_what_it_says(
     page: str, texts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

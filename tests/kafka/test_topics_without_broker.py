@@ -278,6 +278,7 @@ class OvertakenKafka(FakeKafka):
         return found
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", [{}, {"bucket": "-1"}, {"upsert.mode": "full"}], ids=str)
 def test_second_run_of_the_same_topic_is_a_conflict(shop: Shop, options: dict[str, str]) -> None:
     shop.send(change("c", 1, 1, "a"), change("c", 2, 2, "b"))
@@ -309,6 +310,7 @@ def test_feed_that_starts_at_the_end_tells_so_before_there_is_a_message(shop: Sh
     assert shop.rows() == {2: "b"}
 
 
+@pytest.mark.takes_turns
 def test_lost_messages_and_topics_made_anew_stop_a_run_until_it_is_told_to_go_on(
     shop: Shop,
 ) -> None:
@@ -342,6 +344,7 @@ def test_lag_counts_what_is_to_come_and_what_is_lost(shop: Shop) -> None:
     assert found == [(0, 2, 5, 2, 1), (1, None, 4, 4, 0)]
 
 
+@pytest.mark.takes_turns
 def test_table_grows_with_its_feed_where_that_is_asked_for(shop: Shop) -> None:
     shop.send(change("c", 1, 1, "a"))
     shop.run()
@@ -414,6 +417,7 @@ def test_table_with_the_earlier_order_is_refused_or_goes_on_by_request(shop: Sho
     assert shop.rows() == {1: "b"}
 
 
+@pytest.mark.takes_turns
 def test_change_of_another_table_or_log_stops_the_run_before_anything_is_written(
     shop: Shop,
 ) -> None:

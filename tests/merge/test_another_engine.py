@@ -112,6 +112,7 @@ def test_files_are_pruned_where_the_engine_picks_a_version(table: kt.Table) -> N
     assert table.scan(where="size > 3").explain().files_merged > 0
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.usefixtures("lake")
 @pytest.mark.parametrize("engine", [*ENGINES, NAME])
 def test_pruning_by_values_changes_no_answer(engine: str) -> None:
@@ -228,6 +229,7 @@ def asks(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(SOURCE)}, line {node.lineno}: {ast.unparse(node)}"
 
 
+@pytest.mark.takes_turns
 def test_no_module_asks_which_engine_it_is() -> None:
     engines = {SOURCE / f"merge/{name}.py" for name in OWN}
     options = set((SOURCE / "options").iterdir())  # where an option has one for its default

@@ -76,6 +76,7 @@ def test_engines(options: dict[str, str], rows: list[Any], lengths: Lengths) -> 
     same_table(Merging.of(WIDE, options), rows, lengths)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     "options", [GROUPS, DECIDING, BOTH_DECIDING], ids=["groups", "one decides", "both decide"]
 )

@@ -47,6 +47,7 @@ def a_table(warehouse: str, **options: str) -> kt.Table:
 # -- laws --------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("function", "types"),
     [

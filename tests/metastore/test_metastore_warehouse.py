@@ -47,6 +47,7 @@ def folder_of(table: kt.Table) -> Path:
     return Path(table.stored.uri)
 
 
+@pytest.mark.one_in(14)
 def test_databases_are_made_once_listed_and_dropped(lake: kt.Lake, db: str) -> None:
     lake.create_database(db, "what is sold")
     with pytest.raises(kt.AlreadyExistsError, match=db):

@@ -31,6 +31,7 @@ def value_of(function: str, expected: Any) -> Any:
     return expression.values(ROW.select(expression.columns), field, "t").to_pylist()[0]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("function", "expected"),
     [

@@ -242,6 +242,7 @@ def test_rule_that_is_named_finds_what_is_wrong(
     assert found.find(case)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("config", "schema"),
     [

@@ -39,7 +39,8 @@ def put(document: Any, place: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.takes_turns
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("call", CALLS)
 def test_any_member_of_any_answer_can_be_odd(service: Service, table: kt.Table, call: str) -> None:
     table.write([{"k": 1, "v": 1}])

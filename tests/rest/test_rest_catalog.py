@@ -125,6 +125,7 @@ def test_command_line_takes_the_token_from_the_environment(
     assert [text.split() for text in said] == [['"table"', '"shop.t"'], ['"n"', "2"]]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("is_old", [False, True])
 def test_two_writers_who_race_lose_nothing(service: Service, table: kt.Table, is_old: bool) -> None:
     service.databases["shop"]["t"].is_old = is_old

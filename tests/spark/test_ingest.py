@@ -159,6 +159,7 @@ def test_message_is_late_in_a_batch_where_an_earlier_file_overtook_it(feed: Feed
     assert feed.rows() == [(1, "b"), (2, "a")]
 
 
+@pytest.mark.takes_turns
 def test_a_second_run_with_the_same_checkpoint_does_nothing(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")))
     feed.run()
@@ -189,6 +190,7 @@ def test_a_deleted_row_does_not_come_back_with_a_late_change(feed: Feed) -> None
     assert feed.rows() == []
 
 
+@pytest.mark.takes_turns
 def test_malformed_and_unfit_messages_go_to_the_dead_letter_table_with_the_reason(
     feed: Feed, place: str
 ) -> None:
@@ -211,6 +213,7 @@ def test_malformed_and_unfit_messages_go_to_the_dead_letter_table_with_the_reaso
     assert any("id" in reason and "BIGINT" in reason for _, reason in letters)
 
 
+@pytest.mark.takes_turns
 def test_changes_that_the_table_could_not_merge_are_dead_letters_too(feed: Feed) -> None:
     delete = change("d", 2, row(1, "a"), None)
     feed.add("a.json", change("c", 1, None, row(1, "a")), delete, change("c", 3, None, row(2, "b")))
@@ -225,6 +228,7 @@ def test_changes_that_the_table_could_not_merge_are_dead_letters_too(feed: Feed)
     assert "'max' cannot retract values" in reason
 
 
+@pytest.mark.takes_turns
 def test_rows_that_pinot_counts_as_errors_are_dead_letters(feed: Feed) -> None:
     columns = [{"name": name, "dataType": "LONG"} for name in ("id", "a", "b")]
     config = {
@@ -276,6 +280,7 @@ def test_batch_that_is_repeated_and_refuses_other_messages_keeps_all_of_them(fee
     assert feed.rows("shop.bad", "raw", "batch_id") == [(b"1", 4), (b"2", 4), (b"3", 4)]
 
 
+@pytest.mark.takes_turns
 def test_dead_letter_table_of_text_takes_other_bytes_as_digits(feed: Feed) -> None:
     types = {"digest": "STRING", "reason": "STRING", "raw": "STRING", "batch_id": "BIGINT"}
     fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in types.items()]
@@ -299,6 +304,7 @@ def test_table_that_cannot_take_dead_letters_is_refused_before_anything_is_read(
     assert kt.connect(feed.warehouse).table("shop.people").snapshots() == []
 
 
+@pytest.mark.takes_turns
 def test_file_that_was_cut_short_is_named_and_goes_in_when_it_is_whole(feed: Feed) -> None:
     feed.add("a.json.gz", *(change("c", key, None, row(key, "a")) for key in range(500)))
     path = feed.folder / "feed" / "a.json.gz"
@@ -325,6 +331,7 @@ def test_feed_that_is_not_there_is_said(feed: Feed) -> None:
         feed.run(source=str(feed.folder / "nowhere"))
 
 
+@pytest.mark.takes_turns
 @into_both_kinds
 def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("u", 2, row(1, "a"), row(7, "a")))
@@ -365,6 +372,7 @@ def test_a_left_out_value_is_null_until_its_version_arrives(feed: Feed, type: st
     assert feed.rows("shop.people", "id", "name", "note") == [(1, "b", None)]
 
 
+@pytest.mark.takes_turns
 def test_without_a_schema_the_table_is_made_from_the_feed(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, {"id": 1, "since": "2026-01-31", "ok": True}))
 
@@ -379,6 +387,7 @@ def test_without_a_schema_the_table_is_made_from_the_feed(feed: Feed) -> None:
     assert table.options["sequence.field"] == "_epoch,_commit_lsn,_lsn"
 
 
+@pytest.mark.takes_turns
 def test_an_existing_table_orders_by_the_members_named(feed: Feed) -> None:
     fields = kt.parse_sql_type("ROW<id BIGINT, name STRING, note STRING, version BIGINT>").fields
     kt.connect(feed.warehouse).create_table(
@@ -398,6 +407,7 @@ def test_a_feed_without_a_key_is_refused_with_the_way_out(feed: Feed) -> None:
         feed.run(primary_key=[])
 
 
+@pytest.mark.takes_turns
 def test_maxwell_and_canal_feeds_arrive_too(feed: Feed) -> None:
     feed.add(
         "a.json",

@@ -18,6 +18,7 @@ LAYOUTS = ["", "PARTITIONED BY (p)", "WITH ('bucket' = '3', 'bucket-key' = 'n')"
 ROWS = [("ab"[n % 2], n // 3, None if n % 5 else "x") for n in range(60)]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_of_spark_are_kept_and_read_as_they_are(

@@ -53,6 +53,7 @@ def test_a_dataframe_goes_where_its_work_is_done(spark: Any, warehouse: str, lim
     assert flow(lake, "history", events, 2).snapshot_id is None
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("limit", ["0", "128 mb"], ids=["executors", "driver"])
 def test_events_truncate_the_target(spark: Any, warehouse: str, limit: str) -> None:
     from pyspark.sql.functions import col
@@ -79,6 +80,7 @@ def test_events_truncate_the_target(spark: Any, warehouse: str, limit: str) -> N
         flow(lake, "newest", nowhere, 1, **more)
 
 
+@pytest.mark.takes_turns
 def test_a_stream_gives_its_query(spark: Any, warehouse: str, tmp_path: Path) -> None:
     lake = kt.connect(warehouse, spark=spark)
     spark.sql(EVENTS).write.parquet(str(tmp_path / "events"))

@@ -97,6 +97,7 @@ def test_other_keys_and_functions_go_through_python(
     assert_buckets(table, rows, spark, in_sql=False)
 
 
+@pytest.mark.takes_turns
 def test_null_in_a_key_is_reported_by_the_write(warehouse: str, spark: Any) -> None:
     table = make_table(warehouse, {"id": "BIGINT"}, buckets=2)
     rows = spark.createDataFrame([(1,), (None,), (3,)], "id BIGINT").repartition(2)

@@ -87,6 +87,7 @@ def shown(table: kt.Table) -> dict[Any, Any]:
     return {(r["p"], r["k"]): list(r.values()) for r in table.scan().to_pylist()}
 
 
+@pytest.mark.takes_turns
 def test_stream_tells_the_rows_there_are_and_then_every_change_once(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
@@ -251,6 +252,7 @@ def test_stream_from_an_expired_snapshot_says_which_are_there(
         run(spark, table, tmp_path / "c", start="1")
 
 
+@pytest.mark.takes_turns
 def test_options_of_streams_are_refused_where_one_snapshot_is_read(
     warehouse: str, spark: Any
 ) -> None:

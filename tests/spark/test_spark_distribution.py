@@ -37,6 +37,7 @@ A_BIT = "write-buffer-size"
 LAKES = count()
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 @settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -81,6 +82,7 @@ def many_versions(spark: Any, seed: int, partitions: int) -> Any:
     ).selectExpr(*(f"CAST({name} AS BIGINT) AS {name}" for name in SCHEMA.names))  # fmt: skip
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_auto_leaves_the_rows_of_a_load_where_they_are_and_shuffles_all_other_writes(
     warehouse: str, spark: Any, monkeypatch: pytest.MonkeyPatch

@@ -165,6 +165,7 @@ def found(lake: kt.Lake) -> dict[int, Any]:
     return {row["id"]: (row["v"], row["n"]) for row in lake.table("t").scan().to_pylist()}
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("rows_max", [1 << 20, 1], ids=["few rows", "many rows"])
 def test_merge_of_a_dataframe_computes_it_once_and_lets_go_of_it(
     lake: kt.Lake, spark: Any, frames: list[Any], rows_max: int, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +187,7 @@ def test_merge_of_a_dataframe_computes_it_once_and_lets_go_of_it(
     assert not source.storageLevel.useMemory
 
 
+@pytest.mark.takes_turns
 def test_merge_lets_go_of_no_dataframe_that_its_owner_keeps(lake: kt.Lake, spark: Any) -> None:
     source = spark.createDataFrame(BROUGHT).select("id", "v").persist()
     merge = lake.table("t").merge(source, "target.id = source.id")

@@ -36,6 +36,7 @@ def buckets_by_key(table: kt.Table) -> dict[tuple[int, str], set[int]]:
     return found
 
 
+@pytest.mark.takes_turns
 def test_tasks_place_keys_alike_and_later_writes_find_them(warehouse: str, spark: Any) -> None:
     table = make_table(warehouse)
     table.write(make_rows(spark, 0, 101, 1))
@@ -52,6 +53,7 @@ def test_tasks_place_keys_alike_and_later_writes_find_them(warehouse: str, spark
     assert table.get({"id": 60, "p": "p0"}) == {"id": 60, "p": "p0", "v": 2}
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("options", "buckets"),
     [
@@ -81,6 +83,7 @@ def test_data_source_is_refused_with_the_way_out(warehouse: str, spark: Any) -> 
     assert spark.read.format("keytide").load(table.uri).count() == 1
 
 
+@pytest.mark.takes_turns
 def test_key_without_partition_columns_is_in_one_partition(warehouse: str, spark: Any) -> None:
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "20"}
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["id"], ["p"], options=options)

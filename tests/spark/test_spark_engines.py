@@ -110,6 +110,7 @@ def shown(rows: Any) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))
 
 
+@pytest.mark.takes_turns
 def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: SparkSession) -> None:
     lake, rows = kt.connect(warehouse), histories()
     at_once = written(make_table(lake, "at_once", 1), rows, len(rows))
@@ -161,6 +162,7 @@ def compacted(table: kt.Table, first: int, end: int) -> Scan:
     return replace(scan, state=replace(scan.state, live=live))
 
 
+@pytest.mark.takes_turns
 def test_executors_merge_what_they_write_as_one_process_does(
     warehouse: str, spark: SparkSession
 ) -> None:

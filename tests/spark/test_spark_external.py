@@ -34,6 +34,7 @@ def lake(tmp_path: Path, spark: Any) -> kt.Lake:
     return lake
 
 
+@pytest.mark.takes_turns
 def test_query_merge_and_dataframe_have_the_merged_rows(lake: kt.Lake, spark: Any) -> None:
     found = lake.sql("SELECT v FROM e WHERE w > 0 AND k < 3").to_pylist()
     assert found == [{"v": "A"}]

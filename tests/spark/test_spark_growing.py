@@ -57,6 +57,7 @@ def test_a_dataframe_that_does_not_fit_changes_nothing(spark: Any, table: kt.Tab
     assert table.table_schema == before
 
 
+@pytest.mark.takes_turns
 def test_the_data_source_grows_a_table_by_an_option(spark: Any, table: kt.Table) -> None:
     kt.spark.register(spark)
     new = spark.sql("SELECT 2L AS k, 2 AS v, array(named_struct('b', 'y', 'a', 2)) AS r, 'n' AS w")
@@ -69,6 +70,7 @@ def test_the_data_source_grows_a_table_by_an_option(spark: Any, table: kt.Table)
         spark.read.format("keytide").option("mergeSchema", "true").load(table.uri).collect()
 
 
+@pytest.mark.takes_turns
 def test_a_stream_grows_a_table_by_an_option(spark: Any, table: kt.Table, tmp_path: Path) -> None:
     kt.spark.register(spark)
     spark.sql("SELECT 2L AS k, 1L << 40 AS v, 'n' AS w").write.parquet(str(tmp_path / "rows"))

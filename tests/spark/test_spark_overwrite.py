@@ -66,6 +66,7 @@ def test_a_dataframe_replaces_what_local_rows_replace(
     assert lake.table("t").verify().findings == ()
 
 
+@pytest.mark.takes_turns
 def test_insert_overwrite_sends_no_rows_to_the_driver(
     lake: kt.Lake, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:

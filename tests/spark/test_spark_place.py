@@ -200,6 +200,7 @@ def test_micro_batch_of_files_is_written_by_the_driver_once(
     assert found(lake) == START | {1: ("s", 1), 30: ("s", 30)}
 
 
+@pytest.mark.takes_turns
 @pytest.mark.usefixtures("idle")
 def test_small_batch_of_a_change_feed_is_applied_by_the_driver(
     warehouse: str, tmp_path: Path, spark: Any

@@ -234,6 +234,7 @@ def test_cast_that_spark_words_otherwise_is_left_to_the_kernels(warehouse: str, 
     assert_same(table.scan(), spark)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     "path", ["java-0.9/wh/spec.db/j_dv", "independent/wh/spec.db/m_dv", "wh/spec.db/dv"]
 )
@@ -401,6 +402,7 @@ def test_spark_plans_joins_by_the_number_of_rows(warehouse: str, spark: Any) -> 
 FEATURES = SAMPLES.parent / "features.tar.xz"
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("name", ["fallback_branch", "primary_branch"])
 def test_rows_of_two_branches_are_those_of_java(name: str, tmp_path: Path, spark: Any) -> None:
     with tarfile.open(FEATURES) as archive:

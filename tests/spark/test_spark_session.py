@@ -123,6 +123,7 @@ def test_what_workers_say_of_their_python_is_explained(text: str) -> None:
     assert "PYSPARK_PYTHON" in str(error)
 
 
+@pytest.mark.takes_turns
 def test_spark_is_loaded_on_demand() -> None:
     code = (
         "import sys, keytide as kt\n"
@@ -196,6 +197,7 @@ for archive in ("kept", "other"):
 """
 
 
+@pytest.mark.takes_turns
 def test_a_worker_lists_archives_anew_but_for_that_of_spark(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LISTING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -111,6 +111,7 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.takes_turns
 def test_queries_of_a_view_filter_as_spark_does(table: kt.Table, session: Any) -> None:
     session.sql(f"create or replace temporary view v using keytide options (path '{table.uri}')")
     plain = session.createDataFrame(table.scan().to_arrow())

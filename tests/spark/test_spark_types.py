@@ -130,6 +130,7 @@ def test_nanoseconds_are_cut_off_downwards(warehouse: str, spark: Any) -> None:
     assert found == {0: before, 1: epoch, 2: epoch.replace(microsecond=1), 3: before, 4: None}
 
 
+@pytest.mark.takes_turns
 def test_session_zone_changes_no_instant(warehouse: str, spark: Any) -> None:
     fields = [
         Field(-1, "id", parse_sql_type("BIGINT")),

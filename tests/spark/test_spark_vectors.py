@@ -39,6 +39,7 @@ def batch(spark: Any, start: int, stop: int, sequence: int, value: str) -> Any:
     )
 
 
+@pytest.mark.takes_turns
 def test_rows_that_spark_wrote_are_shown_and_read_natively(warehouse: str, spark: Any) -> None:
     table = made(kt.connect(warehouse, spark=spark), sequence__field="s")
     table.write(batch(spark, 0, 50, 5, "a"))
@@ -59,6 +60,7 @@ def test_rows_that_spark_wrote_are_shown_and_read_natively(warehouse: str, spark
     assert rows(found) == [(27,), (28,), (29,)]
 
 
+@pytest.mark.takes_turns
 def test_rows_that_are_not_compacted_are_merged_by_tasks_where_asked_for(
     warehouse: str, spark: Any
 ) -> None:

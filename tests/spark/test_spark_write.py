@@ -136,6 +136,7 @@ def test_sequence_field_orders_rows_of_several_writes(warehouse: str, spark: Any
     assert [values[i] for i in (0, 4, 5, 19)] == [0.0, 6.0, 1000.0, 1000.0]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 @pytest.mark.parametrize("rows_per_run", ["10000", "1"])
 def test_rows_out_of_order_are_counted_across_the_runs_of_a_write(
@@ -176,6 +177,7 @@ def test_repeated_identifier_changes_nothing(warehouse: str, spark: Any) -> None
     assert table.scan().count() == 10
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_foreach_batch_is_exactly_once_without_an_option(
     tmp_path: Path, warehouse: str, spark: Any

@@ -72,6 +72,7 @@ def filled(lake: kt.Lake, name: str) -> kt.Table:
     return table
 
 
+@pytest.mark.takes_turns
 def test_a_query_finds_the_rows_of_the_local_engine(lakes: tuple[kt.Lake, kt.Lake]) -> None:
     on_spark, local = lakes
     flags = ", ".join(f"{condition} AS c{i}" for i, condition in enumerate(CONDITIONS))
@@ -84,7 +85,7 @@ def test_a_query_finds_the_rows_of_the_local_engine(lakes: tuple[kt.Lake, kt.Lak
     assert on_spark.sql(query).to_pylist() == local.sql(query).to_pylist()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "statement",
     [
@@ -110,6 +111,7 @@ def test_a_statement_changes_the_rows_of_the_local_engine(
     assert rows[0] != local.sql("SELECT * FROM t ORDER BY id").to_pylist()
 
 
+@pytest.mark.takes_turns
 def test_a_view_finds_the_rows_of_the_local_engine(lakes: tuple[kt.Lake, kt.Lake]) -> None:
     on_spark, local = lakes
     query = "SELECT id, hour(z) AS h FROM t WHERE z <= TIMESTAMP '2023-01-10 20:00:00Z'"
@@ -119,6 +121,7 @@ def test_a_view_finds_the_rows_of_the_local_engine(lakes: tuple[kt.Lake, kt.Lake
     assert local.sql(found).to_pylist()
 
 
+@pytest.mark.one_in(14)
 def test_a_dataframe_keeps_utc(lakes: tuple[kt.Lake, kt.Lake]) -> None:
     on_spark, local = lakes
     query = "SELECT id FROM t WHERE hour(z) = 20 ORDER BY id"

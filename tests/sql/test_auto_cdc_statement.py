@@ -29,6 +29,7 @@ def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("head", ["", "CREATE FLOW kept AS ", "create flow `kept` as\n"])
 @pytest.mark.parametrize("source", ["feed", "STREAM(feed)", "stream feed", "(SELECT * FROM feed)"])
 def test_newest_rows_of_a_feed(lake: kt.Lake, head: str, source: str) -> None:

@@ -250,6 +250,7 @@ def test_text_without_a_statement_is_refused(lake: kt.Lake, text: str) -> None:
         lake.sql(text)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "text",
     [

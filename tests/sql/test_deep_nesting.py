@@ -81,7 +81,7 @@ DOORS: dict[str, Callable[[kt.Lake, str], Any]] = {
 """Each place where a text is parsed: `Class.method parameter` for those of Python."""
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("depth", [50, 500])
 @pytest.mark.parametrize("door", DOORS)
 def test_deep_text_gives_an_answer_or_a_refusal(warehouse: str, door: str, depth: int) -> None:

@@ -110,6 +110,7 @@ def definitions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=60)
 @given(definition=definitions())
 def test_show_create_table_makes_the_same_table_again(definition: dict[str, Any]) -> None:

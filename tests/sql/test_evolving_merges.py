@@ -58,6 +58,7 @@ def check_columns_that_clauses_set_are_added(
     assert [tuple(row.values()) for row in rows(lake)] == expected
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("whens", "added", "expected"), WORDS)
 def test_columns_that_clauses_set_are_added(
     lake: kt.Lake, whens: str, added: str, expected: list[tuple[Any, ...]]
@@ -66,7 +67,7 @@ def test_columns_that_clauses_set_are_added(
 
 
 @pytest.mark.spark
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("whens", "added", "expected"), WORDS)
 def test_columns_are_added_on_spark(
     lake: kt.Lake, spark: Any, whens: str, added: str, expected: list[tuple[Any, ...]]
@@ -87,6 +88,7 @@ def test_explain_names_what_would_change(lake: kt.Lake) -> None:
     assert rows(lake)[1] == {"id": 2, "v": "b", "n": 3000000000, "bonus": 5}
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("source", "whens", "says"),
     [
@@ -128,6 +130,7 @@ def test_a_table_as_source_gives_its_own_types(lake: kt.Lake) -> None:
     assert rows(lake)[1]["r"] == {"x": 7}
 
 
+@pytest.mark.takes_turns
 def test_merges_that_add_columns_at_the_same_time_all_have_their_rows(lake: kt.Lake) -> None:
     lake.sql("ALTER TABLE t SET ('commit.max-retries' = '50')")
 
@@ -215,6 +218,7 @@ def merged(
     return all_names, [{n: state[key].get(n) for n in all_names} for key in sorted(state)]
 
 
+@pytest.mark.takes_turns
 @given(merges())
 def test_any_merge_leaves_what_a_model_says(merge: tuple[Any, Any]) -> None:
     source, whens = merge

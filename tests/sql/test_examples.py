@@ -214,6 +214,7 @@ def rows_of(result: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in result.to_pylist())
 
 
+@pytest.mark.one_in(14)
 @BY_NAME
 def test_example_gives_the_published_rows(example: str, warehouse: str) -> None:
     text, expected = EXAMPLES[example]

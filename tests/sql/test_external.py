@@ -98,6 +98,7 @@ def test_sql_stays_inside_of_the_lake(warehouse: str, secret: str, text: str) ->
     assert os.listdir() == ["secret.csv"]
 
 
+@pytest.mark.takes_turns
 def test_no_function_of_duckdb_reads_or_writes_files(secret: str) -> None:
     with local_database() as connection, local_database(allows_external_files=True) as opened:
         functions = connection.sql(
@@ -134,6 +135,7 @@ def test_sql_reads_files_where_the_lake_is_opened_for_it(warehouse: str, secret:
         lake.sql("SELECT * FROM nobody")
 
 
+@pytest.mark.takes_turns
 def test_queries_larger_than_memory_spill_into_a_folder_of_their_own() -> None:
     with local_database(memory_limit="50MB", threads="1") as connection:
         [(spill,)] = connection.sql("SELECT current_setting('temp_directory')").fetchall()

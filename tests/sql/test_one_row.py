@@ -49,6 +49,7 @@ def test_what_is_about_many_rows_is_refused_at_its_place(
     assert len(lake.table("t").snapshots()) == 1
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("one", ONE)
 def test_queries_about_many_rows_are_values(lake: kt.Lake, one: str) -> None:
     wanted = lake.sql(f"SELECT id, CAST({one} AS BIGINT) AS n FROM t ORDER BY id").to_pylist()

@@ -51,6 +51,7 @@ def short(text: str) -> str:
     return re.sub(r"(?i)`?\b(?:a|b|default)\b`?\.(`?[tud]`?\.(?:`?[kvs]\b|\*))", r"\1", text)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", QUERIES)
 def test_query_is_the_same_by_full_names(lake: kt.Lake, text: str) -> None:
     full, plain = (lake.sql(each).to_pylist() for each in (text, short(text)))

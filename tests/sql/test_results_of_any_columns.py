@@ -40,6 +40,7 @@ def lake(warehouse: str) -> kt.Lake:
     return lake
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("query", QUERIES)
 def test_every_column_is_there_or_the_result_is_refused(

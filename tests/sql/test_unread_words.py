@@ -90,6 +90,7 @@ def texts() -> dict[str, bool]:
     return {text: parses(text) for text in {*texts_of_tests()}}
 
 
+@pytest.mark.takes_turns
 def test_no_text_that_means_something_has_unread_words(
     texts: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -363,6 +363,7 @@ def test_file_of_a_dead_writer_makes_room(folder: CacheFolder) -> None:
     assert not [*Path(folder.root, "keytide-1", "new").iterdir()]
 
 
+@pytest.mark.takes_turns
 def test_processes_that_fill_one_folder_keep_its_bound_and_see_whole_entries(
     folder: CacheFolder,
 ) -> None:

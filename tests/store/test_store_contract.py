@@ -81,6 +81,7 @@ def test_create_does_not_replace_a_file_that_was_put(any_store: Store) -> None:
     assert any_store.read("a") == b"put"
 
 
+@pytest.mark.one_in(14)
 def test_create_raced_by_eight_threads_has_one_winner(any_store: Store) -> None:
     rounds, racers = 20, 8
     barrier = Barrier(racers)
@@ -151,6 +152,7 @@ def write_with_polars(store: Store, path: str, table: pa.Table) -> None:
         pl.DataFrame(table).write_parquet(file)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("write", [write_with_pyarrow, write_with_polars])
 @pytest.mark.parametrize("rows", [10, 3_000_000])

@@ -175,6 +175,7 @@ def test_order_of_one_column_is_that_of_its_values_nulls_first() -> None:
     assert only.file.row_count == 5
 
 
+@pytest.mark.takes_turns
 def test_order_lets_readers_skip_files_by_each_of_its_columns() -> None:
     rows = pl.DataFrame({"p": "a", "n": pl.int_range(40_000, eager=True).shuffle(seed=1)})
     rows = rows.with_columns(m=(pl.col("n") * 7919 % 40_000).cast(pl.Float64), v=pl.lit("x"))

@@ -487,6 +487,7 @@ for number in range(3):
 """
 
 
+@pytest.mark.takes_turns
 def test_the_end_of_the_process_waits(warehouse: str) -> None:
     table = table_in(warehouse)
     subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM, warehouse], check=True)

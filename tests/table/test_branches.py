@@ -435,6 +435,7 @@ LOST: dict[str, Callable[[kt.Table], object]] = {
 }
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("lost", [None, *LOST])
 def test_commits_of_others_are_not_discarded_unless_that_is_said(

@@ -91,6 +91,7 @@ def test_the_source_is_walked() -> None:
 PARTS = 6
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_keys_and_values_may_have_every_name(part: int) -> None:

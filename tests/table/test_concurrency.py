@@ -190,6 +190,7 @@ def assert_the_newest_commit_wins(table: kt.Table) -> None:
         assert shown == {(snapshot.commit_user, snapshot.commit_identifier)}
 
 
+@pytest.mark.takes_turns
 def test_threads_that_share_one_table_object_lose_nothing(warehouse: str) -> None:
     table = new_table(warehouse)
 

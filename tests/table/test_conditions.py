@@ -363,6 +363,7 @@ def test_explanation_tells_conditions_that_leave_out_no_file(warehouse: str, lin
     assert str(told).endswith("files: `qty` > 4\nconditions on rows only: `note` LIKE '%a'")
 
 
+@pytest.mark.one_in(14)
 def test_empty_list_keeps_nothing_and_its_opposite_all_that_is_known(table: kt.Table) -> None:
     for column in ("k", "p", "i", "m", "t"):
         assert table.scan(where=f"{column} IN ()").count() == 0

@@ -91,6 +91,7 @@ def test_constraints_come_and_go(warehouse: str, options: dict[str, str]) -> Non
     assert table.get(3) == {"k": 3, "qty": 0}
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

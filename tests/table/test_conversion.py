@@ -148,6 +148,7 @@ def test_table_without_rows_is_converted(mode: str) -> None:
     assert_sound(table)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_go_to_the_buckets_that_the_table_has_now(mode: str) -> None:
     table = new_table(mode)
@@ -316,6 +317,7 @@ def take(model: Model, step: Any) -> None:
     model.note()
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("options", [{}, {"deletion-vectors.enabled": "true"}], ids=str)
 @settings(max_examples=8)

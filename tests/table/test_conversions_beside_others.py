@@ -53,6 +53,7 @@ def files_of_no_snapshot(table: kt.Table) -> set[str]:
     return stored - named
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("mode", MODES)
 def test_writers_who_come_first_have_the_conversion_made_again(mode: str) -> None:
     table = began(mode)
@@ -139,6 +140,7 @@ def test_writer_whose_commit_a_conversion_overtakes_never_mixes_the_kinds(mode: 
     assert shown(table) == ["0 1 6 b", "0 2 5 a", "0 9 5 new", "1 3 5 a"]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("mode", MODES)
 def test_statement_that_a_conversion_overtakes_is_carried_out_anew(mode: str) -> None:
     table = began(mode)
@@ -172,6 +174,7 @@ def test_compaction_that_a_conversion_overtakes_is_none() -> None:
     assert_sound(table)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("acts_before", [0, 1], ids=["before the schema", "before the snapshot"])
 def test_two_conversions_to_the_same_kind_are_one(mode: str, acts_before: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def altered(keys: str, options: Mapping[str, str]) -> kt.Table:
     return table
 
 
+@pytest.mark.takes_turns
 @settings(max_examples=10 * settings.default.max_examples)
 @given(
     keys=st.sampled_from(sorted(KEYS)), options=definitions, make=st.sampled_from([made, altered])

@@ -190,6 +190,7 @@ def test_branch_is_well_or_not_by_itself(tmp_path: Path) -> None:
 # -- pictures ------------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 def test_picture_shows_levels_files_and_cost(tmp_path: Path) -> None:
     table = table_of(tmp_path, 6)
     table.close()  # nothing is compacted behind it any more

@@ -57,6 +57,7 @@ def test_every_type_comes_back_exactly_from_one_file(warehouse: str) -> None:
     assert rows_as_text(found) == rows_as_text(rows)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("memory", ["1 kb", "1 gb"])
 @pytest.mark.parametrize("buckets", ["1", "3"])
 def test_every_type_comes_back_exactly_from_a_merge(

@@ -243,6 +243,7 @@ def test_expiry_that_fails_after_a_write_is_a_warning() -> None:
 # -- what goes with them, and what holds it --------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 def test_what_only_expired_snapshots_have_goes_and_all_else_stays() -> None:
     table = opened(full_history())
     store, before = table.stored.store, rows_of_all(table)
@@ -450,6 +451,7 @@ def test_table_that_is_rolled_back_meanwhile_keeps_its_rows() -> None:
         )
 
 
+@pytest.mark.takes_turns
 def test_expiries_beside_each_other_and_a_writer_lose_nothing() -> None:
     store = full_history()
     table = opened(store)

@@ -89,6 +89,7 @@ def expected(first: Any, rest: Any, names: tuple[str, str]) -> list[tuple[str, i
     return sorted(rows)
 
 
+@pytest.mark.takes_turns
 @given(
     option=st.sampled_from([FALLBACK, PRIMARY]),
     kinds=st.tuples(st.sampled_from([*KINDS]), st.sampled_from([*KINDS])),

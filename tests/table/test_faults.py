@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from copies import copies_of, empty_store
+from stops import faults_of
 
 import keytide as kt
 from keytide.store import Store
@@ -100,7 +101,7 @@ def assert_sound(store: Store, *allowed: list[Row]) -> None:
     assert rows(store) == sorted(seen + AFTER)
 
 
-@pytest.mark.parametrize(("operation", "nth"), PLACES)
+@pytest.mark.parametrize(("operation", "nth"), WRITING)
 def test_crash_at_any_operation_leaves_the_old_or_the_new_state(operation: str, nth: int) -> None:
     store = new_warehouse()
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action="crash")])  # type: ignore[arg-type]
@@ -135,8 +136,9 @@ def test_write_that_is_stopped_before_its_commit_leaves_no_file_behind(
     assert_sound(store, OLD, NEW)
 
 
-@pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response"])
-@pytest.mark.parametrize(("operation", "nth"), PLACES)
+@pytest.mark.parametrize(
+    ("operation", "nth", "action"), faults_of(PLACES, "fail", "torn", "disk-full", "lost-response")
+)
 def test_failure_of_any_operation_is_told_or_harmless(
     operation: str, nth: int, action: Action
 ) -> None:
@@ -150,8 +152,9 @@ def test_failure_of_any_operation_is_told_or_harmless(
         assert_sound(store, NEW)
 
 
-@pytest.mark.parametrize("action", ["fail", "lost-response", "crash"])
-@pytest.mark.parametrize(("operation", "nth"), PLACES)
+@pytest.mark.parametrize(
+    ("operation", "nth", "action"), faults_of(PLACES, "fail", "lost-response", "crash")
+)
 def test_named_commit_is_made_once_however_often_it_is_tried(
     operation: str, nth: int, action: Action
 ) -> None:

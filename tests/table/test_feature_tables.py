@@ -27,6 +27,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "features"
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", FEATURE_TABLES)
 def test_table_of_java_is_read_right_or_refused_by_name(stored: Path, name: str) -> None:
     rows = json.loads((stored / "rows.json").read_text())

@@ -206,6 +206,7 @@ def written_before(threshold: str, keys: list[str], **options: str) -> kt.Table:
     return table
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("threshold", ["500 b", "0 b"])
 @pytest.mark.parametrize("keys", [["k"], []])
 def test_files_get_the_filters_that_they_lack(threshold: str, keys: list[str]) -> None:

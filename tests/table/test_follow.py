@@ -155,6 +155,7 @@ def lake_of(table: kt.Table) -> kt.Lake:
     return kt.connect(table.uri.rsplit("/default.db", 1)[0])
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("more", [0, 1, 2])
 @pytest.mark.parametrize(
     ("how", "kept"), [("rolled back", False), ("rolled back", True), ("dropped", False)]

@@ -139,6 +139,7 @@ DOORS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("place", FORGED)
 def test_file_where_the_table_allows_none_is_never_read_or_deleted(
     place: str, tmp_path: Path

@@ -68,6 +68,7 @@ def test_every_call_in_a_forked_child_says_what_to_do(kind: str, name: str, ware
         child.join()
 
 
+@pytest.mark.takes_turns
 def test_child_that_is_spawned_works(warehouse: str) -> None:
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
     table.write(ROWS)

@@ -27,6 +27,7 @@ def made(warehouse: str, options: Mapping[str, str]) -> kt.Table:
     return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={**LEVELS, **options})
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "options",
     [

@@ -109,7 +109,7 @@ def value_of(feature: Feature) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("feature", NOT_READ, ids=lambda feature: feature.key)
 def test_each_feature_is_refused_at_its_doors(foreign: Foreign, feature: Feature) -> None:
     key, value = feature.key.replace("<column>", "v"), value_of(feature)
@@ -122,6 +122,7 @@ def test_each_feature_is_refused_at_its_doors(foreign: Foreign, feature: Feature
     assert_open_to(foreign, feature.needs, key, {key: value})
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.key)
 def test_idle_feature_closes_no_door(foreign: Foreign, feature: Feature) -> None:
     key = feature.key.replace("<column>", "v")
@@ -188,6 +189,7 @@ def test_snapshot_that_a_table_option_chooses_is_named_to_readers(foreign: Forei
         assert table.scan().to_pylist() == ROWS
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("within", ["column", "ARRAY", "ROW", "MAP"])

@@ -54,6 +54,7 @@ def test_missing_values_are_computed_and_others_are_refused(
         assert days(table)[4] == 2
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", ["merged", "partitioned", "key", "appended", "indexed"])
 def test_changes_of_rows_compute_it_anew(warehouse: str, name: str) -> None:
     key, given = TABLES[name]

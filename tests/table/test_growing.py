@@ -56,6 +56,7 @@ def test_columns_that_the_rows_lack_are_null_in_them(warehouse: str) -> None:
     assert rows_of(t) == [(1, 2, None)]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("old", "values", "new"),
     [

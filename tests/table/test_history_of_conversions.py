@@ -43,6 +43,7 @@ def told(batches: Any) -> list[str]:
     return sorted(" ".join(str(row[name]) for name in names) for row in rows)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("mode", MODES)
 def test_older_snapshots_and_tags_are_read_as_they_were_written(mode: str) -> None:
     table = with_history(mode)
@@ -119,6 +120,7 @@ def test_commits_are_told_as_they_were_written_each_by_its_kind() -> None:
     assert told(table.changes(0, 2, mode="delta").to_batches()) == told(before)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("mode", MODES)
 def test_branch_of_a_snapshot_has_the_kind_of_that_and_goes_its_own_way(mode: str) -> None:
     table = with_history(mode)
@@ -173,6 +175,7 @@ def test_rollback_behind_a_conversion_can_be_followed_by_it_again(mode: str) -> 
     assert_sound(table)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("mode", MODES)
 def test_conversion_that_was_rolled_back_with_alterations_comes_again_with_them(mode: str) -> None:
     table = with_history(mode)
@@ -203,6 +206,7 @@ def test_ids_of_columns_that_were_rolled_back_with_a_conversion_are_not_used_aga
     assert_sound(table)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("mode", MODES)
 def test_restoring_over_a_conversion_is_refused_until_the_table_is_converted_back(
     mode: str,

@@ -65,6 +65,7 @@ rows = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.takes_turns
 @given(
     engine=st.sampled_from(sorted(ENGINES)),
     buckets=st.integers(1, 3),

@@ -339,6 +339,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
 @pytest.mark.parametrize("name", CHANGES)
 def test_after_other_changes_writes_go_on(name: str) -> None:
@@ -525,6 +526,7 @@ def test_each_row_of_a_key_is_explained() -> None:
 # -- tasks side by side ----------------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 @given(
     before=st.lists(ROWS, max_size=6),
     parts=st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=2, max_size=3),

@@ -25,6 +25,7 @@ def counts_of_rows(table: kt.Table) -> list[int]:
     return sorted(e.file.row_count for e in table.scan(skip_upsert=True).live.entries)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("options", "is_due"),
     [

@@ -14,6 +14,7 @@ from killed_writers import KINDS, Killed, make_table, rows_of
 LONG = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 def test_writers_killed_while_they_compact_lose_nothing(warehouse: str, kind: str) -> None:

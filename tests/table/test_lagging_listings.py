@@ -54,6 +54,7 @@ def test_invariants_hold_where_listings_lag(tmp_path: Path, steps: int) -> None:
         assert table.verify().is_healthy
 
 
+@pytest.mark.takes_turns
 def test_a_table_is_found_by_who_looks_first(tmp_path: Path) -> None:
     """Its newest schema and snapshot too, though the process has nothing to go by."""
     schema = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "v")]
@@ -69,6 +70,7 @@ def test_a_table_is_found_by_who_looks_first(tmp_path: Path) -> None:
         assert other.get(1) == {"k": 1, "v": number}
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("rolled_back", [1, 2, 5, 30])
 def test_latest_snapshot_is_found_in_a_listing_from_before_a_rollback(rolled_back: int) -> None:
     store = empty_store()

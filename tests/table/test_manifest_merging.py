@@ -152,6 +152,7 @@ def stored_entries(store: Store, manifest: ManifestFileMeta) -> list[ManifestEnt
     return decode_manifest(data.replace(SEAL_KEY.encode(), SEAL_KEY.upper().encode()), "m")
 
 
+@pytest.mark.takes_turns
 @given(OPTIONS, STEPS)
 def test_files_of_every_snapshot_are_those_of_a_dict(
     options: dict[str, str], steps: list[Step]

@@ -191,6 +191,7 @@ write = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("options", [{}, FIRST, PARTIAL], ids=["last", "first", "partial"])
 @given(
     history=st.lists(st.tuples(write, write | st.none()), max_size=4),

@@ -85,6 +85,7 @@ def noting(mutation: str) -> Iterator[None]:
         raise
 
 
+@pytest.mark.takes_turns
 @pytest.mark.one_in(14)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", range(12))

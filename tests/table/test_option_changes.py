@@ -179,6 +179,7 @@ def test_no_option_for_other_engines_changes_stored_rows() -> None:
     assert check_rows_stay(before, table, *map(RemoveOption, changes))
 
 
+@pytest.mark.takes_turns
 def test_without_rows_every_fixed_option_can_be_set() -> None:
     """What is refused above is refused because of the rows."""
     fixed = [option for option in ACTING if option.change is Change.FIXED]

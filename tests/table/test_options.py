@@ -157,6 +157,7 @@ def test_option_that_keytide_leaves_to_others_warns_or_is_refused(
         assert {warning.filename for warning in caught} == {__file__}
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("option", ROWS, ids=lambda option: option.key)
 def test_default_is_neither_warned_of_nor_refused(option: Option) -> None:
     if option.default is None or engines_with(option.key) or option.has_place:
@@ -298,6 +299,7 @@ EFFECTS = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("effect", EFFECTS.values(), ids=EFFECTS)
 def test_option_of_a_column_acts(effect: Effect) -> None:
     shown = []

@@ -89,6 +89,7 @@ def test_merged_rows_have_what_their_columns_give_however_they_are_cut_into_writ
     assert shown(whole, "a", "b", "total", "said") == model(rows)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("column", "expression", "expected"),
     [

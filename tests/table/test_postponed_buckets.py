@@ -134,6 +134,7 @@ step = st.tuples(
 )  # fmt: skip
 
 
+@pytest.mark.takes_turns
 @given(steps=st.lists(step, max_size=6))
 def test_any_history_gives_the_rows_of_a_dict(steps: list[Any]) -> None:
     table = new_table()

@@ -238,6 +238,7 @@ def test_snapshot_that_expires_while_it_is_published_makes_room_for_the_newest(
     assert seen(table, form) == scanned(table) == [(7, "by another")]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("form", FOLDERS)
 def test_publications_of_two_processes_alternate(form: str, tmp_path: Path) -> None:
     table = made(tmp_path, form)

@@ -106,6 +106,7 @@ GARBAGE: Row = {"k": 2, "v": b"garbage", "g": 1}
 RETRACT: Row = {"k": 2, "v": None, "g": 1, "_row_kind": "-U"}
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("options", "bad", "delete_helps"),
     [

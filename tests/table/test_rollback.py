@@ -230,6 +230,7 @@ def test_tag_of_a_history_that_is_gone_is_no_place_to_go_back_to(table: kt.Table
 # -- what was seen before --------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("commits", [0, 1, 3, 4])
 def test_nothing_that_was_seen_before_is_served_again(table: kt.Table, commits: int) -> None:
     """Ids come back, and with them names of snapshots that mean something else."""
@@ -251,6 +252,7 @@ def test_nothing_that_was_seen_before_is_served_again(table: kt.Table, commits: 
     assert sorted(r["k"] for r in table.changes(2).to_pylist()) == list(range(3, 3 + commits))
 
 
+@pytest.mark.takes_turns
 def test_another_process_serves_nothing_that_was_rolled_back(tmp_path: Path) -> None:
     table = kt.connect(tmp_path).create_table("t", SCHEMA, ["k"], options=OPTIONS)
     for n in range(1, 4):
@@ -340,6 +342,7 @@ def test_update_of_rows_that_are_gone_is_made_of_those_there_are(
     assert table.verify().is_healthy
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("meanwhile", BESIDE.values(), ids=BESIDE)
 def test_keys_of_dynamic_buckets_stay_in_one_bucket(
     meanwhile: Callable[[kt.Table], object],

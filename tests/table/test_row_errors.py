@@ -64,6 +64,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("mode", MODES)
 @given(commits=st.lists(ROWS, min_size=1, max_size=3))
 def test_write_is_one_of_the_rows_that_can_be_taken(

@@ -56,6 +56,7 @@ def test_unknown_system_table_is_refused_naming_those_there_are(table: kt.Table)
     assert list(SYSTEM_TABLES) == sorted(SYSTEM_TABLES)
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", SYSTEM_TABLES)
 def test_table_without_snapshots_has_the_columns_of_every_system_table(
     name: str, table: kt.Table

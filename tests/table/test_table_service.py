@@ -127,6 +127,7 @@ def test_what_was_not_decided_leaves_no_gap_behind_a_rollback(table: kt.Table) -
     assert table.verify().is_healthy
 
 
+@pytest.mark.takes_turns
 def test_of_writers_at_once_none_loses_a_row(table: kt.Table, tmp_path: Path) -> None:
     def write(number: int) -> None:
         own = connect_by_service(tmp_path).table("t")

@@ -127,6 +127,7 @@ def command(lake: kt.Lake, name: str, *words: str) -> None:
     assert "unexpected" not in done.output
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.parametrize("keys", KEYS)
 @pytest.mark.parametrize("door", DOORS)

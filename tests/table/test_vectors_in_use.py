@@ -210,6 +210,7 @@ def test_differences_are_told_by_the_snapshot_that_shows_them() -> None:
     assert told(table.changes(4)) == []
 
 
+@pytest.mark.takes_turns
 @given(history=batches)
 def test_changes_lead_from_any_snapshot_to_any_other(history: list[Any]) -> None:
     table = new_table(("p", "k"), ("p",), **{"sequence.field": "s"})
@@ -256,6 +257,7 @@ CONDITIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_groups_of_rows_without_what_is_asked_for_are_skipped(where: str, tmp_path: Path) -> None:
     lake = kt.connect(tmp_path)

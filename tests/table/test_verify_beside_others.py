@@ -70,6 +70,7 @@ def test_nothing_is_found_wrong_beside_others(
             return
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("gap", [1, 2, 3, 5, 8])
 def test_branch_that_goes_and_is_made_anew_meanwhile_is_no_damage(tmp_path: Path, gap: int) -> None:
     made = kt.connect(tmp_path / "made")

@@ -42,6 +42,7 @@ def test_late_rows_are_stored_and_are_not_the_last_ones() -> None:
     assert pairs(table, skip_upsert_delete=True, where="ts < 6") == [(1, "a"), (3, "c")]
 
 
+@pytest.mark.takes_turns
 @given(commits=st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=4))
 @pytest.mark.parametrize("buckets", ["1", "2"])
 def test_last_rows_are_those_of_the_model(buckets: str, commits: list[Any]) -> None:

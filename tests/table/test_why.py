@@ -279,6 +279,7 @@ def test_lone_retract_is_kept_and_shows_no_row() -> None:
 # -- tables of other writers -----------------------------------------------------------------------
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     "name",
     [
@@ -475,6 +476,7 @@ def test_row_is_what_get_returns_and_holds_what_versions_gave(
             assert not any(why.taken.values())
 
 
+@pytest.mark.takes_turns
 @given(history=histories(adds_only=True))
 def test_versions_that_the_row_comes_from_make_it_by_themselves(
     history: tuple[str, list[list[dict[str, Any]]]],

@@ -230,6 +230,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", NAMES)
 def test_names_and_values_that_look_like_markup_are_shown_as_they_are(
     browse: Browse, warehouse: str, name: str

@@ -30,6 +30,7 @@ def begin(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.takes_turns
 def test_command_tells_its_address_answers_there_and_ends_quietly(shown: kt.Lake) -> None:
     with begin("-w", shown.uri, "--port", "0", "--query-timeout", "0") as server:
         assert server.stdout is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from keytide.options.keys import columns_in
@@ -299,13 +300,9 @@ class TableOptions:
 
         Raises `InvalidError`, which names the option, the value and the expected value.
         """
-        values: dict[str, Any] = {}
-        for spec in fields(cls):
-            option: Option | None = spec.metadata.get("option")
-            for key in (option.key, *option.aliases) if option is not None else ():
-                if key in raw:
-                    assert option is not None
-                    values[spec.name] = option.parse(key, raw[key])
+        values = {
+            name: option.parse(key, raw[key]) for key, name, option in _stored_keys() if key in raw
+        }
         return cls(**values, raw=dict(raw))
 
     def value(self, key: str) -> Any:
@@ -321,3 +318,14 @@ class TableOptions:
         """The options that match `key`, such as `fields.<column>.distinct`, by columns."""
         found = ((columns_in(key, given), value) for given, value in self.raw.items())
         return {columns: value for columns, value in found if columns is not None}
+
+
+@cache
+def _stored_keys() -> tuple[tuple[str, str, Option], ...]:
+    """Each key that is stored, with the attribute that has its value, and its option."""
+    found: list[tuple[str, str, Option]] = []
+    for spec in fields(TableOptions):
+        option: Option | None = spec.metadata.get("option")
+        keys = (option.key, *option.aliases) if option is not None else ()
+        found += ((key, spec.name, option) for key in keys if option is not None)
+    return tuple(found)
