@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.spark.runner import Cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -132,14 +135,6 @@ def by_format(mode: str, lake: Any, table: Any, spark: Any) -> None:
     source(spark).write.format("keytide").mode(mode).save(table.uri)
 
 
-def by_stream(lake: Any, table: Any, spark: Any) -> None:
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS)
-    rows = rows.option("numPartitions", 4).load().selectExpr("value AS id")
-    made = rows.selectExpr("id", "CAST(failing(id) AS BIGINT) AS n")
-    stream = made.writeStream.format("keytide").option("checkpointLocation", f"{table.uri}_stream")
-    stream.trigger(availableNow=True).start(table.uri).awaitTermination()
-
-
 def auto_cdc(lake: Any, table: Any, spark: Any) -> None:
     lake.auto_cdc(table.name, source(spark), ["id"], "n")
 
@@ -163,6 +158,7 @@ def lake(cluster: Any, warehouse: str) -> Any:
     return kt.connect(warehouse, spark=cluster)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_statement_that_fails_leaves_nothing(
@@ -191,3 +187,56 @@ def test_a_statement_that_fails_leaves_nothing(
     assert sorted(table.scan().to_pylist(), key=itemgetter("id")) == before
     table.write(cluster.range(0, ROWS, 1, 4).selectExpr("id", "id + 1 AS n"))
     assert all(row["n"] == row["id"] + 1 for row in table.scan().to_pylist())
+
+
+def test_a_compaction_that_fails_leaves_nothing(lake: Any) -> None:
+    table = lake.create_table("d.t", SCHEMA, ["id"], options=OPTIONS)
+    for n in range(2):
+        table.write([{"id": number, "n": n} for number in range(ROWS)])
+    damaged = min(files_of(table))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100])
+    with pytest.raises(kt.DataError, match=damaged.name):
+        table.compact(full=True)
+    assert orphans_of(table) == ()
+    damaged.write_bytes(whole)
+    table.compact(full=True)
+    assert {row["n"] for row in table.scan().to_pylist()} == {1}
+    assert table.scan().count() == ROWS
+
+
+def test_a_feed_that_fails_leaves_nothing(lake: Any, tmp_path: Path) -> None:
+    table = lake.create_table("d.t", SCHEMA, ["id"], options=OPTIONS)
+    (tmp_path / "feed").mkdir()
+    for number in range(4):
+        lines = [json.dumps({"id": row * 4 + number, "n": row}) for row in range(100)]
+        (tmp_path / "feed" / f"{number}.jsonl").write_text("\n".join(lines))
+    blocked = Path(table.uri) / "bucket-3"
+    blocked.write_text("not a folder")
+    feed = partial(lake.ingest, "d.t", str(tmp_path / "feed"), format="json")
+    with pytest.raises(kt.KeytideError):
+        feed()
+    assert orphans_of(table) == ()
+    blocked.unlink()
+    feed()
+    assert table.scan().count() == ROWS
+
+
+@dataclass(frozen=True)
+class Hiccup:
+    """A task whose store fails once."""
+
+    folder: Path
+
+    def __call__(self) -> str:
+        try:
+            (self.folder / "tried").touch(exist_ok=False)
+        except FileExistsError:
+            return "done"
+        raise kt.DataError("the store does not answer")
+
+
+def test_a_task_is_tried_again_when_the_store_fails(cluster: Any, tmp_path: Path) -> None:
+    done: list[str] = []
+    Cluster(cluster).each([Hiccup(tmp_path)], done.append)
+    assert done == ["done"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ from keytide.spark.write import check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import warn_of_errors
 from keytide.table.commit.strays import has_committed, remove_strays
-from keytide.table.commit.transaction import Transaction
+from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.compaction.raising import raise_replacement
 from keytide.table.read.plain_files import split_tasks
 from keytide.table.runner import Outcome, settled
@@ -198,11 +199,12 @@ def _rows_of(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
 class TaskMessage(WriterCommitMessage):
     """What a task sends to the driver. In a stream this includes the batch.
 
-    The driver of a stream does not keep the statement.
+    The driver of a stream keeps neither the statement nor the snapshot that it began on.
     """
 
     outcome: Outcome[Written]
     statement: Statement
+    began_on: int
     batch: StreamBatch | None = None
 
 
@@ -220,7 +222,8 @@ class SourceWrite:
         if self.merges_schema:
             seen = grow(seen, schema)
         state = seen.state_to_write(writable_view(seen)).in_statement(Statement.new())
-        self.view, self.began_on = state.view, state.snapshot
+        self.view = state.view
+        self.began_on = 0 if state.snapshot is None else state.snapshot.id
         self.task = BufferedTask(self._task(state))
         if not self.merges_schema:
             check_columns(schema, self.view)
@@ -237,7 +240,8 @@ class SourceWrite:
         """Write the rows of one task. Runs on executors."""
         rows = self._padded(batches) if self.merges_schema else batches
         assert self.view.statement is not None
-        return TaskMessage(attempted_here(self.task, rows), self.view.statement, batch)
+        outcome = attempted_here(self.task, rows)
+        return TaskMessage(outcome, self.view.statement, self.began_on, batch)
 
     def _padded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -261,17 +265,15 @@ class SourceWrite:
         Spark also calls this after a commit that failed. Its outcome may be unknown, so files that
         a snapshot references stay.
         """
-        view = self.view if not told else self.view.in_statement(told[0].statement)
-        if view.statement is not None and not self._has_committed(view.statement):
-            remove_strays(view)
-
-    def _has_committed(self, statement: Statement) -> bool:
-        """Whether a snapshot since the beginning contains a file of a statement, or may do so."""
-        began_on = 0 if self.began_on is None else self.began_on.id
-        try:
-            return has_committed(self.table.live.metadata, statement, began_on)
-        except KeytideError:
-            return True
+        # Without a message, no file of a stream is known, and this statement is a new one.
+        statement, began_on = self.view.statement, self.began_on
+        if told:
+            statement, began_on = told[0].statement, told[0].began_on
+        assert statement is not None
+        with suppress(KeytideError):  # as long as snapshots cannot be read, all files stay
+            if not has_committed(self.table.live.metadata, statement, began_on):
+                discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+                remove_strays(self.view.in_statement(statement))
 
 
 class SourceOverwrite(SourceWrite):

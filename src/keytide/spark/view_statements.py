@@ -75,7 +75,7 @@ def _is_of_source(spark: Any, name: str, source: str) -> bool:
         return False
     with suppress(PySparkException, Py4JError):
         plan: Any = spark.table(name)._jdf.queryExecution().analyzed()
-        return f" {source}" in str(plan.toString()).replace("[", " [")
+        return re.search(rf"\] {re.escape(source)}\b", str(plan.toString())) is not None
     return False
 
 

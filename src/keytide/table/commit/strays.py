@@ -7,7 +7,6 @@ So nothing has to be stored about them while all goes well.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from contextlib import suppress
 
 from keytide.errors import DataError
@@ -21,8 +20,8 @@ __all__ = ["has_committed", "remove_strays"]
 _WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
-def remove_strays(view: TableView, kept: Collection[str] = ()) -> None:
-    """Delete the files of a view's statement, except those at the paths in `kept`.
+def remove_strays(view: TableView) -> None:
+    """Delete the files of a view's statement.
 
     Does nothing if only this process worked for the statement. Lists the table at least twice,
     until no new file appears, for at most eight seconds. Files that appear later are orphans. A
@@ -34,8 +33,7 @@ def remove_strays(view: TableView, kept: Collection[str] = ()) -> None:
     with suppress(DataError):
         for wait_s in _WAITS_S:
             time.sleep(wait_s)
-            paths = {info.path for info in view.store.list() if statement.has_named(info.path)}
-            found = paths.difference(kept)
+            found = [info.path for info in view.store.list() if statement.has_named(info.path)]
             if not found and wait_s:
                 return
             view.store.delete(found)
