@@ -1,4 +1,4 @@
-"""Process-wide checks and settings: no forked process, and pauses of garbage collection.
+"""Process-wide facts and settings: no forked process, the host, pauses of garbage collection.
 
 A forked process cannot work on tables if its parent already did: the threads of Polars, Arrow and
 the object stores do not survive a fork, and the child would wait for them forever. Such a child
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
 from keytide.errors import SetupError
 
-__all__ = ["refuse_forked_child", "without_collection"]
+__all__ = ["refuse_forked_child", "this_host", "without_collection"]
 
 
 def refuse_forked_child() -> None:
@@ -32,6 +33,12 @@ def refuse_forked_child() -> None:
 def _working_process() -> int:
     # A forked child inherits the cached answer.
     return os.getpid()
+
+
+@cache
+def this_host() -> str:
+    """The name of this computer."""
+    return socket.gethostname()
 
 
 @contextmanager

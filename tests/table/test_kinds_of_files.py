@@ -228,8 +228,9 @@ def test_file_that_spark_misses_is_explained_as_its_kind_has_it(tmp_path: Path) 
     from keytide.spark.pinned import missing_file_error, pin
 
     put(tmp_path, [("a", 1, 1, 1.0)])
-    pin([str(tmp_path)], folder_scan(tmp_path).view, ())
+    pin([f"file://{tmp_path}"], folder_scan(tmp_path).view, ())
     path = (tmp_path / "0.parquet").as_uri()
+    (tmp_path / "0.parquet").unlink()
     error = missing_file_error(f"[FAILED_READ_FILE.FILE_NOT_EXIST] while reading file {path}. ")
     assert error is not None
     assert REMOVED in str(error)

@@ -295,7 +295,8 @@ def _mark_rows(change: _Change, table: AppendedHandle, told: Sequence[Told]) -> 
 def _settle(
     session: ConnectorSession, table: AppendedHandle, change: _Change, told: Sequence[Told]
 ) -> None:
-    with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
+    begun = Transaction.on(table.table, table.known, table.view.statement)
+    with followed(table.table, begun) as transaction:
         transaction.asked_for(asked_by(session))
         take_written(transaction, table, told)
         transaction.take(change.written)

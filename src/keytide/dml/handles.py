@@ -13,6 +13,7 @@ from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.generated import generated_columns
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.state import TableState
+from keytide.table.state.statement import Statement
 from keytide.table.state.stored import PinnedTable
 from keytide.table.state.view import TableView
 from keytide.table.write.task import WriteTask
@@ -136,7 +137,8 @@ class StoredHandle:
 
     def begun(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle after the statement has begun, with the write task. Driver only."""
-        task = task_on(self.known).of_statement()
+        state = self.known.in_statement(Statement.new())
+        task = task_on(state).of_statement()
         return replace(self, task=task, settling=Settling(), updated=tuple(updated))
 
     def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:

@@ -74,7 +74,8 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     def commit(self, session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> None:
         """See `StoredMetadata`. Raises `InvalidError` if two rows would have the same key."""
         refuse_taken_keys(table, told, partial(_outcomes, table))
-        with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
+        begun = Transaction.on(table.table, table.known, table.view.statement)
+        with followed(table.table, begun) as transaction:
             transaction.asked_for(asked_by(session))
             take_written(transaction, table, told)
             transaction.build_on(serializable=session.isolation == "serializable")

@@ -26,6 +26,7 @@ from keytide.errors import ConnectorError, InvalidError
 from keytide.format.snapshot import Operation
 from keytide.options import keys
 from keytide.table.catalog import Catalog
+from keytide.table.commit.strays import remove_strays
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.definition.defaults import write_default
@@ -146,6 +147,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         if table.settling is not None and table.settling.has_begun:
             return  # the commit has cleaned up, unless a snapshot may refer to the files
         discard(table.view, _written(read_fragments(fragments)))
+        remove_strays(table.view)
 
     def begin_update(
         self, session: ConnectorSession, table: H, updated_columns: Sequence[str]

@@ -10,6 +10,7 @@ the size of the files.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from keytide.format.data_file import missing_file
 from keytide.format.deletion_vector import dead_positions
 from keytide.scratch import scratch
-from keytide.store.base import Store, disk_errors
+from keytide.store.base import Store, storage_error
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
@@ -41,8 +43,7 @@ def without_dead_rows(
     vectors, and broadcasts their bitmaps when the frame is evaluated. Raises `DataError` when a
     file or a vector is missing or corrupt.
     """
-    with disk_errors("read", view.store.uri):
-        known_by, values = told_apart([view.data_file(file.entry) for file in files])
+    known_by, values = told_apart([view.data_file(file.entry) for file in files])
     found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]
     marks = pa.table([values, bitmaps_of(found)], names=[FILE, BITS])
     return without_marked(rows, spark.createDataFrame(marks), known_by)
@@ -67,14 +68,23 @@ def told_apart(files: Sequence[tuple[Store, str]]) -> tuple[str, pa.Array]:
     It is the file size if no two sizes are equal, because finding a number is much faster than
     finding a name. The sizes are read from the files and not from manifests: with a wrong size,
     deleted rows would be returned. In an object store, that would take a request for each file.
-    Raises `OSError` for a missing file. REQUIRES: the files have different names.
+    Raises `DataError` for a missing file. REQUIRES: the files have different names.
     """
-    local = [store.uncached().local_path(path) for store, path in files]
-    sizes = [path.stat().st_size for path in local if path is not None]
+    local = [path for store, name in files if (path := store.uncached().local_path(name))]
+    sizes = list(map(_size, local))
     if len({*sizes}) == len(files):
         return "file_size", pa.array(sizes, pa.int64())
     names = [path.rpartition("/")[2] for _, path in files]
     return "file_name", pa.array(names, pa.string())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError as error:
+        raise missing_file(str(path)) from error
+    except OSError as error:
+        raise storage_error("read", str(path), error) from error
 
 
 def _bit(bits: Column, row: Column) -> Column:

@@ -25,7 +25,9 @@ _RAISED = re.compile(
 
 
 _UNFIT_PYTHON = re.compile(
-    r"ModuleNotFoundError: No module named 'keytide[^']*'|\[PYTHON_VERSION_MISMATCH\][^\n]*"
+    r"ModuleNotFoundError: No module named '(?:keytide|polars|pyarrow)[^']*'"
+    r"|\[PYTHON_VERSION_MISMATCH\][^\n]*"
+    r"|Cannot run program \"[^\"\n]*python[^\"\n]*\"[^\n]*No such file or directory"
 )
 
 

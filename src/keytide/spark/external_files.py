@@ -26,6 +26,7 @@ from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_
 from keytide.spark.dealing import MergeTask, dealt_by_key, memory_of, places_for
 from keytide.spark.file_systems import Locate
 from keytide.spark.native import parquet_files, spark_reads, with_floats_read
+from keytide.spark.pinned import pin_external
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.runner import Executors
 from keytide.spark.types import spark_schema
@@ -151,6 +152,7 @@ def _without(
     """The rows that Spark reads from the files, without those that bitmaps mark."""
     fields = merging.view.schema.select(_columns_of_files(table, merging))
     schema = spark_schema(arrow_schema(fields))
+    pin_external(files.uris)
     rows = without_marked(parquet_files(files.uris, schema, spark), bitmaps, files.known_by)
     rows = with_floats_read(rows, fields)
     if table.predicate is not None:

@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
@@ -31,6 +31,7 @@ __all__ = [
     "HAS_READ_LIMITS",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "activate_writers",
     "convert_errors",
     "from_arrow_schema",
     "is_deterministic",
@@ -38,6 +39,7 @@ __all__ = [
     "mark_streams",
     "partition_count",
     "planned_bytes",
+    "running_tasks_of",
     "to_arrow_schema",
 ]
 
@@ -127,6 +129,19 @@ def is_deterministic(df: DataFrame) -> bool:
     return bool(execution.analyzed().deterministic())
 
 
+def running_tasks_of(context: Any, tag: str) -> int:
+    """The number of tasks that run in jobs with a tag, also in those that have failed."""
+    tracker = context._jsc.sc().statusTracker()
+    found = (tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag))
+    stages = [
+        tracker.getStageInfo(stage)
+        for job in found
+        if job.isDefined()
+        for stage in job.get().stageIds()
+    ]
+    return sum(stage.get().numActiveTasks() for stage in stages if stage.isDefined())
+
+
 def convert_errors(convert: Callable[[Exception], Exception]) -> None:
     """Make every session raise what `convert` returns for Spark's errors, from now on."""
     for name in ("pyspark.errors.exceptions.captured", "pyspark.sql.connect.client.core"):
@@ -152,6 +167,25 @@ def mark_streams(source: str, option: str) -> None:
         reader = getattr(sys.modules.get(name), "DataStreamReader", None)
         if reader is not None and not hasattr(reader.format, "__wrapped__"):
             reader.format = _marking(reader.format, source, option)
+
+
+def activate_writers(source: str) -> None:
+    """Make `write.format(source)` find a source in every thread, also in one after an interrupt.
+
+    Spark looks for Python data sources in the session that is active in the thread only.
+    """
+    if not hasattr(DataFrameWriter.format, "__wrapped__"):
+        DataFrameWriter.format = _activating(DataFrameWriter.format, source)
+
+
+def _activating(original: Any, source: str) -> Any:
+    @wraps(original)
+    def activated(self: Any, given: str) -> Any:
+        if str(given).lower() == source:
+            self._spark.createDataFrame([], "nothing int")
+        return original(self, given)
+
+    return activated
 
 
 def _marking(original: Any, source: str, option: str) -> Any:

@@ -13,6 +13,9 @@ from keytide.arguments import check_spark_session
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError
 from keytide.external.federated_changes import tables_of
+from keytide.spark.source import FORMAT
+from keytide.spark.view_statements import note_view
+from keytide.spark.views import keep_views_new
 
 __all__ = ["LakeOfTables", "register_lake"]
 
@@ -66,11 +69,13 @@ def register_lake(
     `NotFoundError` for a table that does not exist, and what `scan` and `to_spark` raise.
     """
     check_spark_session(spark, "register_lake")
+    keep_views_new(FORMAT)
     chosen = _names(lake) if tables is None else list(dict.fromkeys(tables))
     views = _views(chosen, name)
     frames = {view: lake.table(table).scan().to_spark(spark) for view, table in views.items()}
     for view, frame in frames.items():
         _make(view, views[view], frame)
+        note_view(spark, view, views[view])
     return views
 
 

@@ -15,7 +15,9 @@ __all__ = ["WAY_OUT", "check_python"]
 
 WAY_OUT = (
     "create the session with kt.spark.session(), or set PYSPARK_PYTHON to a Python of the same "
-    "version with keytide installed before you create the session"
+    "version with keytide installed before you create the session. On a cluster, install keytide "
+    "on every host, or send an environment with spark-submit --archives, and name its Python in "
+    "spark.pyspark.python"
 )
 
 _NEEDED = ("keytide", "polars", "pyarrow")

@@ -12,8 +12,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from keytide.errors import KeytideError
 from keytide.spark.errors import on_driver
+from keytide.spark.jobs import ended_after_errors
 from keytide.spark.words import speak_plainly
 from keytide.spark.worker import settle
 from keytide.table.runner import FeedTask, Outcome, attempted, settled, tried
@@ -72,7 +72,8 @@ class Cluster:
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
         """Run one Spark job with one Spark task for each task, and pass on the results in order.
 
-        A task that fails does not stop the job, because the results of the others would be lost.
+        Spark retries a task that fails, unless a retry cannot fix its error. Then the results of
+        the others are passed on first. If a task fails for good, they are lost.
         """
         payloads = [pickle.dumps(task) for task in tasks]
 
@@ -83,8 +84,8 @@ class Cluster:
 
         with on_driver():
             numbers = self.spark.range(0, len(payloads), 1, max(1, len(payloads)))
-            collected = numbers.mapInArrow(run, "outcome binary").collect()
-        settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
+            outcomes = numbers.mapInArrow(run, "outcome binary")
+        _settle(outcomes, take)
 
 
 class Executors:
@@ -127,16 +128,24 @@ class Executors:
     def feed(self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None]) -> None:
         """Run one Spark job, and pass on the results of its tasks in the order of the partitions.
 
-        Raises the first error of a task after passing on the results of the others, and Spark's own
-        failures as Keytide errors. An interrupt such as Ctrl-C cancels the job.
+        Raises the first error of a task that a retry cannot fix after passing on the results of the
+        others, and other errors of tasks as Keytide errors without passing on any. An interrupt
+        such as Ctrl-C cancels the job. After an error, no task runs any more.
         """
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield _told(attempted_here(task, batches))
 
         with on_driver():
-            collected = rows.mapInArrow(run, "outcome binary").collect()
-        settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
+            outcomes = rows.mapInArrow(run, "outcome binary")
+        _settle(outcomes, take)
+
+
+def _settle(outcomes: DataFrame, take: Callable[[T], None]) -> None:
+    """Run the tasks whose outcomes are the rows of a DataFrame, and pass on their results."""
+    with on_driver(), ended_after_errors(outcomes.sparkSession):
+        collected = outcomes.collect()
+    settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
 
 
 _COUNT_UNKNOWN, _COUNT_MAX = 4 << 20, 64 << 20
@@ -168,12 +177,9 @@ def made_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def tried_here(payload: bytes, number: int) -> Outcome[Any]:
-    """Run a pickled task on this executor. An error is part of the outcome."""
+    """Run a pickled task on this executor. An error that a retry cannot fix is an outcome."""
     settle()
-    try:
-        return tried(pickle.loads(payload), number)
-    except KeytideError as error:
-        return Outcome(number, error=error)
+    return tried(pickle.loads(payload), number)
 
 
 def _told(outcome: Outcome[Any]) -> pa.RecordBatch:

@@ -13,11 +13,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keytide.arguments import check_spark_session
-from keytide.spark.internals import mark_streams
+from keytide.spark.internals import activate_writers, mark_streams
 from keytide.spark.java import find_java
 from keytide.spark.python import check_python
 from keytide.spark.source import FORMAT, KeytideSource
 from keytide.spark.source_options import STREAM
+from keytide.spark.submitted import submitted
 from keytide.spark.views import keep_views_new
 from keytide.spark.words import speak_plainly
 
@@ -28,10 +29,16 @@ _ARROW_IN_JAVA = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_c
 # The JVM gets only a part of the memory, because Python workers hold the rows that are merged.
 _MEMORY_SHARE = 4
 _MEMORY_GIB_MAX = 8
+_PLACES = frozenset({"spark.master", "spark.remote"})
 
 
 def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkSession:
-    """Create a local Spark session for Keytide: this Python, Arrow, UTC, `keytide` registered.
+    """Create a Spark session for Keytide: this Python, Arrow, UTC, `keytide` registered.
+
+    The session is local unless the settings say otherwise, or those that Spark itself was given:
+    with `spark-submit`, in `spark-defaults.conf`, or in `PYSPARK_SUBMIT_ARGS`, `SPARK_MASTER`,
+    `MASTER` and `SPARK_REMOTE`. These are kept. With the master of a cluster, host, memory and
+    Python are Spark's own, or this Python if none is named: it must exist on all hosts.
 
     Any setting can be overridden, in a mapping or by keyword: `spark_ui_enabled=True` means
     `spark.ui.enabled`, and `master="local[4]"` means `spark.master`. If a session is already
@@ -41,11 +48,17 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
     Raises `SetupError` when there is no Java 17 or newer, and as `register` does.
     """
     given = {_key(name): _text(value) for name, value in {**(conf or {}), **settings}.items()}
-    _use_this_python(given)
-    if not given.get("spark.remote", "local").startswith("sc://"):
+    known = submitted()
+    if given.keys() & _PLACES:
+        known = {key: value for key, value in known.items() if key not in _PLACES}
+    known.update(given)
+    _use_this_python(known, given)
+    if not known.get("spark.remote", "local").startswith("sc://"):
         os.environ["JAVA_HOME"] = str(find_java().home)
+    defaults = {key: value for key, value in _defaults(known).items() if key not in known}
+    places = {key: known[key] for key in _PLACES & known.keys()}
     builder = SparkSession.builder
-    for key, value in {**_defaults(given), **given}.items():
+    for key, value in {**defaults, **places, **given}.items():
         builder = builder.config(key, value)
     made = builder.getOrCreate()
     register(made)
@@ -69,6 +82,7 @@ def register(spark: SparkSession) -> None:
     spark.createDataFrame([], "nothing int")
     _take_in(spark)
     mark_streams(FORMAT, STREAM)
+    activate_writers(FORMAT)
     keep_views_new(FORMAT)
     speak_plainly()
 
@@ -82,15 +96,12 @@ def _take_in(spark: SparkSession) -> None:
             raise
 
 
-def _defaults(given: Mapping[str, str]) -> dict[str, str]:
+def _defaults(known: Mapping[str, str]) -> dict[str, str]:
     shared = {
         "spark.app.name": "keytide",
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": f"{_driver_memory_gib()}g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # At least as fast as loopback TCP, and without a port.
@@ -106,9 +117,23 @@ def _defaults(given: Mapping[str, str]) -> dict[str, str]:
     paths = _own_import_path()
     if paths is not None:
         shared["spark.executorEnv.PYTHONPATH"] = paths
-    if "spark.remote" in given:
+    if "spark.remote" in known:
         return shared
-    return {"spark.master": "local[*]", **shared}
+    master = known.get("spark.master", "local[*]")
+    return {"spark.master": master, **shared, **(_on_one_host() if _is_local(master) else {})}
+
+
+def _on_one_host() -> dict[str, str]:
+    """Settings for executors in the driver's process, or next to it."""
+    return {
+        "spark.driver.memory": f"{_driver_memory_gib()}g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
 
 
 def _key(name: str) -> str:
@@ -120,11 +145,14 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _use_this_python(given: Mapping[str, str]) -> None:
+def _use_this_python(known: Mapping[str, str], given: Mapping[str, str]) -> None:
     # Workers with another Python version cannot unpickle what this one pickles.
+    is_local = _is_local(known.get("spark.master", "local"))
+    settings = given if is_local else known
     for role in ("python", "driver.python"):
         variable = "PYSPARK_" + role.upper().replace(".", "_")
-        os.environ[variable] = given.get(f"spark.pyspark.{role}", sys.executable)
+        own = sys.executable if is_local else os.environ.get(variable, sys.executable)
+        os.environ[variable] = settings.get(f"spark.pyspark.{role}", own)
 
 
 def _own_import_path() -> str | None:

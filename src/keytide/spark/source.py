@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from keytide.errors import UnsupportedError
+from keytide.errors import KeytideError, UnsupportedError
 from keytide.options import keys
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.change_scan import bins_of
@@ -43,11 +44,13 @@ from keytide.spark.worker import in_few_words, pass_over_broken_pipes
 from keytide.spark.write import check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import warn_of_errors
+from keytide.table.commit.strays import has_committed, remove_strays
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.compaction.raising import raise_replacement
 from keytide.table.read.plain_files import split_tasks
 from keytide.table.runner import Outcome, settled
 from keytide.table.state.state import TableState
+from keytide.table.state.statement import Statement
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.behind import BEHIND
@@ -194,9 +197,14 @@ def _rows_of(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task sends to the driver. In a stream this includes the batch."""
+    """What a task sends to the driver. In a stream this includes the batch.
+
+    The driver of a stream keeps neither the statement nor the snapshot that it began on.
+    """
 
     outcome: Outcome[Written]
+    statement: Statement
+    began_on: int
     batch: StreamBatch | None = None
 
 
@@ -213,8 +221,10 @@ class SourceWrite:
         self.merges_schema = bool(options.value(MERGE_SCHEMA))
         if self.merges_schema:
             seen = grow(seen, schema)
-        self.view = writable_view(seen)
-        self.task = BufferedTask(self._task(seen.state_to_write(self.view)))
+        state = seen.state_to_write(writable_view(seen)).in_statement(Statement.new())
+        self.view = state.view
+        self.began_on = 0 if state.snapshot is None else state.snapshot.id
+        self.task = BufferedTask(self._task(state))
         if not self.merges_schema:
             check_columns(schema, self.view)
 
@@ -224,9 +234,14 @@ class SourceWrite:
     def _publish(self, transaction: Transaction) -> None:
         warn_of_errors(self.view.name, transaction.commit())
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:
+    def run(
+        self, batches: Iterator[pa.RecordBatch], batch: StreamBatch | None = None
+    ) -> TaskMessage:
         """Write the rows of one task. Runs on executors."""
-        return attempted_here(self.task, self._padded(batches) if self.merges_schema else batches)
+        rows = self._padded(batches) if self.merges_schema else batches
+        assert self.view.statement is not None
+        outcome = attempted_here(self.task, rows)
+        return TaskMessage(outcome, self.view.statement, self.began_on, batch)
 
     def _padded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -235,7 +250,8 @@ class SourceWrite:
 
     def commit(self, told: Sequence[TaskMessage], author: Author | None) -> None:
         """Commit the files of all tasks, unless the same author has already done so."""
-        with writing(self.table, self.view, author) as transaction:
+        statement = told[0].statement if told else None
+        with writing(self.table, self.view, author, statement=statement) as transaction:
             settled([message.outcome for message in told], transaction.take)
             if transaction.done is None:
                 self._publish(transaction)
@@ -244,8 +260,20 @@ class SourceWrite:
         BEHIND.settle(self.table.uri)  # Spark can end this process at any time
 
     def abort(self, told: Sequence[TaskMessage]) -> None:
-        """Delete the files of the tasks that finished."""
-        discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+        """Delete the files of all tasks.
+
+        Spark also calls this after a commit that failed. Its outcome may be unknown, so files that
+        a snapshot references stay.
+        """
+        # Without a message, no file of a stream is known, and this statement is a new one.
+        statement, began_on = self.view.statement, self.began_on
+        if told:
+            statement, began_on = told[0].statement, told[0].began_on
+        assert statement is not None
+        with suppress(KeytideError):  # as long as snapshots cannot be read, all files stay
+            if not has_committed(self.table.live.metadata, statement, began_on):
+                discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+                remove_strays(self.view.in_statement(statement))
 
 
 class SourceOverwrite(SourceWrite):
@@ -289,14 +317,14 @@ class TableWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. Runs on executors."""
-        return TaskMessage(self._write.run(iterator))
+        return self._write.run(iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit the files of all tasks."""
         self._write.commit(_told(messages), self._author)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Delete the files of the tasks that finished."""
+        """Delete the files of all tasks."""
         self._write.abort(_told(messages))
 
 
@@ -313,7 +341,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task. Runs on executors."""
-        return TaskMessage(self._write.run(iterator), batch_of_task())
+        return self._write.run(iterator, batch_of_task())
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch, unless it is already committed."""
@@ -322,5 +350,5 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             self._write.commit(told, told[0].batch.author)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Delete the files of the tasks that finished."""
+        """Delete the files of all tasks."""
         self._write.abort(_told(messages))

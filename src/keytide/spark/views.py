@@ -9,6 +9,7 @@ say whether a view of that name is still the same one.
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, wraps
@@ -21,25 +22,43 @@ from pyspark.sql import DataFrameReader, SparkSession
 from keytide.errors import KeytideError
 from keytide.spark.connect import is_connect
 from keytide.spark.source_options import SourceOptions
+from keytide.spark.view_statements import explained, note_view
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["keep_views_new"]
 
 
-@cache
 def keep_views_new(source: str) -> None:
-    """Keep the views of a source current for `sql` and `table` of every session, from now on."""
+    """Keep the views of a source current for `sql` and `table` of every session, from now on.
+
+    A statement that Spark cannot run on a view raises an error that says what to do instead. A
+    Spark Connect session does only that.
+    """
+    views = _views_of(source)
+    connect: Any = sys.modules.get("pyspark.sql.connect.session")
+    if connect is not None and not hasattr(connect.SparkSession.sql, "__wrapped__"):
+        connect.SparkSession.sql = _noting(connect.SparkSession.sql, views)
+
+
+@cache
+def _views_of(source: str) -> _Views:
     views = _Views(source, SparkSession.sql)
     SparkSession.sql = _noting(SparkSession.sql, views)
     SparkSession.table = _renewing(SparkSession.table, views, lambda spark: spark)
     DataFrameReader.table = _renewing(DataFrameReader.table, views, lambda reader: reader._spark)
+    return views
 
 
 def _noting(original: Any, views: _Views) -> Any:
     @wraps(original)
     def sql(self: Any, sqlQuery: str, *arguments: Any, **named: Any) -> Any:  # noqa: N803  # Spark's name
         views.renew(self)
-        made = original(self, sqlQuery, *arguments, **named)
+        try:
+            made = original(self, sqlQuery, *arguments, **named)
+        except (PySparkException, Py4JError) as error:
+            if (instead := explained(self, sqlQuery, error, views.source)) is not error:
+                raise instead from None
+            raise
         views.note(self, sqlQuery)
         return made
 
@@ -85,20 +104,22 @@ class _Views:
     """The views of this process that may have to be recreated, by session."""
 
     def __init__(self, source: str, run: Any) -> None:
+        self.source = source
         self._made = re.compile(_MADE.format(gap=_GAP, source=source), re.IGNORECASE | re.DOTALL)
         self._run = run
         self._of_sessions: dict[str, dict[str, _View]] = {}
 
     def note(self, spark: Any, text: str) -> None:
         """Remember the view that a statement created, if it can become outdated."""
-        found = None if is_connect(spark) else self._made.match(text)
+        found = self._made.match(text)
         if found is None:
             return
         with suppress(*_ERRORS):
             options = SourceOptions.parse(_options(found["rest"]))
-            if options.travels:
-                return
             table = options.table()
+            note_view(spark, _unquoted(found["name"]), table.name)
+            if options.travels or is_connect(spark):
+                return
             view = _View(
                 _unquoted(found["name"]),
                 found["global"] is not None,

@@ -18,7 +18,7 @@ from keytide.spark.errors import keytide_error
 from keytide.spark.internals import convert_errors
 from keytide.spark.pinned import missing_file_error
 
-__all__ = ["speak_plainly"]
+__all__ = ["both_errors", "speak_plainly"]
 
 
 def speak_plainly() -> None:
@@ -35,10 +35,11 @@ def _in_own_words(error: Exception) -> Exception:
         return error
     report = str(error)
     found = keytide_error(report) or missing_file_error(report)
-    return error if found is None else _both(found, error, report)
+    return error if found is None else both_errors(found, error, report)
 
 
-def _both(found: KeytideError, error: Exception, report: str) -> Exception:
+def both_errors(found: KeytideError, error: Exception, report: str) -> Exception:
+    """An error of both classes, with the message of `found` and Spark's full text."""
     name, known = type(found).__name__, type(error)
     # pyspark raises an unknown exception of the JVM in another form
     both = _class_of_both(name, PySparkException if _is_unknown(known) else known)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ import pyarrow as pa
 from keytide.errors import DataError
 from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, disk_errors
+from keytide.store.sharing import Origin, seen_here
 from keytide.store.uploads import Uploads
 from keytide.threads import side_by_side
 
@@ -50,9 +51,21 @@ def _path(full: str) -> Path:
 
 @dataclass(frozen=True)
 class LocalStore(Store):
-    """A directory, given as an absolute path. The first write creates it."""
+    """A directory, given as an absolute path. The first write creates it.
+
+    In a process that got it from another one, every method raises `SetupError` if the directory
+    existed there, but does not exist here.
+    """
 
     root: str
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where another process has seen it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "origin": self.origin or seen_here(self.root)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     @property
     def uri(self) -> str:
@@ -62,18 +75,18 @@ class LocalStore(Store):
     def read(self, path: str) -> bytes:
         """The whole file."""
         full = self._full(path)
-        with disk_errors("read", full), open(full, "rb", buffering=0) as file:
+        with self._reading(full), open(full, "rb", buffering=0) as file:
             return file.readall()
 
     def uploading(self) -> tuple[Store, Callable[[], None]]:
         """The same directory, but `put_all` returns before the disk has finished."""
         uploads = Uploads()
-        return _UploadingStore(self.root, uploads), uploads.settle
+        return _UploadingStore(self.root, self.origin, uploads), uploads.settle
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file for Parquet readers."""
         full = self._full(path)
-        with disk_errors("read", full):
+        with self._reading(full):
             return pa.OSFile(full, "rb")
 
     @contextmanager
@@ -150,7 +163,7 @@ class LocalStore(Store):
     def size(self, path: str) -> int:
         """Length of the file in bytes."""
         full = self._full(path)
-        with disk_errors("read", full):
+        with self._reading(full):
             return os.stat(full).st_size
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -219,15 +232,31 @@ class LocalStore(Store):
 
     def sub(self, prefix: str) -> LocalStore:
         """The same directory tree, rooted at `prefix`."""
-        return LocalStore(self._full(prefix))
+        return LocalStore(self._full(prefix), self.origin)
+
+    @property
+    def _folder(self) -> str:
+        refuse_forked_child()
+        if self.origin is not None:
+            self.origin.check()
+        return self.root
 
     def _full(self, path: str) -> str:
-        refuse_forked_child()
-        return os.path.join(self.root, check_path(path))
+        return os.path.join(self._folder, check_path(path))
+
+    @contextmanager
+    def _reading(self, full: str) -> Iterator[None]:
+        """A block that reads a file. Errors name it."""
+        with disk_errors("read", full):
+            try:
+                yield
+            except FileNotFoundError:
+                if self.origin is not None and os.path.isdir(self.origin.root):
+                    self.origin.check_file(full)
+                raise
 
     def _entries(self, directory: str) -> builtins.list[os.DirEntry[str]]:
-        refuse_forked_child()
-        full = self._full(directory) if directory else self.root
+        full = self._full(directory) if directory else self._folder
         with disk_errors("list", full):
             try:
                 with os.scandir(full) as entries:

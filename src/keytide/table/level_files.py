@@ -13,7 +13,6 @@ from typing import NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
@@ -116,7 +115,7 @@ class LevelFiles:
     def _store(self, bucket: BucketId, run: pa.Table) -> _Stored:
         view, level = self._view, self._view.options.num_levels - 1
         writer = run_writer(view, level)
-        names = self._files.of(paths.FileNames(), view.options.data_file_prefix, writer.file_format)
+        names = self._files.of(view.new_names(), view.options.data_file_prefix, writer.file_format)
         metas = writer.write(
             run,
             directory=view.bucket_directory(*bucket),

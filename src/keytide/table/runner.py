@@ -5,7 +5,8 @@ piece: there is one task for each part of the rows, numbered in the order of the
 not know what tasks do, and tasks do not know where they run.
 
 A task that fails leaves nothing behind: it deletes what it wrote. A runner passes on the results of
-the other tasks before it raises the error, so that the caller can clean up.
+the other tasks before it raises the error, as far as it has them. A cluster can lose results, and
+kill tasks that do not clean up. Their files are found by the name of the `Statement`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from keytide.errors import (
     InvalidError,
     KeytideError,
     NotFoundError,
+    SetupError,
     UnsupportedError,
 )
 
@@ -77,7 +79,7 @@ def tried(task: Callable[[], T | None], number: int) -> Outcome[T]:
     """Run a task. Raises like `attempted`."""
     try:
         return Outcome(number, task())
-    except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
+    except (ConflictError, InvalidError, NotFoundError, SetupError, UnsupportedError) as error:
         return Outcome(number, error=error)
 
 
@@ -100,7 +102,7 @@ class Runner(Protocol[Rows_contra]):
     def feed(self, task: FeedTask[T], rows: Rows_contra, take: Callable[[T], None]) -> None:
         """Run a task for each part of the rows and pass on the results, in their order.
 
-        Raises the first error of a task, after the results of the others were passed on.
+        Raises the first error of a task, after the known results of the others were passed on.
         """
         ...
 
@@ -111,8 +113,8 @@ class TaskRunner(Protocol):
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
         """Run picklable tasks and pass on the results, in their order.
 
-        Raises the first error of a task after the results of the others were passed on. The same
-        applies to an interrupt, such as Ctrl-C: running tasks are waited for.
+        Raises the first error of a task after the known results of the others were passed on. The
+        same applies to an interrupt, such as Ctrl-C: running tasks are waited for.
         """
         ...
 

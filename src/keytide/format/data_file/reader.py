@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +32,7 @@ __all__ = [
     "WHOLE_FILE",
     "FileReader",
     "Span",
+    "missing_file",
     "read_note",
     "read_side_by_side",
     "read_together",
@@ -359,14 +360,21 @@ def _naming_file(store: Store, path: str) -> Iterator[None]:
         raise
 
 
+def missing_file(uri: str) -> DataError:
+    """The error for a data file that does not exist."""
+    return DataError(
+        f"data file {uri} is missing, but a snapshot references it; restore it, or read an older "
+        "snapshot. Other partitions are still readable"
+    )
+
+
 def _unreadable(store: Store, path: str, error: BaseException) -> DataError:
     uri = store.uri_of(path)
     store.forget([path])  # after it is restored, it must be read again
     if not store.exists(path):
-        return DataError(
-            f"data file {uri} is missing, but a snapshot references it; restore it, or read an "
-            f"older snapshot. Other partitions are still readable"
-        )
+        with suppress(DataError):
+            store.size(path)  # raises SetupError in a folder that is not the table's
+        return missing_file(uri)
     return DataError(
         f"data file {uri} is damaged or not {format_name(path)} ({error}); restore it, or read an "
         f"older snapshot. Other partitions are still readable"

@@ -16,9 +16,12 @@ from keytide.table.commit.change import Change, Conflict, Restored, made_files
 from keytide.table.commit.progress import Progress
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
+from keytide.table.commit.sharing import check_shared
+from keytide.table.commit.strays import remove_strays
 from keytide.table.read.laid_out import are_laid_out, lay_out
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.state import TableState
+from keytide.table.state.statement import Statement
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import restamp
@@ -46,10 +49,15 @@ class Transaction:
     """
 
     def __init__(
-        self, table: StoredTable, state: TableState, author: Author, done: Snapshot | None
+        self,
+        table: StoredTable,
+        state: TableState,
+        author: Author,
+        done: Snapshot | None,
+        statement: Statement | None = None,
     ) -> None:
         self._table = table
-        self.state = state
+        self.state = state.in_statement(statement or Statement.new())
         self.author = author
         self.done = done
         self.taken: list[Written] = []
@@ -63,23 +71,30 @@ class Transaction:
 
     @classmethod
     def begin(
-        cls, table: StoredTable, view: TableView, author: Author | None = None
+        cls,
+        table: StoredTable,
+        view: TableView,
+        author: Author | None = None,
+        statement: Statement | None = None,
     ) -> Transaction:
         """Read the table once, for an author or, with None, for a new author.
 
-        `view` is the result of `writable_view`: how the rows to write are interpreted.
+        `view` is the result of `writable_view`: how the rows to write are interpreted. `statement`
+        is the statement of tasks that were handed out before.
         """
         state = table.state_to_write(view)
         if author is None:
-            return cls(table, state, Author.fresh(), None)
+            return cls(table, state, Author.fresh(), None, statement)
         # In the snapshot just read and earlier ones. `Committer` checks those that come later.
         done = author.own(table.metadata, state.snapshot, CommitKind.APPEND)
-        return cls(table, state, author, done)
+        return cls(table, state, author, done, statement)
 
     @classmethod
-    def on(cls, table: StoredTable, state: TableState) -> Transaction:
-        """A change by an unnamed author, based on an already known snapshot."""
-        return cls(table, state, Author.fresh(), None)
+    def on(
+        cls, table: StoredTable, state: TableState, statement: Statement | None = None
+    ) -> Transaction:
+        """A change by an unnamed author, based on an already known snapshot. See `begin`."""
+        return cls(table, state, Author.fresh(), None, statement)
 
     def asked_for(self, operation: Operation | None) -> None:
         """Record in the snapshot which statement made it."""
@@ -318,15 +333,20 @@ class Transaction:
             self._is_settled = True
             with suppress(DataError):
                 self._uploaded()
-            discard(self.view, self.taken)
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        discard(self.view, self.taken)
+        remove_strays(self.view)
 
     def _redoing(self, again: Callable[[], None]) -> Redo:
         def made(live: LiveFiles) -> Change:
             self._look_again(live)
             try:
                 again()
+                check_shared(self.view, self.taken)
             except BaseException:
-                discard(self.view, self.taken)
+                self._clean_up()
                 raise
             return self._appending()
 
@@ -342,7 +362,9 @@ class Transaction:
                 f"table {self._table.name}: another writer changed its columns and wrote rows "
                 "that this write is merged into; run the operation again"
             )
-        self.state, self.taken = self._table.state_on(live, view), []
+        # Files of the attempt before this one may be part of a snapshot.
+        self.state = self._table.state_on(live, view).in_statement(Statement.new())
+        self.taken = []
 
     def _appending(self) -> Change:
         change = Change(
@@ -382,6 +404,7 @@ class Transaction:
         return self._result(outcome)
 
     def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
+        check_shared(self.view, self.taken)
         self._is_settled = True
         # From here on, the committer deletes files: it knows what a snapshot may reference.
         committer = Committer(

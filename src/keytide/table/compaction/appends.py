@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
@@ -276,7 +275,7 @@ class Rewriting:
         self, files: Sequence[PlannedFile], frames: Iterator[pl.DataFrame], new: NewFiles
     ) -> Iterator[DataFileMeta]:
         prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format
-        names = new.of(paths.FileNames(), prefix, file_format)(self.bucket)
+        names = new.of(self.view.new_names(), prefix, file_format)(self.bucket)
         directory, writer = self.view.bucket_directory(*self.bucket), run_writer(self.view)
         first = min(file.meta.min_sequence_number for file in files)
         for frame in _rolled(frames, _rows_of_a_file(files, writer.target_file_size_bytes)):

@@ -14,7 +14,6 @@ from functools import partial
 import polars as pl
 import pyarrow as pa
 
-from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
@@ -57,7 +56,7 @@ class ChangelogWriter:
         self._level = unit.output_level
         self._writer = changelog_writer(view)
         prefix, file_format = view.options.changelog_file_prefix, self._writer.file_format
-        self._names = files.of(paths.FileNames(), prefix, file_format)(self._bucket)
+        self._names = files.of(view.new_names(), prefix, file_format)(self._bucket)
         self._pile = Pile(view.options.target_file_size_bytes, _between_pairs)
         self._entries: list[ManifestEntry] = []
         self._under_way: Future[DataFileMeta] | None = None

@@ -21,7 +21,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.deletion_vector import VectorPlace, dead_positions
@@ -307,7 +306,7 @@ class CompactTask:
 
     def _rewritten(self, sections: Sequence[Section], output: _Output) -> Iterator[DataFileMeta]:
         prefix = self.view.options.data_file_prefix
-        names = output.files.of(paths.FileNames(), prefix, self._file_format)(self.bucket)
+        names = output.files.of(self.view.new_names(), prefix, self._file_format)(self.bucket)
         schema = stored_schema(self.view)
         frames = self._frames(sections, output)
         rows = (to_arrow(frame, schema) for frame in frames if frame.height)

@@ -207,7 +207,7 @@ class _Layers:
 
     @cached_property
     def _names(self) -> paths.FileNames:
-        return paths.FileNames()
+        return self.task.view.new_names()
 
     @cached_property
     def _schema(self) -> pa.Schema:

@@ -8,6 +8,7 @@ from keytide.format.index_manifest import IndexFile
 from keytide.format.snapshot import Snapshot
 from keytide.table.state.dynamic_buckets import HashFiles
 from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.statement import Statement
 from keytide.table.state.view import TableView
 
 __all__ = ["TableState"]
@@ -44,6 +45,10 @@ class TableState:
     def with_history(self) -> TableState:
         """The same state, for reads that also search earlier rows of a key."""
         return replace(self, key_files=())
+
+    def in_statement(self, statement: Statement) -> TableState:
+        """The same state, on which a statement is based."""
+        return replace(self, view=self.view.in_statement(statement))
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -28,6 +29,7 @@ from keytide.table.definition.defaults import read_defaults
 from keytide.table.definition.kind import TableKind, kind_of
 from keytide.table.definition.times_to_live import ticks_of
 from keytide.table.state.data_files import OWN_FILES, DataFiles
+from keytide.table.state.statement import Statement
 from keytide.types import Field
 
 __all__ = ["TableView"]
@@ -42,6 +44,7 @@ class TableView:
     - `schemas` are those that stored files refer to, by id.
     - `functions` are user-defined merge functions.
     - `files` describes the data files.
+    - `statement` is the statement that new files are created for, if any.
     """
 
     store: Store
@@ -51,6 +54,17 @@ class TableView:
     options: TableOptions
     functions: Mapping[str, MergeFunction] = field(default_factory=dict)
     files: DataFiles = OWN_FILES
+    statement: Statement | None = field(default=None, compare=False)
+
+    def in_statement(self, statement: Statement) -> TableView:
+        """The same table, whose new files belong to a statement."""
+        view = copy(self)  # keeps what is already computed
+        object.__setattr__(view, "statement", statement)
+        return view
+
+    def new_names(self) -> paths.FileNames:
+        """Names for the files of one writer."""
+        return paths.FileNames() if self.statement is None else self.statement.names()
 
     @property
     def kind(self) -> TableKind:

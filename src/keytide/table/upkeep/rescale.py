@@ -94,7 +94,7 @@ def rescale(
             try:
                 runner.each(told, lambda written: moved.extend(written.entries))
             finally:
-                raise_quietly(view, moved, runner, transaction.take)
+                raise_quietly(transaction.view, moved, runner, transaction.take)
         done = transaction.relayout(TouchedPartitions(outdated))
         return RescaleResult(done.snapshot_id, len(outdated), files, done.files)
 
@@ -204,7 +204,7 @@ class MoveTask:
                 yield batch.rows.select(columns)
 
     def _write(self, frame: pl.DataFrame, made: list[ManifestEntry]) -> None:
-        view, schema, names = self.view, stored_schema(self.view), paths.FileNames()
+        view, schema, names = self.view, stored_schema(self.view), self.view.new_names()
         placing, writer = FixedLayout(view.options).begin(), run_writer(view)
         frame, cut = placing.cut(frame, to_arrow(frame, schema), view)
         for bucket, rows in cut.parts(frame):

@@ -29,6 +29,7 @@ from keytide.table.expiry.snapshot_expiry import look_for_oldest
 from keytide.table.runner import TaskRunner
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.statement import Statement
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.afterwards import Made, follow
@@ -47,7 +48,7 @@ _WRITTEN = "the rows are written"
 @contextmanager
 def writing(
     table: StoredTable, view: TableView, author: Author | None = None,
-    runner: TaskRunner | None = None,
+    runner: TaskRunner | None = None, statement: Statement | None = None,
 ) -> Iterator[Transaction]:  # fmt: skip
     """A transaction that writes, as in `Transaction.begin`. All code that writes rows uses one.
 
@@ -63,7 +64,8 @@ def writing(
         if place_postponed(table, view, runner or local_runner()):
             # Rows that others left without a bucket came before, so they are below.
             table = table.live
-    with followed(table, Transaction.begin(table, view, author), runner) as transaction:
+    begun = Transaction.begin(table, view, author, statement)
+    with followed(table, begun, runner) as transaction:
         look_for_oldest(table.live, view, transaction.state.snapshot)
         yield transaction
 

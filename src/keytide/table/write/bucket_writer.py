@@ -161,7 +161,7 @@ class BucketWriter:
         self, batch: BucketBatch, base: SequenceBase, files: NewFiles, threads: int
     ) -> Made:
         # Each batch needs its own names, because threads write batches.
-        names = paths.FileNames()
+        names = self.view.new_names()
         versions = self._versions(batch, base)
         writer = run_writer(self.view)
         names_of = files.of(names, self._options.data_file_prefix, writer.file_format)
@@ -313,7 +313,7 @@ def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> Mani
     )  # fmt: skip
     directory = view.file_path(entry).rsplit("/", 1)[0]
     writer = run_writer(view)
-    name = paths.FileNames().data_file(writer.file_format, view.options.data_file_prefix)
+    name = view.new_names().data_file(writer.file_format, view.options.data_file_prefix)
     rows = to_arrow(reader.read(), stored_schema(view))
     meta = writer.write_file(rows, f"{directory}/{name}")
     return replace(entry, file=meta)

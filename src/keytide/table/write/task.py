@@ -11,6 +11,7 @@ import pyarrow as pa
 from keytide.format.hash_index import Hashes
 from keytide.format.index_manifest import IndexKey
 from keytide.format.manifest import ManifestEntry
+from keytide.process import this_host
 from keytide.table.state.bucket_index import BucketIndex, by_index_key
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.dynamic_buckets import PlacedKeys
@@ -46,6 +47,7 @@ class Written:
     - `changelog` are the files that contain the rows again, as they arrived.
     - `indexes` are the changes to indexes of buckets.
     - `errors` are the numbers of rows that were left out, by kind of error.
+    - `host` is where the task ran.
     """
 
     entries: tuple[ManifestEntry, ...]
@@ -54,6 +56,7 @@ class Written:
     changelog: tuple[ManifestEntry, ...] = ()
     indexes: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
+    host: str = field(default_factory=this_host, compare=False)
 
     @property
     def placed(self) -> dict[BucketId, Hashes]:

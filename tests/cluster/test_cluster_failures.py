@@ -1,0 +1,242 @@
+"""A statement that fails on executors leaves no file, and the table as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.spark.runner import Cluster
+
+pytestmark = pytest.mark.cluster
+
+SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+OPTIONS = {"bucket": "4", "write.distribution": "none", "write-only": "true"}
+ROWS, LAST = 400, 399
+
+
+class Place:
+    """Where a statement fails: what happens to the task with the last row."""
+
+    def __init__(self, spark: Any, table: Any) -> None:
+        self.spark, self.table = spark, table
+
+    reason = ""
+    """What the error says."""
+
+    def on_last(self, _row: int) -> None:
+        """What the task does."""
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """What happens in the driver meanwhile."""
+        yield
+
+
+class SparkError(Place):
+    """The task raises an error that is not of Keytide."""
+
+    reason = "ZeroDivisionError"
+    on_last = staticmethod(lambda row: 1 // (row - LAST))  # type: ignore[assignment]
+
+
+class WorkerDies(Place):
+    """The process of the task ends, at every attempt."""
+
+    reason = "Python worker exited unexpectedly"
+    on_last = staticmethod(lambda row: row != LAST or os.kill(os.getpid(), 9))  # type: ignore[assignment]
+
+
+class Stopped(Place):
+    """The statement is stopped while the task runs, once others have written files."""
+
+    on_last = staticmethod(lambda row: row != LAST or time.sleep(100))  # type: ignore[assignment]
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        before = files_of(self.table)
+
+        def stop() -> None:
+            while files_of(self.table) == before:
+                time.sleep(0.1)
+            time.sleep(0.5)
+            self.stop()
+
+        thread = threading.Thread(target=stop, daemon=True)
+        thread.start()
+        yield
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+
+class Cancelled(Stopped):
+    """Someone cancels the jobs of the session."""
+
+    reason = "cancelled"
+
+    def stop(self) -> None:
+        self.spark.sparkContext.cancelAllJobs()
+
+
+class Interrupted(Stopped):
+    """Someone presses Ctrl-C."""
+
+    def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+PLACES = [SparkError, WorkerDies, Cancelled, Interrupted]
+
+
+def files_of(table: Any) -> set[Path]:
+    return {path for path in Path(table.uri).rglob("bucket-*/*") if path.is_file()}
+
+
+def orphans_of(table: Any) -> tuple[str, ...]:
+    time.sleep(0.01)
+    paths: tuple[str, ...] = table.remove_orphan_files(older_than=int(time.time() * 1000)).paths
+    return paths
+
+
+def source(spark: Any, ids: str = "id") -> Any:
+    """The rows to write, in the order of their ids. The task with the last one fails."""
+    rows = spark.range(0, ROWS, 1, 4)
+    return rows.selectExpr(f"{ids} AS id", "CAST(failing(id) AS BIGINT) AS n")
+
+
+def sql(text: str, lake: Any, table: Any) -> None:
+    lake.sql(text.format(table.name))
+
+
+def merge(lake: Any, table: Any, spark: Any) -> None:
+    source(spark).createOrReplaceTempView("changes")
+    condition = "t.id = s.id"
+    lake.sql(
+        f"MERGE INTO {table.name} t USING changes s ON {condition} "
+        "WHEN MATCHED THEN UPDATE SET n = s.n WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
+def by_format(mode: str, lake: Any, table: Any, spark: Any) -> None:
+    source(spark).write.format("keytide").mode(mode).save(table.uri)
+
+
+def auto_cdc(lake: Any, table: Any, spark: Any) -> None:
+    lake.auto_cdc(table.name, source(spark), ["id"], "n")
+
+
+VERBS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "write": lambda lake, table, spark: table.write(source(spark)),
+    "overwrite": lambda lake, table, spark: table.overwrite(source(spark)),
+    "append by format": partial(by_format, "append"),
+    "overwrite by format": partial(by_format, "overwrite"),
+    "update": lambda lake, table, spark: sql(
+        "UPDATE {} SET n = CAST(failing(id) AS BIGINT)", lake, table
+    ),
+    "delete": lambda lake, table, spark: sql("DELETE FROM {} WHERE failing(id) >= 0", lake, table),
+    "merge": merge,
+    "auto_cdc": auto_cdc,
+}
+
+
+@pytest.fixture
+def lake(cluster: Any, warehouse: str) -> Any:
+    return kt.connect(warehouse, spark=cluster)
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_statement_that_fails_leaves_nothing(
+    verb: str, place: type[Place], lake: Any, cluster: Any
+) -> None:
+    order = {"sequence.field": "n"} if verb == "auto_cdc" else {}
+    table = lake.create_table("d.t", SCHEMA, ["id"], options={**OPTIONS, **order})
+    before = [{"id": number, "n": -1} for number in range(ROWS)]
+    table.write(before)
+    fails = place(cluster, table)
+    on_last = fails.on_last
+
+    def failing(row: int) -> int:
+        on_last(row)
+        return row
+
+    cluster.udf.register("failing", failing, "long")
+    with pytest.raises(BaseException) as raised, fails.around():  # noqa: PT011  # also Ctrl-C
+        VERBS[verb](lake, table, cluster)
+    assert isinstance(raised.value, KeyboardInterrupt) or fails.reason in str(raised.value)
+    until = time.monotonic() + 60
+    # Ctrl-C leaves Spark's own call, and Spark cleans up in the background.
+    while "format" in verb and orphans_of(table) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert orphans_of(table) == ()
+    assert sorted(table.scan().to_pylist(), key=itemgetter("id")) == before
+    table.write(cluster.range(0, ROWS, 1, 4).selectExpr("id", "id + 1 AS n"))
+    assert all(row["n"] == row["id"] + 1 for row in table.scan().to_pylist())
+
+
+def test_a_compaction_that_fails_leaves_nothing(lake: Any) -> None:
+    table = lake.create_table("d.t", SCHEMA, ["id"], options=OPTIONS)
+    for n in range(2):
+        table.write([{"id": number, "n": n} for number in range(ROWS)])
+    damaged = min(files_of(table))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100])
+    with pytest.raises(kt.DataError, match=damaged.name):
+        table.compact(full=True)
+    assert orphans_of(table) == ()
+    damaged.write_bytes(whole)
+    table.compact(full=True)
+    assert {row["n"] for row in table.scan().to_pylist()} == {1}
+    assert table.scan().count() == ROWS
+
+
+def test_a_feed_that_fails_leaves_nothing(lake: Any, tmp_path: Path) -> None:
+    table = lake.create_table("d.t", SCHEMA, ["id"], options=OPTIONS)
+    (tmp_path / "feed").mkdir()
+    for number in range(4):
+        lines = [json.dumps({"id": row * 4 + number, "n": row}) for row in range(100)]
+        (tmp_path / "feed" / f"{number}.jsonl").write_text("\n".join(lines))
+    blocked = Path(table.uri) / "bucket-3"
+    blocked.write_text("not a folder")
+    feed = partial(lake.ingest, "d.t", str(tmp_path / "feed"), format="json")
+    with pytest.raises(kt.KeytideError):
+        feed()
+    assert orphans_of(table) == ()
+    blocked.unlink()
+    feed()
+    assert table.scan().count() == ROWS
+
+
+@dataclass(frozen=True)
+class Hiccup:
+    """A task whose store fails once."""
+
+    folder: Path
+
+    def __call__(self) -> str:
+        try:
+            (self.folder / "tried").touch(exist_ok=False)
+        except FileExistsError:
+            return "done"
+        raise kt.DataError("the store does not answer")
+
+
+def test_a_task_is_tried_again_when_the_store_fails(cluster: Any, tmp_path: Path) -> None:
+    done: list[str] = []
+    Cluster(cluster).each([Hiccup(tmp_path)], done.append)
+    assert done == ["done"]

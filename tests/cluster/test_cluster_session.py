@@ -1,0 +1,144 @@
+"""Sessions in processes of their own: what spark-submit and Spark's files say is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keytide.errors import SetupError
+from keytide.spark.errors import keytide_error
+from keytide.spark.submitted import submitted
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """
+import json
+import keytide as kt
+spark = kt.spark.session()
+names = ("spark.master", "spark.driver.memory", "spark.app.name", "spark.sql.session.timeZone")
+print(json.dumps({name: spark.conf.get(name) for name in names}))
+spark.stop()
+"""
+SUBMIT = Path(sys.executable).with_name("spark-submit")
+FOR_SPARK = {"spark.master": "local[3]", "spark.driver.memory": "611m", "spark.app.name": "mine"}
+ARGUMENTS = "--master local[3] --driver-memory 611m --name mine"
+
+
+def session_of(tmp_path: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
+    return subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**kept, **variables},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("way", ["spark-submit", "variable", "file"])
+def test_settings_that_spark_was_given_are_kept(way: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    python = (sys.executable, str(script))
+    if way == "spark-submit":
+        done = session_of(tmp_path, str(SUBMIT), *ARGUMENTS.split(), str(script))
+    elif way == "variable":
+        done = session_of(tmp_path, *python, PYSPARK_SUBMIT_ARGS=f"{ARGUMENTS} pyspark-shell")
+    else:
+        lines = [f"{key} {value}\n" for key, value in FOR_SPARK.items()]
+        (tmp_path / "spark-defaults.conf").write_text("".join(lines))
+        done = session_of(tmp_path, *python, SPARK_CONF_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {**FOR_SPARK, "spark.sql.session.timeZone": "UTC"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell"}, {"spark.master": "yarn"}),
+        ({"PYSPARK_SUBMIT_ARGS": "--master=yarn x"}, {"spark.master": "yarn"}),
+        ({"PYSPARK_SUBMIT_ARGS": "--conf 'spark.a=b c' -c spark.d=e=f x"},
+         {"spark.a": "b c", "spark.d": "e=f"}),
+        ({"SPARK_MASTER": "spark://a:1", "MASTER": "local"}, {"spark.master": "spark://a:1"}),
+        ({"SPARK_MASTER": "local", "PYSPARK_SUBMIT_ARGS": "--master yarn x"},
+         {"spark.master": "yarn"}),
+        ({"SPARK_REMOTE": "sc://host"}, {"spark.remote": "sc://host"}),
+        ({}, {}),
+    ],
+)  # fmt: skip
+def test_settings_are_found_before_spark_starts(
+    environment: dict[str, str], expected: dict[str, str], tmp_path: Path
+) -> None:
+    assert submitted({"SPARK_CONF_DIR": str(tmp_path), **environment}) == expected
+
+
+def test_a_file_of_settings_is_read_as_spark_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "own.conf"
+    file.write_text("# a comment\n\nspark.a b c\nspark.d = e\nspark.f:g\nother h\n")
+    arguments = f"--properties-file {file} --conf spark.d=later pyspark-shell"
+    found = submitted({"PYSPARK_SUBMIT_ARGS": arguments})
+    assert found == {"spark.a": "b c", "spark.d": "later", "spark.f": "g"}
+
+
+WITHOUT_KEYTIDE = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "keytide" and "pyspark.daemon" in sys.orig_argv:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+BARE = """
+import keytide as kt
+from keytide.errors import SetupError
+spark = kt.spark.session(master="local-cluster[1,1,900]", spark_executor_memory="700m",
+                         spark_pyspark_python={worker!r})
+spark.conf.set("spark.keytide.driver-work.max-size", "0")
+lake = kt.connect({warehouse!r}, spark=spark)
+table = lake.create_table("d.t", "id BIGINT", ["id"])
+try:
+    table.write(spark.range(0, 100, 1, 2))
+except SetupError as error:
+    print("refused:", error)
+spark.stop()
+"""
+
+
+def test_executors_without_keytide_are_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "sitecustomize.py").write_text(WITHOUT_KEYTIDE)
+    worker = tmp_path / "worker"
+    path = f"PYTHONPATH={tmp_path / 'bare'}:$PYTHONPATH"
+    worker.write_text(f'#!/bin/sh\n{path} exec {sys.executable} "$@"\n')
+    worker.chmod(0o755)
+    script = BARE.format(worker=str(worker), warehouse=str(tmp_path / "warehouse"))
+    done = session_of(tmp_path, sys.executable, "-c", script)
+    assert "refused: " in done.stdout, done.stderr
+    assert "No module named 'keytide" in done.stdout
+    assert "spark.pyspark.python" in done.stdout
+    assert "--archives" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        "ModuleNotFoundError: No module named 'keytide.spark'",
+        "ModuleNotFoundError: No module named 'polars'",
+        'java.io.IOException: Cannot run program "/opt/env/bin/python": error=2, No such file or '
+        "directory",
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9",
+    ],
+)
+def test_unfit_workers_are_explained(report: str) -> None:
+    error = keytide_error(f"Py4JJavaError: {report}\n\tat org.apache.spark\n")
+    assert isinstance(error, SetupError)
+    assert "spark.pyspark.python" in str(error)
+    assert "--archives" in str(error)

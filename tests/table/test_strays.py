@@ -1,0 +1,205 @@
+"""Files of tasks whose results are lost, and folders that processes do not share."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.errors import DataError, SetupError
+from keytide.store import open_store
+from keytide.store.local import LocalStore
+from keytide.table.commit.strays import has_committed
+from keytide.table.commit.transaction import Transaction
+from keytide.table.compaction.compact import compact_in_full
+from keytide.table.definition.evolution import SetOption
+from keytide.table.state.statement import Statement
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.rescale import rescale
+from keytide.table.write.writable import writable_view
+
+SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int64()), ("v", pa.int64())])
+KINDS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "filters": {"file-index.bloom-filter.columns": "v"},
+    "input changelog": {"changelog-producer": "input"},
+    "looked up changelog": {"changelog-producer": "lookup"},
+    "vectors": {"deletion-vectors.enabled": "true"},
+    "aggregates": {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"},
+    "partial update": {"merge-engine": "partial-update"},
+    "index of keys": {"upsert.mode": "full"},
+    "dynamic buckets": {"bucket": "-1"},
+}
+
+
+class LostError(Exception):
+    """What a cluster raises."""
+
+
+class Losing:
+    """A cluster whose tasks finish, and whose job then fails."""
+
+    def each(self, tasks: Sequence[Any], take: Callable[[Any], None]) -> None:
+        for task in tasks:
+            pickle.loads(pickle.dumps(task))()
+        raise LostError
+
+
+def rows(first: int) -> pa.Table:
+    keys = range(first, first + 20)
+    columns = [[key % 2 for key in keys], list(keys), [key * 2 for key in keys]]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], SCHEMA)
+
+
+def write(stored: StoredTable) -> None:
+    with Transaction.begin(stored, writable_view(stored)) as transaction:
+        for number in (0, 1):
+            pickle.loads(pickle.dumps(transaction.task())).feed([rows(30 * number)], number)
+        raise LostError
+
+
+def overwrite(stored: StoredTable) -> None:
+    with Transaction.begin(stored, writable_view(stored)) as transaction:
+        pickle.loads(pickle.dumps(transaction.task_anew())).feed([rows(5)], 0)
+        raise LostError
+
+
+OPERATIONS: dict[str, Callable[[StoredTable], object]] = {
+    "write": write,
+    "overwrite": overwrite,
+    "compact": lambda stored: compact_in_full(stored, Losing()),
+    "rescale": lambda stored: rescale(stored, runner=Losing()),
+}
+
+
+def made(warehouse: str, kind: str, operation: str) -> tuple[kt.Table, StoredTable]:
+    lake = kt.connect(warehouse)
+    options = {"bucket": "2", "write-only": "true", **KINDS[kind]}
+    table = lake.create_table("d.t", SCHEMA, ["p", "k"], ["p"], options)
+    for first in (0, 10):
+        table.write(rows(first))
+    if operation == "rescale":
+        table.alter(SetOption("bucket", "3"))
+    return table, lake.catalog.table("d.t")
+
+
+def orphans(table: kt.Table) -> tuple[str, ...]:
+    time.sleep(0.01)
+    return table.remove_orphan_files(older_than=int(time.time() * 1000)).paths
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_tasks_whose_results_are_lost_are_deleted(
+    kind: str, operation: str, warehouse: str
+) -> None:
+    if (kind, operation) == ("index of keys", "compact"):
+        pytest.skip("is compacted in another way")
+    if operation == "rescale" and kind in ("index of keys", "dynamic buckets", "aggregates"):
+        pytest.skip("cannot be rescaled")
+    table, stored = made(warehouse, kind, operation)
+    before = table.scan().to_arrow().sort_by("k")
+    with pytest.raises(LostError):
+        OPERATIONS[operation](stored)
+    assert orphans(table) == ()
+    assert table.scan().to_arrow().sort_by("k").equals(before)
+    if operation == "rescale":
+        table.rescale()
+    table.write(rows(100))
+
+
+def test_work_of_this_process_alone_lists_nothing(warehouse: str) -> None:
+    _, stored = made(warehouse, "plain", "write")
+    transaction = Transaction.begin(stored, writable_view(stored))
+    transaction.take(transaction.task().feed([rows(50)], 0))
+    transaction.abort()
+    statement = transaction.view.statement
+    assert statement is not None
+    assert not statement.is_away
+
+
+def test_files_that_a_snapshot_references_are_known(warehouse: str) -> None:
+    _, stored = made(warehouse, "plain", "write")
+    mine = Statement.new()
+    with Transaction.begin(stored, writable_view(stored), statement=mine) as transaction:
+        transaction.take(pickle.loads(pickle.dumps(transaction.task())).feed([rows(50)], 0))
+        transaction.commit()
+    assert has_committed(stored.live.metadata, mine, 2)
+    assert not has_committed(stored.live.metadata, mine, 3)
+    assert not has_committed(stored.live.metadata, Statement.new(), 0)
+
+
+def test_files_in_a_folder_that_is_not_shared_are_not_committed(warehouse: str) -> None:
+    table, stored = made(warehouse, "plain", "write")
+    elsewhere = f"{warehouse}_of_another_host"
+    shutil.copytree(warehouse, elsewhere)
+    transaction = Transaction.begin(stored, writable_view(stored))
+    task = pickle.loads(pickle.dumps(transaction.task()))
+    store = LocalStore(table.uri.replace(warehouse, elsewhere))
+    transaction.take(replace(task, view=replace(task.view, store=store)).feed([rows(50)], 0))
+    with pytest.raises(SetupError, match=r"do not exist on .* All hosts must see the same folder"):
+        transaction.commit()
+    transaction.abort()
+    assert len(table.snapshots()) == 2
+
+
+def moved(store: Any, to: str) -> Any:
+    """A store as another host unpickles it, to which the path is another folder."""
+    there = pickle.loads(pickle.dumps(store))
+    return replace(there, root=to, origin=replace(there.origin, root=to, host="another"))
+
+
+def test_another_host_without_the_folder_says_so(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put("bucket-0/a", b"1")
+    other = moved(store, f"{tmp_path}_elsewhere")
+    calls: list[Callable[[], object]] = [
+        lambda: other.read("bucket-0/a"),
+        lambda: other.open_input("bucket-0/a"),
+        lambda: other.size("bucket-0/a"),
+        lambda: other.exists("bucket-0/a"),
+        lambda: list(other.list()),
+        lambda: other.list_names("bucket-0"),
+        lambda: other.put("bucket-0/b", b"2"),
+        lambda: other.create("bucket-0/b", b"2"),
+        lambda: other.sub("bucket-0").read("a"),
+    ]
+    for call in calls:
+        with pytest.raises(SetupError, match="_elsewhere exists on another, but not on"):
+            call()
+    assert not Path(f"{tmp_path}_elsewhere").exists()
+
+
+def test_a_file_lost_in_the_same_folder_is_lost(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put("bucket-0/a", b"1")
+    same = pickle.loads(pickle.dumps(store))
+    store.delete(["bucket-0/a"])
+    with pytest.raises(DataError):
+        same.read("bucket-0/a")
+
+
+def test_a_file_missing_in_another_folder_is_not_lost(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "here"))
+    store.put("bucket-0/a", b"1")
+    (tmp_path / "there").mkdir()
+    other = moved(store, str(tmp_path / "there"))
+    with pytest.raises(SetupError, match="another folder than on"):
+        other.read("bucket-0/a")
+
+
+def test_a_folder_that_was_deleted_is_not_called_unshared(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "gone"))
+    store.put("a", b"1")
+    same = pickle.loads(pickle.dumps(store))
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.raises(DataError):
+        same.read("a")
