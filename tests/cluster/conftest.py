@@ -18,6 +18,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two executors of one core. Blocks of the other executor arrive last."""
     import keytide.spark
     from keytide.spark.place import SETTING
+    from keytide.spark.sizing import TASK_SIZE
 
     scratch = tmp_path_factory.mktemp("cluster")
     session = keytide.spark.session(
@@ -28,8 +29,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "4",
             # Rows reach Python in many pieces, as large amounts do.
             "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
-            # All that tests read is small: the driver alone would do the work of executors.
+            # All that tests read is small: the driver alone, or one task, would do all the work.
             SETTING: "0",
+            TASK_SIZE: "256 kb",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         }
