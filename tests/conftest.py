@@ -108,6 +108,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the run: two cores, little memory, no UI."""
     import keytide.spark
     from keytide.spark.place import SETTING
+    from keytide.spark.sizing import TASK_SIZE
 
     scratch = tmp_path_factory.mktemp("spark")
     session = keytide.spark.session(
@@ -116,8 +117,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
-            # All that tests read is small: the driver alone would do the work of executors.
+            # All that tests read is small: the driver alone, or one task, would do all the work.
             SETTING: "0",
+            TASK_SIZE: "256 kb",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         }

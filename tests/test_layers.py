@@ -126,7 +126,7 @@ def test_own_code_is_imported_in_a_function_only_where_it_is_heavy(
 
 def test_modules_are_loaded_by_text_at_the_doors_of_users_and_extras_alone() -> None:
     with_importlib = {m for m in MODULES if "importlib" in imports_of(m)}
-    assert with_importlib == {"keytide", "keytide.extras"}
+    assert with_importlib == {"keytide", "keytide.extras", "keytide.spark"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("spark", "cli")])
@@ -162,6 +162,17 @@ def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
     loaded = ", ".join([*tasks, "keytide.dml.keyed", "keytide.dml.appended"])
     heavy = {"sqlglot", "duckdb", "pandas", "adbc_driver_sqlite", "adbc_driver_postgresql"}
     code = f"import sys, {loaded}; print(sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["source", "read", "write", "runner", "payloads"])
+def test_workers_of_spark_load_nothing_that_only_sessions_need(module: str) -> None:
+    pytest.importorskip("pyspark")
+    rooms = ("dml", "external", "sql", "cdc", "lake", "kafka", "duckdb", "pinot", "cli")
+    unwanted = {f"keytide.{room}" for room in rooms}
+    unwanted |= {f"keytide.spark.{name}" for name in ("sessions", "lake_views", "ingest", "sql")}
+    code = f"import sys, keytide.spark.{module}; print(sorted({unwanted} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

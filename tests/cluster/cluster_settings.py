@@ -13,6 +13,7 @@ S3A_JARS = Path(__file__).parents[2] / ".venv-s3a/jars"
 def cluster_settings(scratch: Path) -> dict[str, str]:
     """Two executors of one core. Blocks of the other executor arrive last."""
     from keytide.spark.place import SETTING
+    from keytide.spark.sizing import TASK_SIZE
 
     settings = {
         "spark.master": f"local-cluster[{EXECUTORS},1,1024]",
@@ -21,8 +22,9 @@ def cluster_settings(scratch: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "4",
         # Rows reach Python in many pieces, as large amounts do.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
-        # All that tests read is small: the driver alone would do the work of executors.
+        # All that tests read is small: the driver alone, or one task, would do all the work.
         SETTING: "0",
+        TASK_SIZE: "256 kb",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
     }

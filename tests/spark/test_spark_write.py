@@ -12,8 +12,9 @@ import pytest
 import keytide as kt
 from keytide.errors import DataError, InvalidError
 from keytide.spark.buffered import BufferedTask
-from keytide.spark.distribution import TASKS_PER_CORE, _task_count
+from keytide.spark.distribution import tasks_for_rows
 from keytide.spark.errors import keytide_error
+from keytide.spark.sizing import TASKS_PER_SLOT
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Outcome, attempted, settled
@@ -432,7 +433,7 @@ def test_error_is_found_in_the_text_of_a_worker(
 
 
 @pytest.mark.spark
-def test_little_is_written_by_no_more_tasks_than_run_at_a_time(spark: Any) -> None:
+def test_little_is_written_by_one_task_and_much_by_several_for_each_core(spark: Any) -> None:
     cores = int(spark.sparkContext.defaultParallelism)
-    little, much = spark.range(1000), spark.range(100 << 20)
-    assert (_task_count(little), _task_count(much)) == (cores, cores * TASKS_PER_CORE)
+    little, much = spark.range(1000), spark.range(10_000)
+    assert (tasks_for_rows(little), tasks_for_rows(much)) == (1, cores * TASKS_PER_SLOT)

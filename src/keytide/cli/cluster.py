@@ -67,7 +67,7 @@ def spark_session(master: str | None, log: SparkLog) -> SparkSession:
     from pyspark.errors import PySparkException
 
     from keytide.spark.errors import on_driver
-    from keytide.spark.session import session
+    from keytide.spark.sessions import session
 
     try:
         with log.standard_error(), on_driver():

@@ -40,6 +40,7 @@ from keytide.row_kind import RowKind
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
+from keytide.table.read.key_ranges import TASK_BYTES, by_key_range
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
 from keytide.table.read.settled import settled_state
@@ -154,7 +155,7 @@ class _Splits(ConnectorSplitManager):
     def get_splits(
         self, session: ConnectorSession, table: KeyedHandle
     ) -> Sequence[tuple[int, ReadTask]]:
-        return list(enumerate(_scan(table).tasks()))
+        return list(enumerate(_reads(table)))
 
     def stored_bytes(self, splits: Sequence[tuple[int, ReadTask]]) -> int | None:
         return sum(read.stored_bytes for _, read in splits)
@@ -212,7 +213,12 @@ def _outcomes(
 
 
 def _with_splits(table: KeyedHandle) -> KeyedHandle:
-    return replace(table, splits=len(_scan(table).tasks()))
+    return replace(table, splits=len(_reads(table)))
+
+
+def _reads(table: KeyedHandle) -> list[ReadTask]:
+    """The rows of each bucket. A large bucket is read by ranges of keys."""
+    return [part for task in _scan(table).tasks() for part in by_key_range(task, TASK_BYTES)]
 
 
 def _version_columns(view: TableView) -> list[str]:

@@ -92,7 +92,7 @@ _LAYOUT = (
     Option("dynamic-bucket.assigner-parallelism", integer(1), "Number of Spark tasks that assign "
            "the new keys of a partition to buckets when `bucket` is -1 and "
            "`dynamic-bucket.initial-buckets` is not set. Each task fills its own buckets. "
-           "Default: one per core."),
+           "Default: one for each 512 MB of rows, or up to one per core."),
     Option("partition.default-name", TEXT, "Folder name of the partition whose column is "
            "NULL.",
            "__DEFAULT_PARTITION__", FIXED),

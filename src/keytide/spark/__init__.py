@@ -2,19 +2,41 @@
 
 Keytide needs no jar of its own: executors run the same Python kernels as a local process. The
 modules `read` and `write` implement `Scan.to_spark` and `Table.write`. `source` is the data source
-`keytide`. `session` creates a session with the right settings, and `java` finds a Java runtime for
+`keytide`. `sessions` creates a session with the right settings, and `java` finds a Java runtime for
 it. `types` and `predicate` translate types and conditions between Keytide and Spark.
 
 >>> spark = kt.spark.session()                                          # doctest: +SKIP
 >>> lake.table("shop.orders").scan().to_spark(spark).show()             # doctest: +SKIP
 """
 
+from __future__ import annotations
+
+import importlib
+import typing
+
 from keytide.extras import library, require
 
 library("pyspark", "spark", "Spark")
 require("pandas", "spark", "Spark")  # pyspark imports it to convert rows to Python
 
-from keytide.spark.lake_views import register_lake  # noqa: E402  # pyspark is there
-from keytide.spark.session import register, session  # noqa: E402
+if typing.TYPE_CHECKING:
+    from keytide.spark.lake_views import register_lake
+    from keytide.spark.sessions import register, session
 
 __all__ = ["register", "register_lake", "session"]
+
+_HOMES = {
+    "register": "keytide.spark.sessions",
+    "register_lake": "keytide.spark.lake_views",
+    "session": "keytide.spark.sessions",
+}
+
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> typing.Any:
+        # Spark's workers import this package, and need no session and no views.
+        module = _HOMES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(module), name)

@@ -25,8 +25,8 @@ from keytide.cdc.truncating import told_with, truncate_up_to
 from keytide.cdc.truncation import GoingBy, Truncation, beside_truncations, going_by
 from keytide.errors import InvalidError
 from keytide.row_kind import ROW_KIND, RowKind
-from keytide.spark.connect import cores, is_connect, runs_batch_function
-from keytide.spark.distribution import by_bucket
+from keytide.spark.connect import is_connect, runs_batch_function
+from keytide.spark.distribution import by_bucket, writers_for_rows
 from keytide.spark.errors import on_driver
 from keytide.spark.growing import grow, grown_for
 from keytide.spark.place import bytes_of_rows, place_of
@@ -142,7 +142,7 @@ class _Events:
                 here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
                 transaction.take(replace(writer, task=here).feed([held], 0))
             else:
-                layout = writer.task.layout.for_tasks(cores(rows.sparkSession))
+                layout = writer.task.layout.for_tasks(writers_for_rows(rows))
                 task = _Together(replace(writer, task=replace(writer.task, layout=layout)))
                 shuffled = by_bucket(events, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)

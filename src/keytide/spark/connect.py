@@ -5,20 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["CORES_UNKNOWN", "cores", "is_connect", "runs_batch_function"]
-
-CORES_UNKNOWN = 8
-"""A guess, because Spark Connect does not say how many tasks run in parallel."""
+__all__ = ["is_connect", "runs_batch_function"]
 
 
 def is_connect(handle: Any) -> bool:
     """Whether a session or DataFrame belongs to Spark Connect."""
     return type(handle).__module__.startswith("pyspark.sql.connect.")
-
-
-def cores(spark: Any) -> int:
-    """The number of tasks of a session that run in parallel."""
-    return CORES_UNKNOWN if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def runs_batch_function() -> bool:

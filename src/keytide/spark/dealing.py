@@ -13,10 +13,10 @@ from keytide.external.key_merge import KeyMerge, budget_of
 from keytide.external.merging import TIMES_STORED, VALUE_BYTES, rows_at_once
 from keytide.external.shown_rows import ShownRows
 from keytide.external.versions import SourceVersions
-from keytide.spark.connect import cores
 from keytide.spark.predicate import column
-from keytide.spark.read import BINS_PER_CORE, TASK_MEMORY_BYTES, pack
+from keytide.spark.read import TASK_MEMORY_BYTES
 from keytide.spark.runner import Executors
+from keytide.spark.sizing import pack, tasks_for
 from keytide.spark.types import spark_batches, spark_schema
 from keytide.table.state.view import TableView
 
@@ -35,7 +35,8 @@ def dealt_by_key(
     places = places_for(versions, columns, spark)
     rows_max = rows_at_once(memory_of(versions.view), len(columns))
     sizes = [part.stored_bytes or part.rows or 0 for part in versions.parts]
-    bins = pack(range(len(sizes)), cores(spark) * BINS_PER_CORE, sizes.__getitem__)
+    rows = sum(part.rows or 0 for part in versions.parts)
+    bins = pack(range(len(sizes)), tasks_for(spark, sum(sizes), rows), sizes.__getitem__)
     tasks = [DealTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
     dealt = Executors().rows(tasks, spark_schema(DEALT), spark, count)
     return dealt.repartitionById(places, column(CUT))
@@ -43,8 +44,9 @@ def dealt_by_key(
 
 def places_for(versions: SourceVersions, columns: Sequence[str], spark: SparkSession) -> int:
     """The number of partitions: one for each amount merged together, and several per core."""
-    needed = (bytes_of(versions, columns) or 0) // budget_of(memory_of(versions.view))
-    return min(_PLACES_MAX, max(cores(spark) * BINS_PER_CORE, needed))
+    held = bytes_of(versions, columns)
+    needed = (held or 0) // budget_of(memory_of(versions.view))
+    return min(_PLACES_MAX, max(tasks_for(spark, held), needed))
 
 
 def memory_of(view: TableView) -> int:

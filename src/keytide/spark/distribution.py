@@ -11,29 +11,24 @@ order, and the tasks of later partitions use higher sequence numbers.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
 from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
-from keytide.spark.connect import cores, is_connect
+from keytide.spark.capacity import capacity_of
+from keytide.spark.connect import is_connect
 from keytide.spark.generated import with_placing_columns
-from keytide.spark.internals import partition_count, planned_bytes
+from keytide.spark.internals import estimated_bytes, partition_count, planned_bytes
+from keytide.spark.sizing import TASKS_PER_SLOT, tasks_for
 from keytide.table.definition.distribution import check_distribution, why_brought_together
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.view import TableView
 from keytide.table.write.task import WriteTask
 from keytide.types import quoted
 
-__all__ = ["TASKS_PER_CORE", "by_bucket", "distributed"]
-
-TASKS_PER_CORE = 4
-"""Maximum number of tasks of a write, per core.
-
-More tasks balance partitions of different sizes.
-"""
+__all__ = ["by_bucket", "distributed", "tasks_for_rows", "writers_for_rows"]
 
 _SMALL_BYTES = 10 << 20
 """Below this size, a task costs more than it gains.
@@ -54,10 +49,10 @@ def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteT
     check_distribution(task.view.schema, task.view.options)
     partitions = None if is_connect(df) else partition_count(df)
     if partitions == 1:
-        return replace(task, threads=os.cpu_count() or 1), df  # a single task can use all cores
+        return replace(task, threads=_threads(df, 1)), df  # a single task can use all cores
     if _stays(task.view, df, partitions, live):
         return replace(task, threads=_threads(df, partitions)), df
-    task = replace(task, layout=task.layout.for_tasks(cores(df.sparkSession)))
+    task = replace(task, layout=task.layout.for_tasks(writers_for_rows(df)))
     return task, by_bucket(df, task.view, task.layout.spread)
 
 
@@ -98,7 +93,8 @@ def _threads(df: DataFrame, partitions: int | None) -> int:
     """Threads of each task, when there are fewer tasks than cores."""
     if partitions is None:
         return 1
-    return max(1, min(os.cpu_count() or 1, cores(df.sparkSession) // max(partitions, 1)))
+    capacity = capacity_of(df.sparkSession)
+    return max(1, min(capacity.beside, (capacity.slots or 1) // max(partitions, 1)))
 
 
 # -- grouping rows by bucket ---------------------------------------------------------------------
@@ -113,7 +109,7 @@ def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     # When keys can move between partitions, all rows of a key must reach one task.
     apart = () if view.moves_keys else view.schema.partition_keys
     partition_keys = ", ".join(map(quoted, apart))
-    count = _task_count(df) if partition_keys else min(_task_count(df), spread)
+    count = tasks_for_rows(df) if partition_keys else min(tasks_for_rows(df), spread)
     # Any hash works here as long as a bucket stays together. The bucket itself is computed below by
     # the format's own hash.
     target = f"pmod(hash({partition_keys}), {count})" if partition_keys else "0"
@@ -127,7 +123,18 @@ def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     return shuffled.sortWithinPartitions(_ORDER).drop(_TARGET, _ORDER)
 
 
-def _task_count(df: DataFrame) -> int:
-    """The maximum number of tasks that write: for small data, as many as run in parallel."""
-    is_small = not is_connect(df) and planned_bytes(df) <= _SMALL_BYTES
-    return cores(df.sparkSession) * (1 if is_small else TASKS_PER_CORE)
+def tasks_for_rows(df: DataFrame) -> int:
+    """The number of tasks of a step over all rows.
+
+    Spark's estimate for a join is far too large. So it never leads to more tasks than several for
+    each core, or than Spark uses for a shuffle.
+    """
+    spark = df.sparkSession
+    most, shuffled = tasks_for(spark, None), spark.conf.get("spark.sql.shuffle.partitions", "")
+    limit = max(most, int(shuffled)) if shuffled and shuffled.isdecimal() else most
+    return min(limit, tasks_for(spark, estimated_bytes(df)))
+
+
+def writers_for_rows(df: DataFrame) -> int:
+    """The number of tasks that may each begin new buckets: fewer, so that buckets are not small."""
+    return math.ceil(tasks_for_rows(df) / TASKS_PER_SLOT)

@@ -9,8 +9,7 @@ nothing to compute, and one task reads and changes the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,8 +27,9 @@ from keytide.spark.dml_tasks import (
 )
 from keytide.spark.dml_workers import ExecutorWorkers, Workers, one_by_one, workers_at
 from keytide.spark.driver_merge import DriverMerge
-from keytide.spark.matching import Source
+from keytide.spark.matching import Source, distinct_values
 from keytide.spark.place import COPIES, Place, place_of
+from keytide.spark.types import spark_schema
 from keytide.spark.zone import run_in_utc
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.pass_through import ROW, PassThrough
@@ -103,40 +103,50 @@ class SparkRowHost:
 
 @dataclass(frozen=True)
 class ExecutorMerge:
-    """Runs a MERGE on executors. See `MergeHost`. Runs one Spark job."""
+    """Runs a MERGE on executors. See `MergeHost`."""
 
     query: MergeQuery
     spark: SparkSession
-    compute: Callable[[PassThrough, DataFrame], DataFrame]
-    """Runs the query over the target's rows."""
+    compute: Callable[[PassThrough, DataFrame, DataFrame | None], DataFrame]
+    """Runs the query over the target's rows, and over rows of the source if there is one."""
     source: Source | None = None
     """The source of the merge, if target rows without a match do not change. Otherwise None."""
+    known_bytes: int | None = None
+    """The size of source and target, None if it is unknown."""
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`."""
         passed = self.query.passed(sinks.pages)
-        with self._target(scanned, passed) as target:
-            self._merge(self.compute(passed, target), passed, sinks, take)
-
-    @contextmanager
-    def _target(self, scanned: Scanned, passed: PassThrough) -> Iterator[DataFrame]:
-        """The rows of the target that the merge needs."""
         source = self.source
         columns = {} if source is None else source.columns(self.query.match, scanned)
         if source is None or not (columns and scanned.splits and source.is_dealt):
-            yield ExecutorWorkers(self.spark).shown(scanned, passed)
+            workers = ExecutorWorkers(self.spark, self.known_bytes)
+            given = None if source is None else source.rows
+            rows = self.compute(passed, workers.shown(scanned, passed), given)
+            self._merge(workers, rows, passed, sinks, take)
+            return
+        # About as many rows take part as the source has.
+        workers = ExecutorWorkers(self.spark, source.row_bytes)
+        if source.is_small and scanned.among is not None:
+            collected = source.collected()
+            scanned = scanned.among(distinct_values(collected, columns))
+            given = self.spark.createDataFrame(collected, spark_schema(collected.schema))
+            rows = self.compute(passed, workers.shown_to_join(scanned, passed), given)
+            self._merge(workers, rows, passed, sinks, take)
             return
         with source.held():
-            yield source.matching(scanned, passed, columns)
+            target = source.matching(scanned, passed, columns)
+            rows = self.compute(passed, target, source.rows)
+            self._merge(workers, rows, passed, sinks, take)
 
     def _merge(
         self,
+        workers: ExecutorWorkers,
         rows: DataFrame,
         passed: PassThrough,
         sinks: Sinks,
         take: Callable[[SplitResult], None],
     ) -> None:
-        workers = ExecutorWorkers(self.spark)
         # Everything about one target row goes to one task. New rows are spread over all tasks.
         every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
         by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
@@ -160,8 +170,8 @@ class PlacedMerge:
     """Runs a MERGE in the driver or on executors, depending on its size. See `MergeHost`."""
 
     here: DriverMerge
-    executors: Callable[[], ExecutorMerge]
-    """Created only when it is needed, because its source is a DataFrame."""
+    executors: Callable[[int | None], ExecutorMerge]
+    """Created for data of this size only when it is needed, because its source is a DataFrame."""
     driver_bytes_max: int
 
     def explained(self, stored_bytes: int | None) -> Sequence[str]:
@@ -170,8 +180,8 @@ class PlacedMerge:
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`."""
-        is_here = self._place(scanned.stored_bytes).is_driver
-        host = self.here if is_here else self.executors()
+        place = self._place(scanned.stored_bytes)
+        host = self.here if place.is_driver else self.executors(place.known_bytes)
         with run_in_utc(self.here.spark):
             host.merge(scanned, sinks, take)
 

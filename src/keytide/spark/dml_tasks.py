@@ -27,6 +27,7 @@ __all__ = [
     "MatchingTask",
     "MergeTask",
     "ScanTask",
+    "ScanTasks",
     "WholeTask",
     "scanned_schema",
 ]
@@ -127,6 +128,18 @@ class ScanTask:
                 start += page.num_rows
         finally:
             source.close()
+
+
+@dataclass(frozen=True)
+class ScanTasks:
+    """Reads several splits, one after the other."""
+
+    tasks: tuple[ScanTask, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See `ScanTask.batches`."""
+        for task in self.tasks:
+            yield from task.batches()
 
 
 def _open(scanned: Scanned, split: Split, columns: Sequence[ColumnHandle]) -> UpdatablePageSource:

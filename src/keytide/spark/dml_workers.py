@@ -17,13 +17,14 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from keytide.dml.execution import Scanned
-from keytide.spark.connect import cores
-from keytide.spark.dml_tasks import SPLIT, ScanTask, scanned_schema
+from keytide.lazily import cached_property
+from keytide.spark.dml_tasks import SPLIT, ScanTask, ScanTasks, scanned_schema
 from keytide.spark.errors import on_driver
 from keytide.spark.place import Place
 from keytide.spark.predicate import column
 from keytide.spark.python import check_python
 from keytide.spark.runner import Cluster, Executors
+from keytide.spark.sizing import tasks_for
 from keytide.spark.types import batch_schema, spark_schema
 from keytide.sql.pass_through import PassThrough
 from keytide.table.compaction.compact import local_runner
@@ -68,7 +69,7 @@ class Workers(Protocol):
 
 def workers_at(place: Place, spark: SparkSession) -> Workers:
     """The workers for a place."""
-    return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark)
+    return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
 
 
 def one_by_one(scanned: Scanned) -> Iterator[Scanned]:
@@ -83,14 +84,15 @@ def _scan_tasks(scanned: Scanned, passed: PassThrough) -> list[ScanTask]:
 
 @dataclass(frozen=True)
 class ExecutorWorkers:
-    """Executors, with one partition per split."""
+    """Executors, for rows of this size. None: the size is unknown."""
 
     spark: SparkSession
+    known_bytes: int | None
 
-    @property
+    @cached_property
     def count(self) -> int:
         """See `Workers`."""
-        return max(cores(self.spark), 1)
+        return tasks_for(self.spark, self.known_bytes)
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
         """See `Workers`. Runs one Spark job."""
@@ -100,21 +102,39 @@ class ExecutorWorkers:
         """See `Workers`. Lazy."""
         check_python(self.spark)
         schema = spark_schema(scanned_schema(scanned, passed))
-        return Executors().rows(_scan_tasks(scanned, passed), schema, self.spark)
+        tasks, count = _scan_tasks(scanned, passed), self._scans(scanned)
+        dealt = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
+        return Executors().rows(dealt, schema, self.spark)
+
+    def shown_to_join(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """The rows of a target for a join with few rows.
+
+        Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
+        shuffled: Spark does not know that there may be many.
+        """
+        is_little = self.count == 1 and self._scans(scanned) <= 1
+        return self.shown(scanned, passed).hint("broadcast" if is_little else "merge")
+
+    def _scans(self, scanned: Scanned) -> int:
+        return min(len(scanned.splits), tasks_for(self.spark, scanned.stored_bytes))
 
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
     ) -> None:
         """See `Workers`. Runs one Spark job."""
         if moved:
-            rows = rows.repartition(self.count, column(SPLIT))
+            rows = self._grouped(rows, column(SPLIT))
         Executors().feed(task, rows, take)
 
     def feed_dealt(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
         """See `Workers`. Runs one Spark job."""
-        Executors().feed(task, rows.repartition(self.count, by), take)
+        Executors().feed(task, self._grouped(rows, by), take)
+
+    def _grouped(self, rows: DataFrame, by: Column) -> DataFrame:
+        # One task sees all rows, so they need no shuffle.
+        return rows.coalesce(1) if self.count == 1 else rows.repartition(self.count, by)
 
 
 @dataclass(frozen=True)

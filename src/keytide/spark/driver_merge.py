@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +21,7 @@ from keytide.lazily import cached_property
 from keytide.spark.dml_tasks import MergeTask
 from keytide.spark.dml_workers import DriverWorkers
 from keytide.spark.errors import on_driver
+from keytide.spark.matching import distinct_values, has_exact_types
 from keytide.spark.place import COPIES, bytes_of_rows
 from keytide.spark.predicate import column
 from keytide.spark.types import arrow_schema_of, spark_schema
@@ -62,9 +62,9 @@ class DriverMerge:
             self._local().merge(scanned, sinks, take)
             return
         view, query = self._with_source()
-        source = self._source()
+        source = self.source()
         if self._columns and scanned.among is not None:
-            scanned = scanned.among(_values(source, self._columns))
+            scanned = scanned.among(distinct_values(source, self._columns))
         workers, passed = DriverWorkers(self.spark), query.passed(sinks.pages)
         task = MergeTask(sinks, passed, query.made, workers.count)
         try:
@@ -96,7 +96,7 @@ class DriverMerge:
             return self.query.match.view, self.query
         return _SOURCE, self.query.with_source(_SOURCE)[1]
 
-    def _source(self) -> pa.Table:
+    def source(self) -> pa.Table:
         """The rows of the source."""
         relation = self._relation
         if isinstance(relation, StoredRelation):
@@ -124,7 +124,7 @@ class DriverMerge:
             return int(relation.rows.nbytes)
         if relation is not None and not isinstance(relation, GivenRelation):
             return None
-        return bytes_of_rows(self._frame) if _has_exact_types(self._frame) else None
+        return bytes_of_rows(self._frame) if has_exact_types(self._frame) else None
 
     @cached_property
     def _columns(self) -> Mapping[str, str]:
@@ -150,13 +150,3 @@ def _brought(relation: Relation) -> Relation:
 def _collected(rows: DataFrame) -> pa.Table:
     with on_driver():
         return rows.toArrow()
-
-
-def _has_exact_types(rows: DataFrame) -> bool:
-    """Whether rows keep their types when they are collected and sent back to Spark."""
-    back = spark_schema(arrow_schema_of(rows.schema, "of the source"))
-    return bool(back.simpleString() == rows.schema.simpleString())
-
-
-def _values(rows: pa.Table, columns: Mapping[str, str]) -> dict[str, pa.Array]:
-    return {name: pc.drop_null(rows.column(other).unique()) for name, other in columns.items()}

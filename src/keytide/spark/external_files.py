@@ -21,7 +21,6 @@ from keytide.external.key_merge import KeyMerge
 from keytide.external.merging import Merging, rows_at_once
 from keytide.external.parquet_part import ParquetPart
 from keytide.external.versions import RowNumbers
-from keytide.spark.connect import cores
 from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
 from keytide.spark.dealing import MergeTask, dealt_by_key, memory_of, places_for
 from keytide.spark.file_systems import Locate
@@ -29,6 +28,7 @@ from keytide.spark.native import parquet_files, spark_reads, with_floats_read
 from keytide.spark.pinned import pin_external
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.runner import Executors
+from keytide.spark.sizing import tasks_for
 from keytide.spark.types import spark_schema
 from keytide.store.base import Store
 from keytide.table.conditions.predicate import columns_of
@@ -123,7 +123,9 @@ def _found(merging: Merging, spark: SparkSession) -> DataFrame:
         none = [b""] * len(deleted)
         every = pa.table([pa.array([*deleted], pa.int32()), none, none], schema=FOUND)
         found = found.unionAll(spark.createDataFrame(every, schema))
-    places = min(len(versions.parts), cores(spark))
+    stored = [part.stored_bytes for part in versions.parts]
+    tasks = tasks_for(spark, None if None in stored else sum(size or 0 for size in stored))
+    places = min(len(versions.parts), tasks)
     return found.repartitionById(places, F.expr(f"{quoted(PART)} % {places}"))
 
 

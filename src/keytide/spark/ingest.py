@@ -33,9 +33,8 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.scratch import scratch
-from keytide.spark.connect import cores
 from keytide.spark.dead_letters import DeadLetters
-from keytide.spark.distribution import TASKS_PER_CORE
+from keytide.spark.distribution import tasks_for_rows, writers_for_rows
 from keytide.spark.errors import on_driver, over_files
 from keytide.spark.feed_files import (
     BLOCK,
@@ -50,7 +49,7 @@ from keytide.spark.feed_growth import grown_with
 from keytide.spark.place import Place, bytes_of_rows, place_of
 from keytide.spark.predicate import column
 from keytide.spark.runner import Executors
-from keytide.spark.session import session
+from keytide.spark.sessions import session
 from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.store import open_store
@@ -432,13 +431,13 @@ def _feed_here(task: _ChangeTask, rows: DataFrame, take: Callable[[WrittenChange
 
 
 def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
-    return transaction.task().layout.for_tasks(cores(rows.sparkSession))
+    return transaction.task().layout.for_tasks(writers_for_rows(rows))
 
 
 def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
     """Shuffle the rows so that all rows of a bucket are in one task."""
     keys = [column(name) for name in view.schema.partition_keys]
-    count = cores(rows.sparkSession) * TASKS_PER_CORE
+    count = tasks_for_rows(rows)
     if not keys:
         count = min(count, spread)
     return rows.repartition(count, *keys, column(_BUCKET))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -12,6 +13,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
+
+from keytide.spark.connect import is_connect
 
 try:
     from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
@@ -33,6 +36,7 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "activate_writers",
     "convert_errors",
+    "estimated_bytes",
     "from_arrow_schema",
     "is_deterministic",
     "known_bytes",
@@ -73,6 +77,24 @@ def planned_bytes(df: DataFrame) -> int:
     execution: Any = df._jdf.queryExecution()
     return int(str(execution.optimizedPlan().stats().sizeInBytes()))
 
+
+def estimated_bytes(df: DataFrame) -> int | None:
+    """Spark's size estimate of a DataFrame of any session, None if there is none."""
+    if not is_connect(df):
+        size = planned_bytes(df)
+        return size if size < _SIZE_UNKNOWN else None
+    frame: Any = df
+    try:
+        found = _ESTIMATE.search(frame._explain_string(mode="cost"))
+    except Exception:  # other servers of the protocol do not explain costs
+        return None
+    if found is None or found[2] == "E":
+        return None
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " "))
+
+
+_ESTIMATE = re.compile(r"Statistics\(sizeInBytes=([\d.E+]+) ([KMGTPE]?)i?B")
+"""The first one is that of the whole plan."""
 
 _KEEPING = frozenset({
     "Aggregate", "Deduplicate", "Distinct", "Except", "Filter", "GlobalLimit", "InMemoryRelation",

@@ -1,33 +1,41 @@
 """Executors find the target rows that the source of a MERGE can match.
 
-A shuffle sends the source's values in the columns of ON to every group of splits. Then tasks read
-the rows with these values. The driver receives none of them. If the source has many rows, this step
-is skipped, because it would exclude few target rows.
+The driver collects a small source, plans the target again for the values of its columns in ON, and
+sends them along with the splits. It receives nothing of a larger source: a shuffle sends the values
+to every group of splits, and tasks read the rows with these values. If the source has many rows,
+this step is skipped, because it would exclude few target rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from keytide.dml.execution import Scanned
-from keytide.spark.connect import cores, is_connect
+from keytide.spark.connect import is_connect
 from keytide.spark.dml_tasks import GROUP, MatchingTask, scanned_schema
-from keytide.spark.internals import is_deterministic, planned_bytes
+from keytide.spark.internals import is_deterministic, known_bytes, planned_bytes
+from keytide.spark.place import COPIES
 from keytide.spark.predicate import column
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
+from keytide.spark.sizing import tasks_for
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.sql.merge_match import Match
 from keytide.sql.pass_through import PassThrough
 from keytide.types import quoted
 
-__all__ = ["Source"]
+__all__ = ["Source", "distinct_values", "has_exact_types"]
 
 _BYTES_MAX = 64 << 20
+
+_COLLECTED_BYTES_MAX = 10 << 20
+"""Spark itself collects a relation up to this size, to send it to every executor."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class Source:
 
     rows: DataFrame
     stored: bool
+    collected: Callable[[], pa.Table]
+    """The rows in the driver. Runs a Spark job, unless they are stored or were given."""
 
     @property
     def is_dealt(self) -> bool:
@@ -47,6 +57,17 @@ class Source:
         if is_connect(self.rows) or not (self.stored or is_deterministic(self.rows)):
             return False
         return planned_bytes(self.rows) <= _BYTES_MAX
+
+    @property
+    def row_bytes(self) -> int:
+        """About the memory of its rows, each with a row of the target."""
+        return COPIES * planned_bytes(self.rows)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the driver can collect the rows, as far as is known before."""
+        size = known_bytes(self.rows)
+        return size is not None and size <= _COLLECTED_BYTES_MAX and has_exact_types(self.rows)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -76,7 +97,7 @@ class Source:
         The result has the columns of `scanned_schema`.
         """
         spark = self.rows.sparkSession
-        groups = max(1, min(len(scanned.splits), cores(spark)))
+        groups = max(1, min(len(scanned.splits), tasks_for(spark, scanned.stored_bytes)))
         values = [f"{quoted(name)} AS _{i}" for i, name in enumerate(columns.values())]
         every = f"explode(sequence(0, {groups - 1})) AS {quoted(GROUP)}"
         dealt = self.rows.selectExpr(*values, every).repartitionById(groups, column(GROUP))
@@ -85,3 +106,14 @@ class Source:
         schema = spark_schema(scanned_schema(scanned, passed))
         # Spark estimates few rows, but a value can occur in any number of target rows.
         return Executors().made(task, dealt, schema).hint("merge")
+
+
+def has_exact_types(rows: DataFrame) -> bool:
+    """Whether rows keep their types when they are collected and sent back to Spark."""
+    back = spark_schema(arrow_schema_of(rows.schema, "of the source"))
+    return bool(back.simpleString() == rows.schema.simpleString())
+
+
+def distinct_values(rows: pa.Table, columns: Mapping[str, str]) -> dict[str, pa.Array]:
+    """The values of source rows for the target columns in `columns`."""
+    return {name: pc.drop_null(rows.column(other).unique()) for name, other in columns.items()}

@@ -9,10 +9,11 @@ the same `ReadTask`s as a local scan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TypeAlias, TypeVar
+from math import ceil
+from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -21,14 +22,15 @@ from pyspark.sql.types import StructField, StructType
 
 from keytide.errors import DataError
 from keytide.plural import counted
-from keytide.spark.connect import cores
 from keytide.spark.file_systems import Locate, locate_in, on_local_disk
 from keytide.spark.native import native_rows, spark_reads
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
+from keytide.spark.sizing import pack, tasks_for
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.table.read.expired import naming_expired
 from keytide.table.read.fallback import FallbackScan
+from keytide.table.read.key_ranges import by_key_range
 from keytide.table.read.plain_files import PlainSplit, split_plain
 from keytide.table.read.row_source import FramesTask
 from keytide.table.read.scan import Scan
@@ -39,22 +41,16 @@ from keytide.table.read.task import ReadTask
 __all__ = [
     "BinTask",
     "ReadBin",
-    "bytes_of_read",
+    "bins_of_reads",
     "fallback_to_spark",
-    "pack",
     "scan_to_spark",
     "split_scan",
 ]
-
-BINS_PER_CORE = 4
-"""More bins balance the work better, but each one costs a Spark task."""
 
 TASK_MEMORY_BYTES = 256 << 20
 """Memory for the merge in one Spark task, unless 'read.memory' is smaller."""
 
 ReadBin: TypeAlias = "tuple[ReadTask, ...]"
-
-T = TypeVar("T")
 
 
 def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
@@ -69,9 +65,9 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     locate = locate_in(spark)
     split = split_scan(scan, locate)
     parts = [native_rows(scan, shape, files, locate, spark) for shape, files in split.plain.items()]
-    bins = pack(split.tasks, cores(spark) * BINS_PER_CORE, bytes_of_read)
+    bins = bins_of_reads(split.tasks, lambda *work: tasks_for(spark, *work))
     if bins or not parts:
-        parts.append(_merged(scan, bins, spark))
+        parts.append(_merged(scan, split.tasks, bins, spark))
     rows = reduce(lambda one, other: one.unionAll(other), parts)
     return rows if scan.limit is None else rows.limit(scan.limit)
 
@@ -93,19 +89,6 @@ def split_scan(scan: Scan, locate: Locate = on_local_disk) -> PlainSplit:
         return locate(*scan.view.data_file(file.entry)) is not None
 
     return split_plain(scan, spark_reads, takes)
-
-
-def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:
-    """Distribute tasks over at most `bins_max` bins of about equal size, largest tasks first."""
-    sized = ((bytes_of(task), task) for task in tasks)
-    by_size = sorted(sized, key=lambda pair: -pair[0])
-    bins: list[tuple[int, list[T]]] = [(0, []) for _ in range(min(bins_max, len(by_size)))]
-    for size, task in by_size:
-        index = min(range(len(bins)), key=lambda i: bins[i][0])
-        filled, members = bins[index]
-        members.append(task)
-        bins[index] = (filled + size, members)
-    return [tuple(members) for _, members in bins]
 
 
 @dataclass(frozen=True)
@@ -131,22 +114,34 @@ class BinTask:
                     yield from spark_batches(frame, self.schema)
 
 
-def bytes_of_read(task: ReadTask) -> int:
-    """The total size of the files that a task reads."""
+def bins_of_reads(tasks: Sequence[ReadTask], count_for: Callable[[int, int], int]) -> list[ReadBin]:
+    """The reads, packed for as many tasks as `count_for` says for their bytes and rows.
+
+    A bucket that is too large for one task is read by ranges of its keys. Statistics are not sent.
+    """
+    stored = sum(task.stored_bytes for task in tasks)
+    count = count_for(stored, sum(task.stored_rows for task in tasks))
+    parts = [part for task in tasks for part in by_key_range(task, ceil(stored / count))]
+    return pack((part.without_statistics() for part in parts), count, _stored_bytes)
+
+
+def _stored_bytes(task: ReadTask) -> int:
     return task.stored_bytes
 
 
 # -- merge tasks ----------------------------------------------------------------------------------
 
 
-def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFrame:
+def _merged(
+    scan: Scan, reads: Sequence[ReadTask], bins: Sequence[ReadBin], spark: SparkSession
+) -> DataFrame:
     schema = scan.schema
-    never_null = _never_null(scan, [task for tasks in bins for task in tasks])
+    never_null = _never_null(scan, reads)
     tasks = [
         BinTask(tasks, schema, scan.view.name, never_null, scan.snapshot_ids) for tasks in bins
     ]
     target = spark_schema(schema)
-    count = sum(file.meta.row_count for one in bins for task in one for file in task.bucket.files)
+    count = sum(read.stored_rows for read in reads)
     if not never_null:
         return Executors().rows(tasks, target, spark, count)
     narrow = [StructField(f.name, f.dataType, f.name not in never_null) for f in target.fields]

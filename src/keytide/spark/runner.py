@@ -14,6 +14,8 @@ from pyspark.sql.types import StructType
 
 from keytide.spark.errors import on_driver
 from keytide.spark.jobs import ended_after_errors
+from keytide.spark.payloads import packed, payload_rows, payloads_in, unpacked
+from keytide.spark.types import row_bytes
 from keytide.spark.words import speak_plainly
 from keytide.spark.worker import settle
 from keytide.table.runner import FeedTask, Outcome, attempted, settled, tried
@@ -70,21 +72,14 @@ class Cluster:
     spark: SparkSession
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """Run one Spark job with one Spark task for each task, and pass on the results in order.
+        """Run one Spark job, and pass on the results in order.
 
         Spark retries a task that fails, unless a retry cannot fix its error. Then the results of
         the others are passed on first. If a task fails for good, they are lost.
         """
-        payloads = [pickle.dumps(task) for task in tasks]
-
-        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
-                    yield _told(tried_here(payloads[number], number))
-
         with on_driver():
-            numbers = self.spark.range(0, len(payloads), 1, max(1, len(payloads)))
-            outcomes = numbers.mapInArrow(run, "outcome binary")
+            payloads = payload_rows(tasks, self.spark)
+            outcomes = payloads.mapInArrow(_outcomes, "outcome binary")
         _settle(outcomes, take)
 
 
@@ -98,27 +93,18 @@ class Executors:
         spark: SparkSession,
         count: int | None = None,
     ) -> DataFrame:
-        """The rows that tasks return, as a lazy DataFrame with one partition for each task.
+        """The rows that tasks return, as a lazy DataFrame. A Spark task runs one task, or several.
 
         `count` is the maximum number of rows, None if it is unknown. Spark uses it to plan joins.
         An error in a task is raised as the Keytide error, which is also an error class of Spark.
         """
         speak_plainly()
-        # Each task is pickled separately, and unpickled only where it runs.
-        payloads = [pickle.dumps(task) for task in tasks]
-        weight = _weight(len(payloads), count)
-
-        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in numbers:
-                for number in batch.column(0).to_pylist():
-                    yield from rows_here(payloads[number // weight])
-
-        numbers = spark.range(0, len(payloads) * weight, 1, max(1, len(payloads)))
-        return numbers.where(f"id % {weight} = 0").mapInArrow(run, schema)
+        made_bytes = (_COUNT_UNKNOWN if count is None else count) * row_bytes(schema)
+        return payload_rows(tasks, spark, made_bytes).mapInArrow(_rows, schema)
 
     def made(self, task: MakingTask, rows: DataFrame, schema: StructType) -> DataFrame:
         """The rows that a task creates from each partition of other rows, as a lazy DataFrame."""
-        payload = pickle.dumps(task)
+        payload = packed(task)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from made_here(payload, batches)
@@ -148,38 +134,38 @@ def _settle(outcomes: DataFrame, take: Callable[[T], None]) -> None:
     settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
 
 
-_COUNT_UNKNOWN, _COUNT_MAX = 4 << 20, 64 << 20
-"""The row counts that Spark is given. Generating the larger number of rows takes 0.1 s."""
+_COUNT_UNKNOWN = 4 << 20
+"""The row count that Spark is given."""
 
 
-def _weight(tasks: int, count: int | None) -> int:
-    """How many numbers of a range represent a task, so that Spark estimates the right row count.
+def _rows(payloads: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _, payload in payloads_in(payloads):
+        yield from rows_here(payload)
 
-    Spark knows the size of a range of numbers, and assumes that a Python step on it returns as many
-    rows. The result is a power of two, because Spark compiles code for each different number.
-    """
-    known = _COUNT_UNKNOWN if count is None else min(count, _COUNT_MAX)
-    return 1 << max(0, known // max(tasks, 1) - 1).bit_length()
+
+def _outcomes(payloads: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for number, payload in payloads_in(payloads):
+        yield _told(tried_here(payload, number))
 
 
 def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
-    """Run a pickled task on this executor and return its rows."""
+    """Run a packed task on this executor and return its rows."""
     settle()
-    task: RowsTask = pickle.loads(payload)
+    task: RowsTask = unpacked(payload)
     yield from task.batches()
 
 
 def made_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run a pickled task on this executor and return the rows that it creates from others."""
+    """Run a packed task on this executor and return the rows that it creates from others."""
     settle()
-    task: MakingTask = pickle.loads(payload)
+    task: MakingTask = unpacked(payload)
     yield from task.batches(batch for batch in rows if batch.num_rows)
 
 
 def tried_here(payload: bytes, number: int) -> Outcome[Any]:
-    """Run a pickled task on this executor. An error that a retry cannot fix is an outcome."""
+    """Run a packed task on this executor. An error that a retry cannot fix is an outcome."""
     settle()
-    return tried(pickle.loads(payload), number)
+    return tried(unpacked(payload), number)
 
 
 def _told(outcome: Outcome[Any]) -> pa.RecordBatch:

@@ -7,7 +7,6 @@ because a data source cannot group the rows of a bucket.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,13 +28,14 @@ from keytide.errors import KeytideError, UnsupportedError
 from keytide.options import keys
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.change_scan import bins_of
-from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.growing import grow
 from keytide.spark.option_names import GivenOptions
 from keytide.spark.option_table import MERGE_SCHEMA, Use
-from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack
+from keytide.spark.payloads import packed
+from keytide.spark.read import BinTask, bins_of_reads
 from keytide.spark.replacing import replacing
 from keytide.spark.runner import attempted_here, rows_here
+from keytide.spark.sizing import tasks_anywhere
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.stream import StreamBatch, batch_of_task
 from keytide.spark.stream_source import ChangeStreamReader, change_stream_schema
@@ -151,12 +151,12 @@ class ScanReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The bins, pickled with everything that they need."""
         scan = self.options.scan(self.columns)
-        bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE, bytes_of_read)
+        bins = bins_of_reads(split_tasks(scan), tasks_anywhere)
         tasks = (
             BinTask(members, scan.schema, scan.view.name, snapshot_ids=scan.snapshot_ids)
             for members in bins
         )
-        return [InputPartition(pickle.dumps(task)) for task in tasks]
+        return [InputPartition(packed(task)) for task in tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
@@ -178,8 +178,8 @@ class ChangesReader(DataSourceReader):
         """The bins, pickled with everything that they need."""
         changes = self.options.changes()
         columns = pa.schema([changes.schema.field(name) for name in self.columns])
-        bins = bins_of(changes, CORES_UNKNOWN * BINS_PER_CORE, columns)
-        return [InputPartition(pickle.dumps(task)) for task in bins]
+        bins = bins_of(changes, tasks_anywhere, columns)
+        return [InputPartition(packed(task)) for task in bins]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Compute the changes of one bin. Runs on executors."""

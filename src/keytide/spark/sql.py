@@ -231,32 +231,34 @@ class SparkEngine:
             return self._rows(query.bound, partial(query.text_for, "spark", passed), **known)
 
         here = DriverMerge(query, self._spark, self.rows, compute, means.memory_bytes)
-        executors = partial(self._executor_merge, query)
+        executors = partial(self._executor_merge, query, here.source)
         return PlacedMerge(here, executors, means.driver_bytes_max)
 
-    def _executor_merge(self, query: MergeQuery) -> ExecutorMerge:
-        known = {}
+    def _executor_merge(
+        self, query: MergeQuery, collected: Callable[[], pa.Table], known_bytes: int | None
+    ) -> ExecutorMerge:
         source = None
         if query.needs_matched_only and query.match.columns:
-            query, source = self._source(query)
-            assert query.match.view is not None
-            known[query.match.view] = source.rows
+            query, source = self._source(query, collected)
 
-        def compute(passed: PassThrough, target: DataFrame) -> DataFrame:
+        def compute(passed: PassThrough, target: DataFrame, given: DataFrame | None) -> DataFrame:
+            known = {} if given is None else {query.match.view or "": given}
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **known, **{query.view: target})
 
-        return ExecutorMerge(query, self._spark, compute, source)
+        return ExecutorMerge(query, self._spark, compute, source, known_bytes)
 
-    def _source(self, query: MergeQuery) -> tuple[MergeQuery, Source]:
+    def _source(
+        self, query: MergeQuery, collected: Callable[[], pa.Table]
+    ) -> tuple[MergeQuery, Source]:
         """The query with its source as a DataFrame, and the source."""
         if query.match.view is None:
             made, query = query.with_source("keytide_merged")
             rows = self.rows(made)
-            return query, Source(rows, stored=False)
+            return query, Source(rows, False, collected)
         relation = next(r for r in query.bound.relations if r.view == query.match.view)
         stored = isinstance(relation, StoredRelation)
-        return query, Source(self._frame(relation), stored)
+        return query, Source(self._frame(relation), stored, collected)
 
     def _frame(self, relation: Relation) -> DataFrame:
         if isinstance(relation, StoredRelation):

@@ -7,7 +7,6 @@ them, so a repeated batch has the same rows.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +21,13 @@ from keytide.format.snapshot import CommitKind
 from keytide.lazily import cached_property
 from keytide.row_kind import ROW_KIND
 from keytide.spark.change_scan import bins_of
-from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.internals import HAS_READ_LIMITS, ReadMaxRows, SupportsTriggerAvailableNow
 from keytide.spark.new_rows import NewRowsTask
 from keytide.spark.option_names import GivenOptions
 from keytide.spark.option_table import Use
-from keytide.spark.read import BINS_PER_CORE
+from keytide.spark.payloads import packed
 from keytide.spark.runner import RowsTask, rows_here
+from keytide.spark.sizing import tasks_anywhere
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.span import mode_of, start_of_changes
 from keytide.spark.types import spark_schema
@@ -185,9 +184,9 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names, tells_kinds = self.columns.names, ROW_KIND in self.columns.names
         shown = names if tells_kinds else [ROW_KIND, *names]
         columns = pa.schema([changes.schema.field(name) for name in shown])
-        bins = bins_of(changes, CORES_UNKNOWN * BINS_PER_CORE, columns)
+        bins = bins_of(changes, tasks_anywhere, columns)
         tasks: Sequence[RowsTask] = bins if tells_kinds else [*map(NewRowsTask, bins)]
-        return [InputPartition(pickle.dumps(task)) for task in tasks]
+        return [InputPartition(packed(task)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one bin. Runs on executors."""

@@ -23,9 +23,13 @@ __all__ = [
     "arrow_schema_of",
     "batch_schema",
     "batches_of",
+    "row_bytes",
     "spark_batches",
     "spark_schema",
 ]
+
+_ROW_BYTES, _VALUE_BYTES = 8, {"binary": 100, "string": 20}
+"""What Spark assumes for a row, and for values that are larger than a number."""
 
 # Spark converts a whole batch at a time. Larger batches only need more memory.
 _BATCH_ROWS = 32 << 10
@@ -39,6 +43,12 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def batch_schema(schema: pa.Schema) -> pa.Schema:
     """The Arrow schema in which Spark accepts a scan's rows."""
     return pa.schema([_batch_field(field) for field in schema])
+
+
+def row_bytes(schema: StructType) -> int:
+    """About the size that Spark assumes for a row."""
+    kinds = (field.dataType.typeName() for field in schema.fields)
+    return _ROW_BYTES + sum(_VALUE_BYTES.get(kind, 8) for kind in kinds)
 
 
 def spark_batches(frame: pl.DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ import polars as pl
 from keytide.format.deletion_vector import VectorPlace
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.schema import TableSchema
+from keytide.format.stats import EMPTY_STATS
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import TableOptions
 from keytide.scratch import scratch
@@ -69,6 +70,11 @@ class PlannedFile:
         # On level 0, some writers do not record deletes although there are some.
         return self.has_kinds and (self.meta.level == 0 or self.meta.delete_row_count != 0)
 
+    def without_statistics(self) -> PlannedFile:
+        """The file without statistics."""
+        meta = replace(self.meta, key_stats=EMPTY_STATS, value_stats=EMPTY_STATS)
+        return replace(self, entry=replace(self.entry, file=meta))
+
     def as_stored(self) -> PlannedFile:
         """The file with all rows that are stored in it."""
         return replace(self, dead_rows=None, places=None)
@@ -112,6 +118,11 @@ class Section:
     def files(self) -> tuple[PlannedFile, ...]:
         """All files of the section."""
         return tuple(itertools.chain.from_iterable(self.runs))
+
+    def without_statistics(self) -> Section:
+        """The section without the statistics of its files."""
+        runs = tuple(tuple(file.without_statistics() for file in run) for run in self.runs)
+        return replace(self, runs=runs)
 
 
 @dataclass(frozen=True)

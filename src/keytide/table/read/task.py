@@ -78,6 +78,11 @@ class ReadTask:
             for section in self.bucket.sections
         ]
 
+    def without_statistics(self) -> ReadTask:
+        """The same task without the statistics of files, which only planning needs."""
+        sections = tuple(section.without_statistics() for section in self.bucket.sections)
+        return replace(self, bucket=replace(self.bucket, sections=sections))
+
     @cached_property
     def rows(self) -> Rows:
         """Derives the rows from merged versions."""
