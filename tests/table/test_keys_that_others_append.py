@@ -43,7 +43,6 @@ def assert_others_see(table: kt.Table, model: Model) -> None:
     assert shown(Scan(state, tuple(SCHEMA.names)).to_arrow()) == model.rows
 
 
-@pytest.mark.one_in(7)
 @pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
 @pytest.mark.parametrize("options", TABLES.values(), ids=TABLES.keys())
 @given(life=steps)
