@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -231,3 +232,31 @@ for error in (BrokenPipeError("hung up"), ConnectionResetError("cut"), ValueErro
         "pyspark.daemon": ["ConnectionResetError", "ValueError"],
         "of_a_user": ["BrokenPipeError", "ConnectionResetError", "ValueError"],
     }
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "environment", "threads"),
+    [
+        ("pyspark.daemon", ["pyspark.worker"], {}, "1"),
+        ("pyspark.daemon", ["pyspark.worker"], {"OMP_NUM_THREADS": "3"}, "3"),
+        ("pyspark.worker", ["9999"], {}, "1"),
+        ("pyspark.daemon", ["pyspark.worker"], {"POLARS_MAX_THREADS": "5"}, "5"),
+        ("pyspark.daemon", ["pyspark.sql.worker.write_into_data_source"], {}, "None"),
+        ("job", [], {}, "None"),
+    ],
+)
+def test_workers_start_a_thread_of_polars_for_each_core_of_a_task(
+    main: str, arguments: list[str], environment: dict[str, str], threads: str
+) -> None:
+    code = (
+        "import os, sys, types; "
+        f"sys.modules['__main__'].__spec__ = types.SimpleNamespace(name={main!r}); "
+        "import keytide.spark.runner; print(os.environ.get('POLARS_MAX_THREADS'))"
+    )
+    unset = {"POLARS_MAX_THREADS", "OMP_NUM_THREADS"}
+    inherited = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True, text=True, check=True, env={**inherited, **environment},
+    )  # fmt: skip
+    assert done.stdout.strip() == threads

@@ -15,7 +15,9 @@ import importlib
 import typing
 
 from keytide.extras import library, require
+from keytide.spark.worker import use_cores_of_task
 
+use_cores_of_task()
 library("pyspark", "spark", "Spark")
 require("pandas", "spark", "Spark")  # pyspark imports it to convert rows to Python
 

@@ -14,7 +14,7 @@ from zipimport import zipimporter
 
 from keytide.errors import KeytideError
 
-__all__ = ["in_few_words", "pass_over_broken_pipes", "settle"]
+__all__ = ["in_few_words", "pass_over_broken_pipes", "settle", "use_cores_of_task"]
 
 C = TypeVar("C", bound=type)
 
@@ -32,6 +32,21 @@ def settle() -> None:
     gc.freeze()
     _list_once({"pyspark", "py4j"})
     pass_over_broken_pipes()
+
+
+def use_cores_of_task() -> None:
+    """Let Polars start as many threads in a Spark worker as its tasks have cores.
+
+    Otherwise, the workers of a host would each start a thread for every core. Has an effect only
+    before Polars is imported. A value that the environment sets is kept.
+    """
+    if _main() == "pyspark.worker" or (_main(), *sys.argv[1:2]) == _FORKED_WORKER:
+        # Spark sets this to its own 'spark.task.cpus'.
+        os.environ.setdefault("POLARS_MAX_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+
+
+# The driver's Python processes have another second part.
+_FORKED_WORKER = ("pyspark.daemon", "pyspark.worker")
 
 
 @cache
