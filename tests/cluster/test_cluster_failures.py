@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -37,8 +37,8 @@ class Place:
     reason = ""
     """What the error says."""
 
-    def on_last(self, _row: int) -> None:
-        """What the task does."""
+    on_last: ClassVar[Callable[[int], object]]
+    """What the task does with each row."""
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -50,20 +50,20 @@ class SparkError(Place):
     """The task raises an error that is not of Keytide."""
 
     reason = "ZeroDivisionError"
-    on_last = staticmethod(lambda row: 1 // (row - LAST))  # type: ignore[assignment]
+    on_last = staticmethod(lambda row: 1 // (row - LAST))
 
 
 class WorkerDies(Place):
     """The process of the task ends, at every attempt."""
 
     reason = "Python worker exited unexpectedly"
-    on_last = staticmethod(lambda row: row != LAST or os.kill(os.getpid(), 9))  # type: ignore[assignment]
+    on_last = staticmethod(lambda row: row != LAST or os.kill(os.getpid(), 9))
 
 
 class Stopped(Place):
     """The statement is stopped while the task runs, once others have written files."""
 
-    on_last = staticmethod(lambda row: row != LAST or time.sleep(100))  # type: ignore[assignment]
+    on_last = staticmethod(lambda row: row != LAST or time.sleep(100))
 
     @contextmanager
     def around(self) -> Iterator[None]:

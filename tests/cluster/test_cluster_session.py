@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from keytide.errors import SetupError
@@ -24,7 +25,7 @@ names = ("spark.master", "spark.driver.memory", "spark.app.name", "spark.sql.ses
 print(json.dumps({name: spark.conf.get(name) for name in names}))
 spark.stop()
 """
-SUBMIT = Path(sys.executable).with_name("spark-submit")
+HOME = str(Path(pyspark.__file__).parent)
 FOR_SPARK = {"spark.master": "local[3]", "spark.driver.memory": "611m", "spark.app.name": "mine"}
 ARGUMENTS = "--master local[3] --driver-memory 611m --name mine"
 
@@ -48,7 +49,9 @@ def test_settings_that_spark_was_given_are_kept(way: str, tmp_path: Path) -> Non
     script.write_text(SCRIPT)
     python = (sys.executable, str(script))
     if way == "spark-submit":
-        done = session_of(tmp_path, str(SUBMIT), *ARGUMENTS.split(), str(script))
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        submit = (f"{HOME}/bin/spark-submit", *ARGUMENTS.split(), str(script))
+        done = session_of(tmp_path, *submit, SPARK_HOME=HOME, PATH=path)
     elif way == "variable":
         done = session_of(tmp_path, *python, PYSPARK_SUBMIT_ARGS=f"{ARGUMENTS} pyspark-shell")
     else:

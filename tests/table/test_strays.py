@@ -145,7 +145,9 @@ def test_files_in_a_folder_that_is_not_shared_are_not_committed(warehouse: str) 
     task = pickle.loads(pickle.dumps(transaction.task()))
     store = LocalStore(table.uri.replace(warehouse, elsewhere))
     transaction.take(replace(task, view=replace(task.view, store=store)).feed([rows(50)], 0))
-    with pytest.raises(SetupError, match=r"do not exist on .* All hosts must see the same folder"):
+    with pytest.raises(
+        SetupError, match=r"do not exist for the driver on .* All hosts must see the same folder"
+    ):
         transaction.commit()
     transaction.abort()
     assert len(table.snapshots()) == 2
@@ -173,7 +175,9 @@ def test_another_host_without_the_folder_says_so(tmp_path: Path) -> None:
         lambda: other.sub("bucket-0").read("a"),
     ]
     for call in calls:
-        with pytest.raises(SetupError, match="_elsewhere exists on another, but not on"):
+        with pytest.raises(
+            SetupError, match="_elsewhere exists for the driver on another, but not"
+        ):
             call()
     assert not Path(f"{tmp_path}_elsewhere").exists()
 
@@ -192,7 +196,7 @@ def test_a_file_missing_in_another_folder_is_not_lost(tmp_path: Path) -> None:
     store.put("bucket-0/a", b"1")
     (tmp_path / "there").mkdir()
     other = moved(store, str(tmp_path / "there"))
-    with pytest.raises(SetupError, match="another folder than on"):
+    with pytest.raises(SetupError, match="another folder than for the driver on another"):
         other.read("bucket-0/a")
 
 

@@ -10,7 +10,7 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
@@ -34,7 +34,6 @@ __all__ = [
     "HAS_READ_LIMITS",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
-    "activate_writers",
     "convert_errors",
     "estimated_bytes",
     "from_arrow_schema",
@@ -189,25 +188,6 @@ def mark_streams(source: str, option: str) -> None:
         reader = getattr(sys.modules.get(name), "DataStreamReader", None)
         if reader is not None and not hasattr(reader.format, "__wrapped__"):
             reader.format = _marking(reader.format, source, option)
-
-
-def activate_writers(source: str) -> None:
-    """Make `write.format(source)` find a source in every thread, also in one after an interrupt.
-
-    Spark looks for Python data sources in the session that is active in the thread only.
-    """
-    if not hasattr(DataFrameWriter.format, "__wrapped__"):
-        DataFrameWriter.format = _activating(DataFrameWriter.format, source)
-
-
-def _activating(original: Any, source: str) -> Any:
-    @wraps(original)
-    def activated(self: Any, given: str) -> Any:
-        if str(given).lower() == source:
-            self._spark.createDataFrame([], "nothing int")
-        return original(self, given)
-
-    return activated
 
 
 def _marking(original: Any, source: str, option: str) -> Any:

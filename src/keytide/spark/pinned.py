@@ -80,9 +80,10 @@ def _gone(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> D
 
 
 def _not_shared(path: str, report: str) -> SetupError:
-    hosts = ", ".join(dict.fromkeys(_HOST.findall(report))) or "the host of an executor"
+    hosts = ", ".join(dict.fromkeys(_HOST.findall(report))) or "an executor"
     return SetupError(
-        f"{path} exists on {this_host()}, but not on {hosts}, where a task runs. {HOW_TO_SHARE}"
+        f"{path} exists for the driver on {this_host()}, but not for a task on {hosts}. "
+        f"{HOW_TO_SHARE}"
     )
 
 

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keytide.arguments import check_spark_session
-from keytide.spark.internals import activate_writers, mark_streams
+from keytide.spark.internals import mark_streams
 from keytide.spark.java import find_java
 from keytide.spark.python import check_python
 from keytide.spark.source import FORMAT, KeytideSource
@@ -21,6 +21,7 @@ from keytide.spark.source_options import STREAM
 from keytide.spark.submitted import submitted
 from keytide.spark.views import keep_views_new
 from keytide.spark.words import speak_plainly
+from keytide.spark.writers import steady_writers
 
 __all__ = ["register", "session"]
 
@@ -82,7 +83,7 @@ def register(spark: SparkSession) -> None:
     spark.createDataFrame([], "nothing int")
     _take_in(spark)
     mark_streams(FORMAT, STREAM)
-    activate_writers(FORMAT)
+    steady_writers(FORMAT)
     keep_views_new(FORMAT)
     speak_plainly()
 

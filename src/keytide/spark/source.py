@@ -203,9 +203,9 @@ class TaskMessage(WriterCommitMessage):
     """
 
     outcome: Outcome[Written]
-    statement: Statement
-    began_on: int
     batch: StreamBatch | None = None
+    statement: Statement | None = None
+    began_on: int = 0
 
 
 class SourceWrite:
@@ -239,9 +239,8 @@ class SourceWrite:
     ) -> TaskMessage:
         """Write the rows of one task. Runs on executors."""
         rows = self._padded(batches) if self.merges_schema else batches
-        assert self.view.statement is not None
         outcome = attempted_here(self.task, rows)
-        return TaskMessage(outcome, self.view.statement, self.began_on, batch)
+        return TaskMessage(outcome, batch, self.view.statement, self.began_on)
 
     def _padded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -267,7 +266,7 @@ class SourceWrite:
         """
         # Without a message, no file of a stream is known, and this statement is a new one.
         statement, began_on = self.view.statement, self.began_on
-        if told:
+        if told and told[0].statement is not None:
             statement, began_on = told[0].statement, told[0].began_on
         assert statement is not None
         with suppress(KeytideError):  # as long as snapshots cannot be read, all files stay

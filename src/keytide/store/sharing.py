@@ -42,8 +42,8 @@ class Origin:
         if self.host == this_host() and number == _number(above):
             return
         raise SetupError(
-            f"{self.root} exists on {self.host}, but not on {this_host()}, where a task runs, "
-            f"unless it was deleted in the meantime. {HOW_TO_SHARE}"
+            f"{self.root} exists for the driver on {self.host}, but not for a task on "
+            f"{this_host()}, unless it was deleted in the meantime. {HOW_TO_SHARE}"
         )
 
     def check_file(self, path: str) -> None:
@@ -52,8 +52,8 @@ class Origin:
         if there[1] == here[1] and (there[0] == here[0] or self.host != this_host()):
             return
         raise SetupError(
-            f"{path} does not exist on {this_host()}, where a task runs, and {self.root} seems to "
-            f"be another folder than on {self.host}. {HOW_TO_SHARE}"
+            f"{path} does not exist for a task on {this_host()}, and {self.root} seems to be "
+            f"another folder than for the driver on {self.host}. {HOW_TO_SHARE}"
         )
 
 

@@ -44,5 +44,6 @@ def _refuse(view: TableView, lacking: Sequence[Written]) -> None:
     lost = made_files(lacking[0].entries)[-1]
     raise SetupError(
         f"table {view.name}: tasks on {hosts} wrote files into {view.store.uri} that do not exist "
-        f"on {this_host()}, such as {view.file_path(lost)}. {HOW_TO_SHARE} Nothing was committed"
+        f"for the driver on {this_host()}, such as {view.file_path(lost)}. {HOW_TO_SHARE} "
+        "Nothing was committed"
     )
