@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.functions import col, spark_partition_id
+from pyspark.sql.functions import spark_partition_id
 
 import keytide as kt
 from keytide.spark.capacity import Capacity, capacity_of
@@ -20,6 +22,17 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("text", pa.string())
 def rows(numbers: range, value: int) -> pa.Table:
     texts = [f"{n * 7919 % 10_007}-{value}" for n in numbers]
     return pa.table([[*numbers], [value] * len(numbers), texts], schema=SCHEMA)
+
+
+@contextmanager
+def tasks_of(spark: Any, size: str) -> Iterator[None]:
+    """A context in which tasks read at most this much."""
+    before = spark.conf.get(TASK_SIZE)
+    spark.conf.set(TASK_SIZE, size)
+    try:
+        yield
+    finally:
+        spark.conf.set(TASK_SIZE, before)
 
 
 def test_the_session_says_what_it_can_run(cluster: Any) -> None:
@@ -47,11 +60,8 @@ def test_a_small_table_is_read_by_one_task(cluster: Any, warehouse: str) -> None
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["id"], options={"bucket": "4"})
     table.write(rows(range(50), 0))
     table.write(rows(range(50), 1))
-    cluster.conf.unset(TASK_SIZE)
-    try:
+    with tasks_of(cluster, "128 mb"):
         read = table.scan().to_spark(cluster)
-    finally:
-        cluster.conf.set(TASK_SIZE, "256 kb")
     assert read.rdd.getNumPartitions() == 1
     assert read.agg({"v": "sum", "id": "sum"}).collect()[0][0:2] in [(50, 1225), (1225, 50)]
 
@@ -65,15 +75,17 @@ def test_merge_of_few_rows_takes_few_steps(
     )
     table.write(rows(range(1_000), 0))
 
-    def steps_of_merge(name: str, source: Any) -> int:
-        cluster.sparkContext.setJobGroup(name, name)
+    def steps_of_merge(source: Any) -> int:
+        group = f"{warehouse} {type(source)}"
+        cluster.sparkContext.setJobGroup(group, group)
         merge = table.merge(source, "target.id = source.id").when_matched_update_all()
-        merge.when_not_matched_insert_all().execute()
-        return stages_run(cluster, name)
+        with tasks_of(cluster, "128 mb"):
+            merge.when_not_matched_insert_all().execute()
+        return stages_run(cluster, group)
 
     # One collects the source, one sends the target's rows, and one joins and writes.
-    assert steps_of_merge("frame", cluster.createDataFrame(rows(range(950, 1_050), 1))) <= 3
-    assert steps_of_merge("given", rows(range(950, 1_060), 2)) <= 2
+    assert steps_of_merge(cluster.createDataFrame(rows(range(950, 1_050), 1))) <= 3
+    assert steps_of_merge(rows(range(950, 1_060), 2)) <= 2
     found = {row["id"]: row["v"] for row in table.scan().to_pylist()}
     assert found == {n: 2 if n >= 950 else 0 for n in range(1_060)}
 
@@ -91,8 +103,7 @@ def stages_run(spark: Any, group: str) -> int:
 def test_changes_of_a_bucket_in_ranges_are_those_of_a_local_table(
     cluster: Any, warehouse: str
 ) -> None:
-    cluster.conf.set(TASK_SIZE, "16 kb")
-    try:
+    with tasks_of(cluster, "16 kb"):
         found = []
         for name, spark in (("here", None), ("there", cluster)):
             lake = kt.connect(warehouse, spark=spark)
@@ -108,7 +119,4 @@ def test_changes_of_a_bucket_in_ranges_are_those_of_a_local_table(
                 "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)"
             )
             found.append(sorted(tuple(row.values()) for row in table.scan().to_pylist()))
-        assert found[0] == found[1]
-    finally:
-        cluster.conf.set(TASK_SIZE, "256 kb")
-    assert cluster.range(3).where(col("id") > 0).count() == 2
+    assert found[0] == found[1]

@@ -130,7 +130,7 @@ def tasks_for_rows(df: DataFrame) -> int:
     each core, or than Spark uses for a shuffle.
     """
     spark = df.sparkSession
-    most, shuffled = tasks_for(spark, None), spark.conf.get("spark.sql.shuffle.partitions", "")
+    most, shuffled = tasks_for(spark, None), spark.conf.get("spark.sql.shuffle.partitions", None)
     limit = max(most, int(shuffled)) if shuffled and shuffled.isdecimal() else most
     return min(limit, tasks_for(spark, estimated_bytes(df)))
 

@@ -100,6 +100,9 @@ class ExecutorWorkers:
 
     def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
         """See `Workers`. Lazy."""
+        return self._read(scanned, passed)
+
+    def _read(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
         check_python(self.spark)
         schema = spark_schema(scanned_schema(scanned, passed))
         tasks, count = _scan_tasks(scanned, passed), self._scans(scanned)
@@ -107,13 +110,13 @@ class ExecutorWorkers:
         return Executors().rows(dealt, schema, self.spark)
 
     def shown_to_join(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
-        """The rows of a target for a join with few rows.
+        """The rows of a target, planned for few rows, for a join with these.
 
         Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
         shuffled: Spark does not know that there may be many.
         """
-        is_little = self.count == 1 and self._scans(scanned) <= 1
-        return self.shown(scanned, passed).hint("broadcast" if is_little else "merge")
+        is_little = self.count == 1 and tasks_for(self.spark, scanned.stored_bytes) == 1
+        return self._read(scanned, passed).hint("broadcast" if is_little else "merge")
 
     def _scans(self, scanned: Scanned) -> int:
         return min(len(scanned.splits), tasks_for(self.spark, scanned.stored_bytes))

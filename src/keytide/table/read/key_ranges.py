@@ -1,7 +1,7 @@
 """Ranges of keys: a task that reads a large bucket becomes several of about equal size.
 
 Each version of a key is in one range, so the ranges are merged separately. Metadata says where to
-cut: between the files of the largest run, and at whole numbers between the ends of a large file.
+cut: between the files of the largest run, and at integers between the ends of a large file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TASK_BYTES = 128 << 20
 """The size of the files that one of many tasks should read at most."""
 
 Key = tuple[Any, ...]
-"""The values of the first columns of a key: whole numbers and strings, ordered as in Python."""
+"""The values of the first columns of a key: integers and strings, ordered as in Python."""
 
 _LARGER = 1.5
 """How much larger than requested a task may be."""
