@@ -5,7 +5,6 @@ What they ask for is looked at here without Spark, which hands them on as they a
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 import keytide as kt
 from keytide.spark.option_table import SECTIONS, page
+from keytide.spark.payloads import unpacked
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.stream_source import ChangeStream, ChangeStreamReader
 from keytide.spark.types import spark_schema
@@ -196,10 +196,10 @@ def test_changes_that_are_not_said_are_refused(
 
 def test_stream_without_kinds_gives_new_rows_and_stops_at_a_change(table: kt.Table) -> None:
     new = ChangeStreamReader(parsed(table, {"start": "1"}), spark_schema(SCHEMA))
-    (task,) = (pickle.loads(each.value) for each in new.partitions({"told": 1}, {"told": 2}))
+    (task,) = (unpacked(each.value) for each in new.partitions({"told": 1}, {"told": 2}))
     rows = pa.Table.from_batches(task.batches())
     assert rows.to_pylist() == [{"id": 2, "v": "b"}]
-    (task,) = (pickle.loads(each.value) for each in new.partitions({"told": 2}, {"told": 3}))
+    (task,) = (unpacked(each.value) for each in new.partitions({"told": 2}, {"told": 3}))
     with pytest.raises(kt.UnsupportedError, match=r"option\('readChangeFeed', 'true'\)"):
         list(task.batches())
 

@@ -107,7 +107,6 @@ STATEMENTS = [
     "DESC HISTORY {}",
     "SHOW PARTITIONS {}",
     "SHOW CREATE TABLE {}",
-    "SHOW TBLPROPERTIES {}",
 ]
 
 

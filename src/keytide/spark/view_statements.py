@@ -29,12 +29,11 @@ _STATEMENTS = tuple(
         rf"(?P<verb>DELETE) FROM {_NAME}",
         rf"(?P<verb>UPDATE) {_NAME}",
         rf"(?P<verb>MERGE)(?: WITH SCHEMA EVOLUTION)? INTO {_NAME}",
-        rf"(?P<verb>INSERT) (?:INTO|OVERWRITE)(?: TABLE)? {_NAME}",
         rf"(?P<verb>TRUNCATE) TABLE {_NAME}",
         rf"(?P<verb>ALTER) TABLE {_NAME}",
         rf"(?P<verb>ANALYZE) TABLE {_NAME}",
         rf"(?P<verb>DESC(?:RIBE)? (?:HISTORY|DETAIL)) {_NAME}",
-        rf"(?P<verb>SHOW (?:PARTITIONS|TBLPROPERTIES|CREATE TABLE)) {_NAME}",
+        rf"(?P<verb>SHOW (?:PARTITIONS|CREATE TABLE)) {_NAME}",
         rf"(?:SELECT|WITH)\b.*?\b(?:FROM|JOIN) {_NAME} (?:FOR )?"
         r"(?P<verb>(?:SYSTEM_VERSION|VERSION|SYSTEM_TIME|TIMESTAMP) AS OF)\b",
     )
