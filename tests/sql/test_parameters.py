@@ -56,6 +56,12 @@ def test_a_value_comes_back_as_it_was_given(lake: kt.Lake, value: Any) -> None:
     assert by_place == by_name == [{"given": value, "text": ":k ?"}]
 
 
+@pytest.mark.parametrize("text", ["", "\n", "-- nothing"])
+def test_values_for_a_text_without_a_statement_are_refused(lake: kt.Lake, text: str) -> None:
+    with pytest.raises(kt.InvalidError):
+        lake.sql(text, parameters=[1])
+
+
 def test_a_moment_is_the_same_moment_in_any_zone(lake: kt.Lake) -> None:
     moment = datetime(2024, 2, 29, 1, 2, 3, tzinfo=ZONE)
     (row,) = lake.sql("SELECT ? AS given", [moment]).to_pylist()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
+from itertools import zip_longest
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -70,7 +71,7 @@ class _Place:
 def _places(text: str) -> Iterator[_Place]:
     tokens = tokenize(text)
     number = 0
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, following in zip_longest(tokens, tokens[1:]):
         start = int(token.start)
         if token.token_type == TokenType.PLACEHOLDER:
             number += 1
