@@ -20,6 +20,7 @@ import pytest
 
 import keytide as kt
 from keytide.spark.runner import Cluster
+from keytide.spark.sizing import TASK_SIZE
 
 pytestmark = pytest.mark.cluster
 
@@ -70,7 +71,8 @@ class Stopped(Place):
         before = files_of(self.table)
 
         def stop() -> None:
-            while files_of(self.table) == before:
+            until = time.monotonic() + 30
+            while files_of(self.table) == before and time.monotonic() < until:
                 time.sleep(0.1)
             time.sleep(0.5)
             self.stop()
@@ -154,8 +156,11 @@ VERBS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.fixture
-def lake(cluster: Any, warehouse: str) -> Any:
-    return kt.connect(warehouse, spark=cluster)
+def lake(cluster: Any, warehouse: str) -> Iterator[Any]:
+    size = cluster.conf.get(TASK_SIZE)
+    cluster.conf.set(TASK_SIZE, "8 kb")  # a task for each bucket, so that some end before others
+    yield kt.connect(warehouse, spark=cluster)
+    cluster.conf.set(TASK_SIZE, size)
 
 
 @pytest.mark.one_in(4)

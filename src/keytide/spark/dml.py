@@ -27,6 +27,7 @@ from keytide.spark.dml_tasks import (
 )
 from keytide.spark.dml_workers import ExecutorWorkers, Workers, one_by_one, workers_at
 from keytide.spark.driver_merge import DriverMerge
+from keytide.spark.errors import reason_of
 from keytide.spark.matching import Source, distinct_values
 from keytide.spark.place import COPIES, Place, place_of
 from keytide.spark.types import spark_schema
@@ -94,7 +95,7 @@ class SparkRowHost:
             with run_in_utc(self.spark):
                 workers.feed_splits(task, rows, results.append, moved=moved)
         except PySparkException as error:
-            raise self.query.bound.refused(str(error).splitlines()[0]) from error
+            raise self.query.bound.refused(reason_of(error)) from error
         finally:
             for each in results:
                 for result in each:
@@ -154,7 +155,7 @@ class ExecutorMerge:
         try:
             workers.feed_dealt(task, rows, by, take)
         except PySparkException as error:
-            raise self.query.bound.refused(str(error).splitlines()[0]) from error
+            raise self.query.bound.refused(reason_of(error)) from error
 
     def _place(self, sinks: Sinks, passed: PassThrough) -> str:
         """An SQL expression with equal values for rows of the same task, NULL for a new row."""

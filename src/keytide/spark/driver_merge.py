@@ -20,7 +20,7 @@ from keytide.dml.merge import Sinks
 from keytide.lazily import cached_property
 from keytide.spark.dml_tasks import MergeTask
 from keytide.spark.dml_workers import DriverWorkers
-from keytide.spark.errors import on_driver
+from keytide.spark.errors import on_driver, reason_of
 from keytide.spark.matching import distinct_values, has_exact_types
 from keytide.spark.place import COPIES, bytes_of_rows
 from keytide.spark.predicate import column
@@ -74,7 +74,7 @@ class DriverMerge:
             }
             workers.feed_dealt(task, self.compute(query, passed, shown), F.lit(0), take)
         except PySparkException as error:
-            raise query.bound.refused(str(error).splitlines()[0]) from error
+            raise query.bound.refused(reason_of(error)) from error
 
     def _local(self) -> LocalMergeHost:
         """The local engine's host, over rows that were collected from Spark."""

@@ -13,7 +13,7 @@ import keytide.errors
 from keytide.errors import DataError, KeytideError, NotFoundError, SetupError
 from keytide.spark.python import WAY_OUT
 
-__all__ = ["keytide_error", "keytide_error_of", "on_driver", "over_files"]
+__all__ = ["keytide_error", "keytide_error_of", "on_driver", "over_files", "reason_of"]
 
 # The last line of a Python traceback (which a report may have omitted), without the text that the
 # JVM adds after it. An error that is only quoted by another error is not matched.
@@ -75,6 +75,13 @@ def keytide_error(text: str) -> KeytideError | None:
     error_class = getattr(keytide.errors, name, KeytideError)
     error: KeytideError = error_class(message.strip())
     return error
+
+
+def reason_of(error: Exception) -> str:
+    """What Spark says of an error, in one line. For an error of Python code, this is its own."""
+    *_, last = str(error).split("Traceback (most recent call last):\n")
+    lines = [line for line in last.splitlines() if line.strip() and not line.startswith(" ")]
+    return lines[0] if lines else type(error).__name__
 
 
 @contextmanager

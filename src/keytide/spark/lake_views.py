@@ -13,6 +13,7 @@ from keytide.arguments import check_spark_session
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError
 from keytide.external.federated_changes import tables_of
+from keytide.spark.errors import reason_of
 from keytide.spark.source import FORMAT
 from keytide.spark.view_statements import note_view
 from keytide.spark.views import keep_views_new
@@ -84,7 +85,7 @@ def _make(view: str, table: str, frame: DataFrame) -> None:
         frame.createOrReplaceTempView("`{}`".format(view.replace("`", "``")))
     except PySparkException as error:
         raise InvalidError(
-            f"table {table} cannot become a view {view!r}; Spark says: {str(error).splitlines()[0]}"
+            f"table {table} cannot become a view {view!r}; Spark says: {reason_of(error)}"
         ) from error
 
 

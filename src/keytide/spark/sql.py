@@ -19,7 +19,7 @@ from keytide.lazily import cached_property
 from keytide.spark.auto_cdc import FlowStream, apply_events
 from keytide.spark.dml import ExecutorMerge, PlacedMerge, SparkRowHost
 from keytide.spark.driver_merge import DriverMerge
-from keytide.spark.errors import on_driver
+from keytide.spark.errors import on_driver, reason_of
 from keytide.spark.matching import Source
 from keytide.spark.pages import pages_to_spark
 from keytide.spark.predicate import column, constant
@@ -89,7 +89,7 @@ class SparkResult(Result):
             with on_driver(), run_in_utc(self._frame.sparkSession):
                 return self._frame.toArrow()
         except PySparkException as error:
-            raise self._bound.refused(str(error).splitlines()[0]) from error
+            raise self._bound.refused(reason_of(error)) from error
 
 
 class SparkEngine:
@@ -128,7 +128,7 @@ class SparkEngine:
             with on_driver(), analyzed_in_utc(self._spark):
                 return self._spark.sql(_text(text_for, frames), **frames)
         except PySparkException as error:
-            raise bound.refused(str(error).splitlines()[0]) from error
+            raise bound.refused(reason_of(error)) from error
 
     def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
         """Pass on the rows of a query as they arrive, partition by partition, on the driver.
@@ -158,7 +158,7 @@ class SparkEngine:
                         for batch in reader:
                             take(batch)
         except PySparkException as error:
-            raise bound.refused(str(error).splitlines()[0]) from error
+            raise bound.refused(reason_of(error)) from error
 
     def assigned(
         self, rows: DataFrame, columns: Mapping[str, int | pa.Scalar], table: StoredTable
