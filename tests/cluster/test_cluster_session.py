@@ -100,13 +100,13 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 """
 BARE = """
-import keytide as kt
+import keytide as kt, pyarrow as pa
 from keytide.errors import SetupError
 spark = kt.spark.session(master="local-cluster[1,1,900]", spark_executor_memory="700m",
                          spark_pyspark_python={worker!r})
 spark.conf.set("spark.keytide.driver-work.max-size", "0")
 lake = kt.connect({warehouse!r}, spark=spark)
-table = lake.create_table("d.t", "id BIGINT", ["id"])
+table = lake.create_table("d.t", pa.schema([("id", pa.int64())]), ["id"])
 try:
     table.write(spark.range(0, 100, 1, 2))
 except SetupError as error:
