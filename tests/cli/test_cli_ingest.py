@@ -47,7 +47,7 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[FeedRequest]:
         ".ingest": {"run_feed": run_feed},
         ".errors": {"on_driver": nullcontext},
         ".runner": {"running_tasks": lambda spark: (3, 8)},
-        ".session": {"session": SimpleNamespace},
+        ".sessions": {"session": SimpleNamespace},
     }
     for name, values in members.items():
         module = ModuleType(f"keytide.spark{name}")
