@@ -83,6 +83,11 @@ def test_settings_are_found_before_spark_starts(
     assert submitted({"SPARK_CONF_DIR": str(tmp_path), **environment}) == expected
 
 
+def test_arguments_with_an_open_quote_are_refused() -> None:
+    with pytest.raises(SetupError, match=r"PYSPARK_SUBMIT_ARGS is .*No closing quotation"):
+        submitted({"PYSPARK_SUBMIT_ARGS": "--name 'mine pyspark-shell"})
+
+
 def test_a_file_of_settings_is_read_as_spark_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "own.conf"
     file.write_text("# a comment\n\nspark.a b c\nspark.d = e\nspark.f:g\nother h\n")

@@ -17,6 +17,8 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 
+from keytide.errors import SetupError
+
 __all__ = ["submitted"]
 
 _SETTINGS_OF_OPTIONS = {
@@ -36,11 +38,14 @@ _SETTING = re.compile(r"\s*(spark\.[^\s=:]+)\s*[=:\s]\s*(.*?)\s*")
 
 
 def submitted(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The settings of Spark that are known before a session exists. Starts nothing."""
+    """The settings of Spark that are known before a session exists. Starts nothing.
+
+    Raises `SetupError` if `PYSPARK_SUBMIT_ARGS` has a quote that is not closed.
+    """
     if "PYSPARK_GATEWAY_PORT" in environment:  # spark-submit has started this process
         SparkContext._ensure_initialized()
         return dict(SparkConf().getAll())
-    options = dict(_options(shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))))
+    options = dict(_options(_arguments(environment.get("PYSPARK_SUBMIT_ARGS", ""))))
     file = options.pop("--properties-file", None)
     found: dict[str, str] = {}
     for variable, setting in _SETTINGS_OF_VARIABLES.items():
@@ -48,6 +53,16 @@ def submitted(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
             found.setdefault(setting, environment[variable])
     stored = _stored(_default_file(environment) if file is None else Path(file))
     return {**found, **stored, **options}
+
+
+def _arguments(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise SetupError(
+            f"the variable PYSPARK_SUBMIT_ARGS is {text!r}, which cannot be divided into arguments "
+            f"({error}); close its quotes, or unset it"
+        ) from error
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
