@@ -17,6 +17,7 @@ import keytide as kt
 from keytide.errors import DataError, SetupError
 from keytide.store import open_store
 from keytide.store.local import LocalStore
+from keytide.table.commit import strays
 from keytide.table.commit.strays import has_committed
 from keytide.table.commit.transaction import Transaction
 from keytide.table.compaction.compact import compact_in_full
@@ -91,6 +92,23 @@ def made(warehouse: str, kind: str, operation: str) -> tuple[kt.Table, StoredTab
     return table, lake.catalog.table("d.t")
 
 
+class Late:
+    """A task that was killed, and ends its files after so many seconds. No time passes."""
+
+    def __init__(self, after_s: float, ends: Callable[[], object]) -> None:
+        self.left_s, self.ends = after_s, ends
+
+    def sleep(self, seconds: float) -> None:
+        self.left_s, before_s = self.left_s - seconds, self.left_s
+        if self.left_s < 0 <= before_s:
+            self.ends()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strays, "time", Late(0, lambda: None))
+
+
 def orphans(table: kt.Table) -> tuple[str, ...]:
     time.sleep(0.01)
     return table.remove_orphan_files(older_than=int(time.time() * 1000)).paths
@@ -114,6 +132,23 @@ def test_files_of_tasks_whose_results_are_lost_are_deleted(
     if operation == "rescale":
         table.rescale()
     table.write(rows(100))
+
+
+@pytest.mark.parametrize("ends_after_s", [0.0, 0.6, 1.9, 2.9])
+@pytest.mark.parametrize("others", [0, 1])
+def test_files_that_a_killed_task_ends_late_are_deleted(
+    ends_after_s: float, others: int, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, stored = made(warehouse, "plain", "write")
+    transaction = Transaction.begin(stored, writable_view(stored))
+    tasks = [pickle.loads(pickle.dumps(transaction.task())) for _ in range(others + 1)]
+    for number in range(others):
+        tasks[number].feed([rows(30 * number)], number)
+    late = Late(ends_after_s, lambda: tasks[-1].feed([rows(90)], others))
+    monkeypatch.setattr(strays, "time", late)
+    transaction.abort()
+    assert late.left_s < 0
+    assert orphans(table) == ()
 
 
 def test_work_of_this_process_alone_lists_nothing(warehouse: str) -> None:

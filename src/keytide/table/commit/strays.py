@@ -16,25 +16,28 @@ from keytide.table.state.view import TableView
 
 __all__ = ["has_committed", "remove_strays"]
 
-# A killed task can finish a file that it has begun.
-_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0)
+# Spark lets a killed task run on for two seconds before it ends the task's process
+# ('spark.python.task.killTimeout'), so it can still finish files.
+_QUIET_S = 3.0
+_LISTINGS = 4
 
 
 def remove_strays(view: TableView) -> None:
     """Delete the files of a view's statement.
 
-    Does nothing if only this process worked for the statement. Lists the table at least twice,
-    until no new file appears, for at most eight seconds. Files that appear later are orphans. A
-    failure of the store ends it. REQUIRES: no snapshot references one of them, and none will.
+    Does nothing if only this process worked for the statement. Lists the table until no new file
+    has appeared for three seconds, but for at most nine seconds. Files that appear later are
+    orphans. A failure of the store ends it. REQUIRES: no snapshot references one of them, and none
+    will.
     """
     statement = view.statement
     if statement is None or not statement.is_away:
         return
     with suppress(DataError):
-        for wait_s in _WAITS_S:
-            time.sleep(wait_s)
+        for listing in range(_LISTINGS):
+            time.sleep(_QUIET_S if listing else 0)
             found = [info.path for info in view.store.list() if statement.has_named(info.path)]
-            if not found and wait_s:
+            if listing and not found:
                 return
             view.store.delete(found)
 
