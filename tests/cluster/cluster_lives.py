@@ -55,7 +55,7 @@ def life(folder: Path, seed: int, end: float) -> str:
         until = time.time() + chance.uniform(*DRIVER_SECONDS)
         while driver.poll() is None and time.time() < until:
             time.sleep(chance.uniform(*EXECUTOR_SECONDS))
-            executors = list(_executors_of(driver.pid))
+            executors = list(executors_of(driver.pid))
             if executors and driver.poll() is None:
                 _kill(chance.choice(executors))
                 killed["executors"] += 1
@@ -99,7 +99,7 @@ def _children_of(pid: int) -> Iterator[int]:
                 yield from _children_of(child)
 
 
-def _executors_of(pid: int) -> Iterator[int]:
+def executors_of(pid: int) -> Iterator[int]:
     for child in _children_of(pid):
         with suppress(OSError):
             if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():
