@@ -79,9 +79,7 @@ def keytide_error(text: str) -> KeytideError | None:
 
 def reason_of(error: Exception) -> str:
     """What Spark says of an error, in one line. For an error of Python code, this is its own."""
-    *_, last = str(error).split("Traceback (most recent call last):\n")
-    lines = [line for line in last.splitlines() if line.strip() and not line.startswith(" ")]
-    return lines[0] if lines else type(error).__name__
+    return _python_reason(str(error)) or type(error).__name__
 
 
 @contextmanager
@@ -129,7 +127,18 @@ _UNREADABLE = re.compile(r"error while reading file (\S+?)\.\s")
 _REASON = re.compile(r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 
 
+def _python_reason(text: str) -> str:
+    """The line after the last Python traceback, or the first line of a text without any."""
+    lines = text.split(_TRACEBACK)[-1].splitlines()
+    return next((line for line in lines if line.strip() and not line.startswith(" ")), "")
+
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+
+
 def _last_reason(text: str) -> str:
-    """The message of the innermost Java exception, otherwise the first line."""
+    """The error of a Python task with its type, or the message of the innermost Java exception."""
+    if _TRACEBACK in text:
+        return _python_reason(text)
     reasons = _REASON.findall(text)
     return str(reasons[-1] if reasons else text.splitlines()[0]).strip()
