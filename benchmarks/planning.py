@@ -8,6 +8,9 @@ Every result is from a new process, including opening the table, but without sta
 importing Keytide and pandas. "again" is a second plan of everything in the same process. CPU time
 is the sum over all cores, and other programs disturb it less.
 
+"tasks of Spark" is a scan of everything, planned for a cluster of 100 cores and packed as it is
+sent to executors. The bytes sent for each file must not grow with the number of files.
+
     python benchmarks/planning.py
     python benchmarks/planning.py --files 10 1000 --runs 1
 """
@@ -28,12 +31,17 @@ from statistics import median
 
 import pyarrow as pa
 from listed import list_files
-from measure import import_lazily_loaded, stopwatch
+from measure import import_lazily_loaded, peak_memory_mb, stopwatch
 from report import print_table
 
 import keytide as kt
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import ManifestEntry
+from keytide.spark.capacity import Capacity
+from keytide.spark.payloads import packed
+from keytide.spark.read import BinTask, bins_of_reads
+from keytide.spark.sizing import task_count
+from keytide.table.read.plain_files import split_tasks
 from keytide.types import AtomicType
 
 TABLE = "bench.t"
@@ -45,7 +53,9 @@ BUCKETS = 4
 BUCKET_FILES = 50
 OVERLAPPING_FILES = 5
 FILE_KEYS = 1_000
+CLUSTER = Capacity(100)
 COMMITS_MAX_RATIO = 2.0
+SENT_MAX_RATIO = 1.2
 PLAN_S_MAX = 1.0
 
 
@@ -131,13 +141,27 @@ def _first_commit(lake: kt.Lake) -> dict[str, Took]:
     return {"first commit": took}
 
 
+def _for_spark(lake: kt.Lake) -> dict[str, Took]:
+    before = peak_memory_mb()
+    with stopwatch() as took:
+        scan = lake.table(TABLE).scan()
+        bins = bins_of_reads(split_tasks(scan), lambda *work: task_count(CLUSTER, *work))
+        sent = sum(
+            len(packed(BinTask(tasks, scan.schema, TABLE, snapshot_ids=scan.snapshot_ids)))
+            for tasks in bins
+        )
+    return {SENT: {**took, "tasks": len(bins), "bytes": sent, "memory": peak_memory_mb() - before}}
+
+
+SENT = "tasks of Spark"
 MEASURES = {
     "all": _planned(None),
+    "spark": _for_spark,
     "partition": _planned("day = 0"),
     "key": _planned("day = 0 AND id = 1500"),
     "commit": _first_commit,
 }
-FIGURES = ("everything", "again", "day = 0", "day = 0 AND id = 1500", "first commit")
+FIGURES = ("everything", "again", "day = 0", "day = 0 AND id = 1500", "first commit", SENT)
 
 
 def build(warehouse: str, files: int) -> None:
@@ -181,6 +205,22 @@ def findings(figures: dict[int, dict[str, list[Took]]]) -> Iterator[str]:
     plan_s = _median_ms(figures[files]["everything"], "wall_s") / 1000
     verdict = "pass" if plan_s < PLAN_S_MAX else "FAIL"
     yield f"plan of {files:,} files: {plan_s:.2f} s, to be under {PLAN_S_MAX:g} s: {verdict}"
+    sent = {
+        n: {key: median(one[key] for one in found[SENT]) for key in ("tasks", "bytes", "memory")}
+        for n, found in figures.items()
+    }
+    for number, each in sent.items():
+        yield (
+            f"{number:,} files in {each['tasks']:g} tasks of Spark: {each['bytes'] / number:.0f} "
+            f"bytes sent for each file, {each['memory']:.0f} MB of memory"
+        )
+    if files > 10_000 in sent:
+        ratio = sent[files]["bytes"] / files / sent[10_000]["bytes"] * 10_000
+        verdict = "pass" if ratio <= SENT_MAX_RATIO else "FAIL"
+        yield (
+            f"bytes sent for each of {files:,} files: {ratio:.2f} times those at 10,000, to be at "
+            f"most {SENT_MAX_RATIO:g}: {verdict}"
+        )
     few, many = min(figures), 10_000
     if many in figures and few < many:
         before, after = (_median_ms(figures[n]["first commit"], "wall_s") for n in (few, many))

@@ -162,6 +162,7 @@ def in_shell(arguments: str, streams: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.takes_turns
 @pytest.mark.parametrize(
     "arguments",

@@ -55,16 +55,18 @@ def life(folder: Path, seed: int, end: float) -> str:
         until = time.time() + chance.uniform(*DRIVER_SECONDS)
         while driver.poll() is None and time.time() < until:
             time.sleep(chance.uniform(*EXECUTOR_SECONDS))
-            executors = list(_executors_of(driver.pid))
+            executors = list(executors_of(driver.pid))
             if executors and driver.poll() is None:
                 _kill(chance.choice(executors))
                 killed["executors"] += 1
-        if driver.poll() is None and chance.random() < 0.7:
+        if chance.random() < 0.3:
+            with suppress(subprocess.TimeoutExpired):
+                driver.wait(timeout=120)
+        if driver.poll() is None:  # no two drivers at a time: the journal tells only of one
             for pid in [driver.pid, *_children_of(driver.pid)]:
                 _kill(pid)
             killed["drivers"] += 1
-        with suppress(subprocess.TimeoutExpired):
-            driver.wait(timeout=120)
+        driver.wait()
         told, done = (folder / "said").read_text(), _lines_in(folder / "journal")
         tally = f"{done} statements, killed: {killed}"
         if driver.returncode == WRONG:
@@ -97,7 +99,7 @@ def _children_of(pid: int) -> Iterator[int]:
                 yield from _children_of(child)
 
 
-def _executors_of(pid: int) -> Iterator[int]:
+def executors_of(pid: int) -> Iterator[int]:
     for child in _children_of(pid):
         with suppress(OSError):
             if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{child}/cmdline").read_bytes():

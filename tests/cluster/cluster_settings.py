@@ -20,6 +20,9 @@ def cluster_settings(scratch: Path) -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.executor.memory": "900m",
         "spark.sql.shuffle.partitions": "4",
+        # A task is tried twice, and one that was killed ends soon: tests wait for both.
+        "spark.task.maxFailures": "2",
+        "spark.python.task.killTimeout": "200ms",
         # Rows reach Python in many pieces, as large amounts do.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         # All that tests read is small: the driver alone, or one task, would do all the work.

@@ -29,6 +29,7 @@ KINDS: dict[str, tuple[Sequence[str], dict[str, str]]] = {
 }
 
 
+@pytest.mark.one_in(2, of_each="kind")
 @pytest.mark.parametrize("buffer", ["256 mb", "4 kb"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_write_of_several_buffers_shows_the_rows_of_a_local_write(

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 
+import keytide as kt
 from keytide.errors import SetupError
 from keytide.spark.errors import keytide_error
 from keytide.spark.submitted import submitted
@@ -43,6 +46,7 @@ def session_of(tmp_path: Path, *command: str, **variables: str) -> subprocess.Co
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", ["spark-submit", "variable", "file"])
 def test_settings_that_spark_was_given_are_kept(way: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -104,35 +108,23 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 """
-BARE = """
-import keytide as kt, pyarrow as pa
-from keytide.errors import SetupError
-spark = kt.spark.session(master="local-cluster[1,1,900]", spark_executor_memory="700m",
-                         spark_pyspark_python={worker!r})
-spark.conf.set("spark.keytide.driver-work.max-size", "0")
-lake = kt.connect({warehouse!r}, spark=spark)
-table = lake.create_table("d.t", pa.schema([("id", pa.int64())]), ["id"])
-try:
-    table.write(spark.range(0, 100, 1, 2))
-except SetupError as error:
-    print("refused:", error)
-spark.stop()
-"""
 
 
-def test_executors_without_keytide_are_named_with_what_to_do(tmp_path: Path) -> None:
+def test_executors_without_keytide_are_named_with_what_to_do(
+    cluster: Any, workers: Any, warehouse: str, tmp_path: Path
+) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "sitecustomize.py").write_text(WITHOUT_KEYTIDE)
-    worker = tmp_path / "worker"
+    lake = kt.connect(warehouse, spark=cluster)
+    table = lake.create_table("d.t", pa.schema([("id", pa.int64())]), ["id"])
     path = f"PYTHONPATH={tmp_path / 'bare'}:$PYTHONPATH"
-    worker.write_text(f'#!/bin/sh\n{path} exec {sys.executable} "$@"\n')
-    worker.chmod(0o755)
-    script = BARE.format(worker=str(worker), warehouse=str(tmp_path / "warehouse"))
-    done = session_of(tmp_path, sys.executable, "-c", script)
-    assert "refused: " in done.stdout, done.stderr
-    assert "No module named 'keytide" in done.stdout
-    assert "spark.pyspark.python" in done.stdout
-    assert "--archives" in done.stdout
+    with (
+        workers(f'{path} exec {sys.executable} "$@"'),
+        pytest.raises(SetupError, match="No module named 'keytide") as refused,
+    ):
+        table.write(cluster.range(0, 100, 1, 2))
+    assert "spark.pyspark.python" in str(refused.value)
+    assert "--archives" in str(refused.value)
 
 
 @pytest.mark.parametrize(

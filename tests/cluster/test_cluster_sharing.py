@@ -54,6 +54,7 @@ VERBS: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_folder_that_executors_do_not_share_is_refused(
     verb: str, unshared: str, cluster: Any
@@ -72,47 +73,16 @@ def test_a_folder_that_executors_do_not_share_is_refused(
     assert len(table.snapshots()) == (1 if verb == "read plain" else 2)
 
 
-def run(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=250
-    )
-
-
-UNSHARED = """
-import keytide as kt, pyarrow as pa
-from keytide.errors import SetupError
-spark = kt.spark.session({{
-    "spark.master": "local-cluster[1,1,900]", "spark.executor.memory": "700m",
-    "spark.driver.memory": "700m", "spark.pyspark.python": {worker!r},
-    "spark.keytide.driver-work.max-size": "0",
-}})
-lake = kt.connect({warehouse!r}, spark=spark)
-schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
-table = lake.create_table("d.t", schema, ["id"], options={{"bucket": "2"}})
-rows = spark.range(0, 100, 1, 2).selectExpr("id", "id + 1 AS n")
-try:
-    table.write(rows)
-except SetupError as error:
-    print("refused", error)
-print("rows", table.scan().count())
-spark.stop()
-"""
-
-
-def test_workers_with_another_disk_are_refused(tmp_path: Path) -> None:
-    warehouse = tmp_path / "warehouse"
-    warehouse.mkdir()
-    worker = tmp_path / "worker"
+def test_workers_with_another_disk_are_refused(cluster: Any, workers: Any, warehouse: str) -> None:
     mounted = f"mount -t tmpfs none {warehouse}"
     if subprocess.run(["unshare", "-m", "sh", "-c", mounted], check=False).returncode:
         pytest.skip("this account must not mount file systems")
-    worker.write_text(
-        f'#!/bin/sh\nexec unshare -m sh -c \'{mounted}; exec {sys.executable} "$@"\' sh "$@"\n'
-    )
-    worker.chmod(0o755)
-    done = run(UNSHARED.format(worker=str(worker), warehouse=str(warehouse)), tmp_path)
-    lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["refused", "rows"], done.stderr
-    assert os.uname().nodename in lines[0]
-    assert str(warehouse) in lines[0]
-    assert lines[-1] == "rows 0"
+    lake = kt.connect(warehouse, spark=cluster)
+    table = lake.create_table("d.t", SCHEMA, ["id"], options={"bucket": "2"})
+    with (
+        workers(f'exec unshare -m sh -c \'{mounted}; exec {sys.executable} "$@"\' sh "$@"'),
+        pytest.raises(SetupError, match=os.uname().nodename) as refused,
+    ):
+        table.write(changes(cluster))
+    assert warehouse in str(refused.value)
+    assert table.scan().count() == 0

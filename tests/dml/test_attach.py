@@ -158,6 +158,7 @@ def test_connector_without_insert_says_so(lake: kt.Lake, memory: MemoryConnector
         lake.sql("INSERT INTO other.orders VALUES (4, 'eve', 1)")
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_spark_inserts_rows_of_its_own(warehouse: str, memory: MemoryConnector, spark: Any) -> None:
     lake = kt.connect(warehouse, spark=spark)
@@ -173,6 +174,7 @@ def test_spark_inserts_rows_of_its_own(warehouse: str, memory: MemoryConnector, 
     assert sorted((row["id"], row["customer"]) for row in found) == [(7, "x"), (8, None), (9, "z")]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_spark_reads_each_split_in_a_task(
     warehouse: str, memory: MemoryConnector, spark: Any

@@ -62,10 +62,10 @@ WRITERS: Mapping[str, Callable[[Path, Sequence[Sequence[Row]]], Path]] = {
 }  # fmt: skip
 KINDS: Mapping[str, dict[str, str]] = {
     "one bucket": {},
-    "buckets": {"bucket": "3", "read.memory": "1 b"},
+    "buckets": {"bucket": "3", "read.memory": "1 kb"},
     "dynamic buckets": {"bucket": "-1"},
     "vectors": {"deletion-vectors.enabled": "true"},
-    "index": {"upsert.mode": "full", "bucket": "2", "read.memory": "1 b"},
+    "index": {"upsert.mode": "full", "bucket": "2", "read.memory": "1 kb"},
 }
 
 ROWS: list[Row] = [(k, 10 * k, None, f"v{k}") for k in range(12)]
@@ -205,7 +205,7 @@ def test_values_of_all_kinds_pass_over_local_disk(lake: kt.Lake, tmp_path: Path)
         pq.write_table(rows_, tmp_path / f"theirs/{part}.parquet")
     lake.adopt(
         "t", format="parquet", location=tmp_path / "theirs", primary_key=["k"],
-        options={"read.memory": "1 b"},
+        options={"read.memory": "1 kb"},
     )  # fmt: skip
     found = managed(lake).scan().to_pylist()
     assert sorted(found, key=lambda row: row["k"]) == sorted(given, key=lambda row: row["k"])
@@ -256,7 +256,7 @@ def test_adopted_rows_are_worth_what_written_ones_are(
         part = pa.Table.from_pylist(given_[begin:end], schema=schema)
         pq.write_table(part, folder / f"theirs/{begin}.parquet")
     lake = kt.connect(folder / "lake")
-    keys = {"watermark.key": "w", "tombstone.key": "d", "bucket": "2", "read.memory": "1 b"}
+    keys = {"watermark.key": "w", "tombstone.key": "d", "bucket": "2", "read.memory": "1 kb"}
     lake.adopt(
         "adopted", format="parquet", location=folder / "theirs", primary_key=["p", "k"],
         partition_by=["p"], options=keys,
@@ -297,7 +297,7 @@ def test_key_at_the_end_of_one_piece_and_the_start_of_another_is_refused(
     lake: kt.Lake, tmp_path: Path
 ) -> None:
     location = as_parquet(tmp_path / "theirs", [[ROWS[1], ROWS[5]], [ROWS[5], ROWS[9]]])
-    refused(lake, location, "k = 5", options={"read.memory": "1 b"})
+    refused(lake, location, "k = 5", options={"read.memory": "1 kb"})
 
 
 def test_keys_that_an_index_takes_for_one_are_refused(lake: kt.Lake, tmp_path: Path) -> None:

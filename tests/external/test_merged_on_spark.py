@@ -156,6 +156,7 @@ def test_statement_on_spark_sees_one_version_and_a_dataframe_stays_with_it(
 # -- federated tables ------------------------------------------------------------------------------
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("engine", [federated.delta, federated.iceberg, federated.sqlite])
 def test_history_has_the_rows_of_a_table_of_the_lake_on_spark_too(
     engine: Callable[..., federated.Federated], tmp_path: Path, spark: Any
@@ -199,6 +200,7 @@ def attach(lake: kt.Lake, folder: Path, engine: Any, keys: kt.UpsertKeys) -> Non
         lake.attach("far", folder / ("far" if engine is federated.delta else "far.db"), **told)
 
 
+@pytest.mark.takes_turns
 def test_statements_of_a_lake_on_spark_append_versions(tmp_path: Path, spark: Any) -> None:
     far = federated.delta(tmp_path)
     lake = kt.connect(tmp_path / "lake", spark)

@@ -251,6 +251,7 @@ def test_rows_that_pinot_counts_as_errors_are_dead_letters(feed: Feed) -> None:
     assert [reason.split(" ")[0] for reason in reasons] == ["all", "column", "several"]
 
 
+@pytest.mark.takes_turns
 def test_any_bytes_between_good_messages_are_dead_letters_byte_for_byte(feed: Feed) -> None:
     chance = random.Random(7)
     pieces = [b"\xff", b"\xed\xa0\x80", b"\0", b"\r", b"\xef\xbb\xbf", b"{", b'"', b"x", b"\\ud800"]
@@ -360,6 +361,7 @@ def test_a_value_that_the_source_left_out_keeps_what_the_key_has(
     assert feed.rows("shop.people", "id", "name", "note") == [(first, "b", "large")]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize("type", ["STRING", "BYTES"])
 def test_a_left_out_value_is_null_until_its_version_arrives(feed: Feed, type: str) -> None:
     left_out = {"id": 1, "name": "b", "note": "__debezium_unavailable_value"}

@@ -65,6 +65,7 @@ def missing(file: Path) -> Iterator[None]:
         kept.rename(file)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("moment", ["planning", "later action", "view"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_file_is_reported_as_by_a_local_read(

@@ -32,6 +32,7 @@ def numbered(number: int, ballast: bytes = b"") -> Any:
     return SimpleNamespace(number=number, batches=partial(iter, [rows]), ballast=ballast)
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 17])
 @pytest.mark.parametrize("told", [0, 1 << 27])

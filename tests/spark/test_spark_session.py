@@ -156,6 +156,7 @@ def test_session_is_well_set(spark: Any) -> None:
     assert [spark.conf.get(key) for key in keys] == ["UTC", "true"]
 
 
+@pytest.mark.takes_turns
 @pytest.mark.spark
 def test_new_session_takes_the_format_too(spark: Any, tmp_path: Path) -> None:
     other = spark.newSession()
@@ -234,6 +235,7 @@ for error in (BrokenPipeError("hung up"), ConnectionResetError("cut"), ValueErro
     }
 
 
+@pytest.mark.takes_turns
 @pytest.mark.parametrize(
     ("main", "arguments", "environment", "threads"),
     [

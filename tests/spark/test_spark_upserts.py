@@ -69,6 +69,7 @@ def test_rows_are_changed_on_executors(table: kt.Table, spark: SparkSession) -> 
     assert not table.verify().findings
 
 
+@pytest.mark.takes_turns
 def test_rows_are_merged_with_those_that_are_stored(warehouse: str, spark: SparkSession) -> None:
     lake = kt.connect(warehouse, spark)
     lake.sql(
@@ -100,6 +101,7 @@ def test_more_than_current_rows_are_read(table: kt.Table, spark: SparkSession) -
     assert sorted(row.k for row in last.collect()) == list(range(20))
 
 
+@pytest.mark.takes_turns
 def test_rows_that_are_errors_are_counted_over_all_tasks(
     warehouse: str, spark: SparkSession
 ) -> None:

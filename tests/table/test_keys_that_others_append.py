@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import keytide as kt
 from another_engine import append_as_another_engine
@@ -45,6 +45,7 @@ def assert_others_see(table: kt.Table, model: Model) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
 @pytest.mark.parametrize("options", TABLES.values(), ids=TABLES.keys())
+@settings(max_examples=max(2, settings().max_examples // 3))
 @given(life=steps)
 def test_one_row_of_a_key_in_any_life_with_another_engine(
     options: dict[str, str], life: list[tuple[str, list[tuple[int, int]]]]

@@ -114,6 +114,7 @@ def orphans(table: kt.Table) -> tuple[str, ...]:
     return table.remove_orphan_files(older_than=int(time.time() * 1000)).paths
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_of_tasks_whose_results_are_lost_are_deleted(

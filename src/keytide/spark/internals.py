@@ -10,7 +10,9 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
@@ -43,6 +45,9 @@ __all__ = [
     "partition_count",
     "planned_bytes",
     "running_tasks_of",
+    "session_of",
+    "settings_of_gateway",
+    "spark_home",
     "to_arrow_schema",
 ]
 
@@ -161,6 +166,24 @@ def running_tasks_of(context: Any, tag: str) -> int:
         for stage in job.get().stageIds()
     ]
     return sum(stage.get().numActiveTasks() for stage in stages if stage.isDefined())
+
+
+def session_of(writer: DataFrameWriter) -> SparkSession:
+    """The session whose rows a writer writes."""
+    session: SparkSession = writer._spark
+    return session
+
+
+def settings_of_gateway() -> dict[str, str]:
+    """The settings of the JVM that started this process. REQUIRES: spark-submit did."""
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def spark_home() -> str:
+    """The folder of Spark."""
+    home: str = _find_spark_home()
+    return home
 
 
 def convert_errors(convert: Callable[[Exception], Exception]) -> None:

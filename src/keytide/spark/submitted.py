@@ -14,10 +14,8 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from pyspark import SparkConf, SparkContext
-from pyspark.find_spark_home import _find_spark_home
-
 from keytide.errors import SetupError
+from keytide.spark.internals import settings_of_gateway, spark_home
 
 __all__ = ["submitted"]
 
@@ -43,8 +41,7 @@ def submitted(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     Raises `SetupError` if `PYSPARK_SUBMIT_ARGS` has a quote that is not closed.
     """
     if "PYSPARK_GATEWAY_PORT" in environment:  # spark-submit has started this process
-        SparkContext._ensure_initialized()
-        return dict(SparkConf().getAll())
+        return settings_of_gateway()
     options = dict(_options(_arguments(environment.get("PYSPARK_SUBMIT_ARGS", ""))))
     file = options.pop("--properties-file", None)
     found: dict[str, str] = {}
@@ -80,7 +77,7 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _default_file(environment: Mapping[str, str]) -> Path:
-    home = environment.get("SPARK_HOME") or _find_spark_home()
+    home = environment.get("SPARK_HOME") or spark_home()
     folder = environment.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
     return Path(folder) / "spark-defaults.conf"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrameWriter
 
+from keytide.spark.internals import session_of
 from keytide.spark.jobs import ended_after_errors
 
 __all__ = ["steady_writers"]
@@ -31,7 +32,7 @@ def _activating(original: Any, source: str) -> Any:
     def activated(self: Any, given: str) -> Any:
         setattr(self, _NAME, str(given).lower() == source)
         if getattr(self, _NAME):
-            self._spark.createDataFrame([], "nothing int")  # makes the session active
+            session_of(self).createDataFrame([], "nothing int")  # makes the session active
         return original(self, given)
 
     return activated
@@ -42,7 +43,7 @@ def _ending(original: Any) -> Any:
     def ended(self: Any, *arguments: Any, **named: Any) -> Any:
         if not getattr(self, _NAME, False):
             return original(self, *arguments, **named)
-        with ended_after_errors(self._spark):
+        with ended_after_errors(session_of(self)):
             return original(self, *arguments, **named)
 
     return ended
