@@ -473,14 +473,12 @@ def random_changes() -> Any:
 @tried
 def page_of_the_documents() -> Any:
     os.chdir(folder)
-    code = (
-        page.read_text()
-        .replace("SparkConnectServer()", "_server")
-        .replace("_server.start(background=True)", "")
-    )
+    begun = "server = SparkConnectServer()\nserver.start(background=True)\n"
+    code = page.read_text()
+    assert begun in code
     told = io.StringIO()
     with redirect_stdout(told):
-        exec(compile(code, "page", "exec"), {"_server": server})
+        exec(compile(code.replace(begun, ""), "page", "exec"), {"server": server})
     return told.getvalue().splitlines()
 
 

@@ -1,4 +1,4 @@
-"""What Keytide offers on Sail, a server for Spark Connect without a JVM. `make sail` installs it."""
+"""What Keytide offers on Sail, a Spark Connect server without a JVM. `make sail` installs it."""
 
 from __future__ import annotations
 
