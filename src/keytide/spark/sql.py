@@ -16,7 +16,7 @@ from sqlglot import exp
 from keytide.cdc.flow import FlowRequest
 from keytide.errors import UnsupportedError
 from keytide.lazily import cached_property
-from keytide.spark.aliases import knows_aliases, without_aliases
+from keytide.spark.aliases import knows_aliases
 from keytide.spark.auto_cdc import FlowStream, apply_events
 from keytide.spark.dml import ExecutorMerge, PlacedMerge, SparkRowHost
 from keytide.spark.driver_merge import DriverMerge
@@ -45,6 +45,7 @@ from keytide.sql.relation import (
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery
+from keytide.sql.select_aliases import without_aliases
 from keytide.sql.unnest import spark_unnest
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author
