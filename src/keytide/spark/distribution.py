@@ -72,8 +72,12 @@ def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFil
     if _scatters(view):
         return True
     chosen = view.options.write_distribution
-    if not is_apache_spark(df.sparkSession):
-        return _stays_elsewhere(view, df)
+    if chosen == "none" and view.kind.has_key and not is_apache_spark(df.sparkSession):
+        raise UnsupportedError(
+            f"table {view.name}: '{keys.WRITE_DISTRIBUTION}' = 'none' leaves rows where they are, "
+            f"but {server_name(df.sparkSession)} does not keep their order. Set it to 'auto', or "
+            "write df.toArrow()"
+        )
     if chosen != "auto":
         return chosen == "none"
     if partitions is None or view.schema.partition_keys or _has_files(live):
@@ -84,17 +88,6 @@ def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFil
     if planned <= _SMALL_BYTES:
         return False
     return _runs(partitions, planned, view) < view.options.compaction_trigger_runs
-
-
-def _stays_elsewhere(view: TableView, df: DataFrame) -> bool:
-    """The same on a server that does not keep the order of rows: a task must see all of a key."""
-    if view.options.write_distribution == "none":
-        raise UnsupportedError(
-            f"table {view.name}: '{keys.WRITE_DISTRIBUTION}' = 'none' leaves rows where they are, "
-            f"but {server_name(df.sparkSession)} does not keep their order. Set it to 'auto', or "
-            "write df.toArrow()"
-        )
-    return False
 
 
 def _scatters(view: TableView) -> bool:
