@@ -113,7 +113,9 @@ def _session(job: str) -> Iterator[Any]:
 
     server = SparkConnectServer()
     server.start(background=True)
-    yield kt.spark.session(remote=f"sc://localhost:{server.listening_address[1]}")
+    spark = kt.spark.session(remote=f"sc://localhost:{server.listening_address[1]}")
+    yield spark
+    spark.stop()
     server.stop()
 
 
