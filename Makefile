@@ -17,7 +17,7 @@ help:  ## Show this list
 
 venv: .venv/.ready  ## Create .venv with Keytide, its Spark extra and the development tools
 
-interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Create .venv-pypaimon and .venv-duckdb, other readers for comparison
+interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready .venv-sail/.ready  ## Create .venv-pypaimon, .venv-duckdb and .venv-sail, for comparison
 
 .venv/.ready: requirements-dev.lock pyproject.toml
 	@sh scripts/make-venv.sh

@@ -71,6 +71,7 @@ RUN_BY: dict[str, dict[str, str]] = {
         "how-to/replace-merge-jobs.md": _LOCAL,
         "how-to/scheduled-jobs.md": _LOCAL,
         "how-to/spark-connect.md": "tests/spark/test_spark_connect.py",
+        "how-to/spark-without-a-jvm.md": "tests/spark/test_sail.py",
         "index.md": _LOCAL,
         "kafka.md": _KAFKA,
         "lazy.md": _LOCAL,

@@ -25,8 +25,8 @@ from keytide.cdc.truncating import told_with, truncate_up_to
 from keytide.cdc.truncation import GoingBy, Truncation, beside_truncations, going_by
 from keytide.errors import InvalidError
 from keytide.row_kind import ROW_KIND, RowKind
-from keytide.spark.connect import is_connect, runs_batch_function
-from keytide.spark.distribution import by_bucket, writers_for_rows
+from keytide.spark.connect import is_connect, refuse_other_servers, runs_batch_function
+from keytide.spark.distribution import by_bucket, order_by_bucket, writers_for_rows
 from keytide.spark.errors import on_driver
 from keytide.spark.growing import grow, grown_for
 from keytide.spark.place import bytes_of_rows, place_of
@@ -72,6 +72,13 @@ def apply_events(
     check_python(source.sparkSession)
     flow = Flow.of(request, arrow_schema_of(source.schema, request.target))
     _deletes(source, flow), _truncates(source, flow)  # refused before a table is created
+    if source.isStreaming:
+        refuse_other_servers(
+            source.sparkSession,
+            f"table {request.target}: auto_cdc of a stream",
+            "streams with a Python function",
+            "Call Lake.auto_cdc with the events of each batch",
+        )
     apply = _Events(flow_target(catalog, flow), flow)
     if not source.isStreaming:
         refuse_stream_settings(stream.name, stream.checkpoint, stream.trigger or None)
@@ -143,7 +150,9 @@ class _Events:
                 transaction.take(replace(writer, task=here).feed([held], 0))
             else:
                 layout = writer.task.layout.for_tasks(writers_for_rows(rows))
-                task = _Together(replace(writer, task=replace(writer.task, layout=layout)))
+                order = order_by_bucket(events)
+                placed = replace(writer.task, layout=layout, order=order)
+                task = _Together(replace(writer, task=placed))
                 shuffled = by_bucket(events, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)
 

@@ -19,6 +19,7 @@ from keytide.errors import InvalidError
 from keytide.format.binary_row import header_size_bytes
 from keytide.format.bucket import SEED, bucket_ids
 from keytide.scratch import scratch
+from keytide.spark.aliases import knows_aliases
 from keytide.spark.predicate import column
 from keytide.table.state.view import TableView
 from keytide.table.values.columns import as_key, convert_column
@@ -38,7 +39,7 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
         return rows.select("*", _by_udf(fields, view, buckets).alias(name))
     kept = [quoted(column) for column in rows.columns]
     steps, bucket = _murmur3_modulo(_words(fields), buckets)
-    if rows.sparkSession.conf.get(_NAMES_AT_ONCE, "true") == "true":
+    if knows_aliases(rows.sparkSession):
         stepped = rows.selectExpr(*kept, *steps)
     else:  # one query per step, which takes twice as long to plan
         stepped = reduce(lambda made, step: made.selectExpr("*", step), steps, rows)
@@ -49,8 +50,6 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
 
 _SLOT_MASKS = {"TINYINT": 0xFF, "SMALLINT": 0xFFFF, "INT": 0xFFFF_FFFF}
 _ZERO = "0L"
-# Whether a column of a SELECT can refer to columns before it.
-_NAMES_AT_ONCE = "spark.sql.lateralColumnAlias.enableImplicitResolution"
 
 
 def _are_whole_numbers(fields: Sequence[Field], rows: StructType) -> bool:

@@ -16,6 +16,7 @@ from keytide.external.versions import SourceVersions
 from keytide.spark.predicate import column
 from keytide.spark.read import TASK_MEMORY_BYTES
 from keytide.spark.runner import Executors
+from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import pack, tasks_for
 from keytide.spark.types import spark_batches, spark_schema
 from keytide.table.state.view import TableView
@@ -39,7 +40,7 @@ def dealt_by_key(
     bins = pack(range(len(sizes)), tasks_for(spark, sum(sizes), rows), sizes.__getitem__)
     tasks = [DealTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
     dealt = Executors().rows(tasks, spark_schema(DEALT), spark, count)
-    return dealt.repartitionById(places, column(CUT))
+    return brought_together(dealt, places, column(CUT))
 
 
 def places_for(versions: SourceVersions, columns: Sequence[str], spark: SparkSession) -> int:

@@ -15,20 +15,25 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from keytide.errors import UnsupportedError
+from keytide.options import keys
 from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
 from keytide.spark.capacity import capacity_of
-from keytide.spark.connect import is_connect
+from keytide.spark.connect import is_apache_spark, is_connect, server_name
 from keytide.spark.generated import with_placing_columns
 from keytide.spark.internals import estimated_bytes, partition_count, planned_bytes
+from keytide.spark.predicate import column
+from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import TASKS_PER_SLOT, tasks_for
 from keytide.table.definition.distribution import check_distribution, why_brought_together
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.view import TableView
 from keytide.table.write.task import WriteTask
+from keytide.table.write.ties import Order
 from keytide.types import quoted
 
-__all__ = ["by_bucket", "distributed", "tasks_for_rows", "writers_for_rows"]
+__all__ = ["by_bucket", "distributed", "order_by_bucket", "tasks_for_rows", "writers_for_rows"]
 
 _SMALL_BYTES = 10 << 20
 """Below this size, a task costs more than it gains.
@@ -47,6 +52,7 @@ def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteT
     `InvalidError` for an option set by another engine whose value is not supported.
     """
     check_distribution(task.view.schema, task.view.options)
+    task = replace(task, order=order_by_bucket(df))
     partitions = None if is_connect(df) else partition_count(df)
     if partitions == 1:
         return replace(task, threads=_threads(df, 1)), df  # a single task can use all cores
@@ -56,11 +62,22 @@ def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteT
     return task, by_bucket(df, task.view, task.layout.spread)
 
 
+def order_by_bucket(df: DataFrame) -> Order:
+    """What tasks know of the order of a DataFrame's rows that are grouped by bucket."""
+    return Order.KNOWN if is_apache_spark(df.sparkSession) else Order.UNKNOWN
+
+
 def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFiles) -> bool:
     """Whether rows stay in their partitions."""
     if _scatters(view):
         return True
     chosen = view.options.write_distribution
+    if chosen == "none" and view.kind.has_key and not is_apache_spark(df.sparkSession):
+        raise UnsupportedError(
+            f"table {view.name}: '{keys.WRITE_DISTRIBUTION}' = 'none' leaves rows where they are, "
+            f"but {server_name(df.sparkSession)} does not keep their order. Set it to 'auto', or "
+            "write df.toArrow()"
+        )
     if chosen != "auto":
         return chosen == "none"
     if partitions is None or view.schema.partition_keys or _has_files(live):
@@ -113,12 +130,18 @@ def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     # Any hash works here as long as a bucket stays together. The bucket itself is computed below by
     # the format's own hash.
     target = f"pmod(hash({partition_keys}), {count})" if partition_keys else "0"
-    rows = df.selectExpr(*names, f"monotonically_increasing_id() AS {_ORDER}")
+    keeps_order = is_apache_spark(df.sparkSession)
+    rows = df
+    if keeps_order:
+        rows = rows.selectExpr(*names, f"monotonically_increasing_id() AS {_ORDER}")
+        names = [*names, _ORDER]
     if spread > 1:
         rows = with_bucket(rows, view, spread, _BUCKET)
         target = f"{target} + {_BUCKET}"
-    targeted = rows.selectExpr(*names, _ORDER, f"{target} AS {_TARGET}")
-    shuffled = targeted.repartitionById(count, _TARGET)
+    targeted = rows.selectExpr(*names, f"{target} AS {_TARGET}")
+    shuffled = brought_together(targeted, count, column(_TARGET))
+    if not keeps_order:
+        return shuffled.drop(_TARGET)
     # Blocks of other executors arrive in any order, and Spark can spill what it sorts.
     return shuffled.sortWithinPartitions(_ORDER).drop(_TARGET, _ORDER)
 

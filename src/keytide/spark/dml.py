@@ -149,10 +149,10 @@ class ExecutorMerge:
         take: Callable[[SplitResult], None],
     ) -> None:
         # Everything about one target row goes to one task. New rows are spread over all tasks.
-        every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
-        by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
         task = MergeTask(sinks, passed, self.query.made, workers.count)
         try:
+            every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
+            by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
             workers.feed_dealt(task, rows, by, take)
         except PySparkException as error:
             raise self.query.bound.refused(reason_of(error)) from error

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from keytide.dml.execution import Scanned
 from keytide.lazily import cached_property
+from keytide.spark.connect import is_apache_spark
 from keytide.spark.dml_tasks import SPLIT, ScanTask, ScanTasks, scanned_schema
 from keytide.spark.errors import on_driver
 from keytide.spark.place import Place
@@ -125,7 +126,7 @@ class ExecutorWorkers:
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
     ) -> None:
         """See `Workers`. Runs one Spark job."""
-        if moved:
+        if moved or not is_apache_spark(self.spark):
             rows = self._grouped(rows, column(SPLIT))
         Executors().feed(task, rows, take)
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, UnsupportedOperationException
 
 import keytide.errors
-from keytide.errors import DataError, KeytideError, NotFoundError, SetupError
+from keytide.errors import DataError, KeytideError, NotFoundError, SetupError, UnsupportedError
 from keytide.spark.python import WAY_OUT
 
-__all__ = ["keytide_error", "keytide_error_of", "on_driver", "over_files", "reason_of"]
+__all__ = ["keytide_error", "keytide_error_of", "offered", "on_driver", "over_files", "reason_of"]
 
 # The last line of a Python traceback (which a report may have omitted), without the text that the
 # JVM adds after it. An error that is only quoted by another error is not matched.
@@ -23,6 +23,11 @@ _RAISED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
+
+# What Sail reports of an error of the data source: no module, and the traceback after the message.
+_RAISED_IN_SAIL = re.compile(
+    r"Python error: \[[\w:]+\] (\w+): (.*?)(?=\nTraceback:\n|\Z)", re.DOTALL
+)
 
 _UNFIT_PYTHON = re.compile(
     r"ModuleNotFoundError: No module named '(?:keytide|polars|pyarrow)[^']*'"
@@ -63,7 +68,9 @@ def keytide_error(text: str) -> KeytideError | None:
 
     An error of workers whose Python cannot run the tasks becomes a `SetupError`.
     """
-    raised = list(_RAISED.finditer(text))
+    raised = [*_RAISED.finditer(text)] or [
+        found for found in _RAISED_IN_SAIL.finditer(text) if hasattr(keytide.errors, found[1])
+    ]
     if not raised:
         unfit = _UNFIT_PYTHON.search(text)
         return (
@@ -93,6 +100,18 @@ def over_files(source: str, table: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         raise keytide_error_of(error) or _of_files(str(error), source, table) from error
+
+
+@contextmanager
+def offered() -> Iterator[None]:
+    """Raise what a Spark Connect server does not offer as an `UnsupportedError`."""
+    try:
+        yield
+    except UnsupportedOperationException as error:
+        raise UnsupportedError(
+            f"the Spark Connect server does not offer a step of this ({reason_of(error)}). Open "
+            "the lake without this session: keytide.connect(warehouse), or use Apache Spark"
+        ) from error
 
 
 def _of_a_file(text: str) -> DataError | None:

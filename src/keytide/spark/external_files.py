@@ -28,6 +28,7 @@ from keytide.spark.native import parquet_files, spark_reads, with_floats_read
 from keytide.spark.pinned import pin_external
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.runner import Executors
+from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import tasks_for
 from keytide.spark.types import spark_schema
 from keytide.store.base import Store
@@ -126,7 +127,7 @@ def _found(merging: Merging, spark: SparkSession) -> DataFrame:
     stored = [part.stored_bytes for part in versions.parts]
     tasks = tasks_for(spark, None if None in stored else sum(size or 0 for size in stored))
     places = min(len(versions.parts), tasks)
-    return found.repartitionById(places, F.expr(f"{quoted(PART)} % {places}"))
+    return brought_together(found, places, F.expr(f"{quoted(PART)} % {places}"))
 
 
 def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
@@ -169,7 +170,7 @@ def _tied(merging: Merging, found: DataFrame, schema: pa.Schema, spark: SparkSes
     rows_max = rows_at_once(memory_of(whole.view), len(whole.columns_read))
     read = TiedTask(versions, places, rows_max)
     dealt = Executors().made(read, found, spark_schema(DEALT))
-    dealt = dealt.repartitionById(places, column(CUT))
+    dealt = brought_together(dealt, places, column(CUT))
     task = MergeTask(whole.by_key, whole.shown, schema)
     return Executors().made(task, dealt, spark_schema(schema))
 

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keytide.errors import InvalidError
+from keytide.spark.connect import is_apache_spark
 from keytide.store.base import Store
 
 __all__ = ["SETTING", "Locate", "locate_in", "on_local_disk"]
@@ -43,16 +44,27 @@ _NAME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 def locate_in(spark: SparkSession) -> Locate:
-    """Where a session finds files. Raises `InvalidError` for an invalid value of `SETTING`."""
+    """Where a session finds files. Raises `InvalidError` for an invalid value of `SETTING`.
+
+    Only Apache Spark reads files by itself. Sail takes names for patterns, does not tell in which
+    file a row is, and skips files that were deleted.
+    """
     chosen = spark.conf.get(SETTING, "auto") or "auto"
-    if chosen == "never":
-        return on_local_disk
     if not _NAME.fullmatch(chosen):
         raise InvalidError(
             f"the session setting {SETTING} is {chosen!r}; expected 'auto', 'never', or the name "
             "of a file system such as 's3a'"
         )
+    if not is_apache_spark(spark):
+        return _nowhere
+    if chosen == "never":
+        return on_local_disk
     return _FileSystems(spark, None if chosen == "auto" else chosen).uri
+
+
+def _nowhere(store: Store, path: str) -> str | None:
+    """A session that reads no file by itself."""
+    return None
 
 
 def on_local_disk(store: Store, path: str) -> str | None:
@@ -61,7 +73,6 @@ def on_local_disk(store: Store, path: str) -> str | None:
     None for a remote file: its cached copy may go away at any time.
     """
     local = store.uncached().local_path(path)
-    # Servers other than Spark's find nothing at `file:/`.
     return None if local is None else f"file://{local}"
 
 

@@ -33,6 +33,7 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.scratch import scratch
+from keytide.spark.connect import refuse_other_servers
 from keytide.spark.dead_letters import DeadLetters
 from keytide.spark.distribution import tasks_for_rows, writers_for_rows
 from keytide.spark.errors import on_driver, over_files
@@ -153,6 +154,12 @@ def run_feed(
     catalog: Catalog | None = None,
 ) -> IngestReport:
     """Run a request as `ingest` does. Raises what it raises."""
+    refuse_other_servers(
+        spark,
+        f"table {request.table}: ingest of files",
+        "streams with a Python function",
+        "Apply the events with Lake.auto_cdc, or read them from a Kafka topic",
+    )
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.warehouse)))
     target, spec = feed_target(catalog, request, sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"

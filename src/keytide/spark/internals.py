@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark import SparkConf, SparkContext
@@ -36,6 +36,7 @@ __all__ = [
     "HAS_READ_LIMITS",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "check_uses",
     "convert_errors",
     "estimated_bytes",
     "from_arrow_schema",
@@ -172,6 +173,47 @@ def session_of(writer: DataFrameWriter) -> SparkSession:
     """The session whose rows a writer writes."""
     session: SparkSession = writer._spark
     return session
+
+
+def check_uses(source: str, save: Check, read_stream: Check, write_stream: Check) -> None:
+    """Call a function before each such use of a source in Spark Connect sessions, from now on.
+
+    It gets the session, and the save mode, which is None if there is none.
+    """
+    batches: Any = sys.modules.get("pyspark.sql.connect.readwriter")
+    streams: Any = sys.modules.get("pyspark.sql.connect.streaming.readwriter")
+    if batches is None or streams is None or hasattr(batches.DataFrameWriter.save, "__wrapped__"):
+        return
+    for owner, name, check in (
+        (batches.DataFrameWriter, "save", save),
+        (streams.DataStreamReader, "load", read_stream),
+        (streams.DataStreamWriter, "start", write_stream),
+    ):
+        setattr(owner, name, _checked(getattr(owner, name), source, check))
+
+
+Check: TypeAlias = "Callable[[Any, str | None], None]"
+
+
+def _checked(original: Any, source: str, check: Check) -> Any:
+    @wraps(original)
+    def checked(self: Any, *arguments: Any, **named: Any) -> Any:
+        given = signature(original).bind(self, *arguments, **named).arguments
+        session, source_before, mode_before = _set_before(self)
+        if str(given.get("format") or source_before).lower() == source:
+            check(session, given.get("mode") or mode_before)
+        return original(self, *arguments, **named)
+
+    return checked
+
+
+def _set_before(use: Any) -> tuple[Any, str | None, str | None]:
+    """The session, the format and the mode of a reader or writer of Spark Connect."""
+    if hasattr(use, "_write"):
+        return use._spark, use._write.source, use._write.mode
+    if hasattr(use, "_write_proto"):
+        return use._session, use._write_proto.format, None
+    return use._client, use._format, None
 
 
 def settings_of_gateway() -> dict[str, str]:

@@ -13,6 +13,7 @@ from keytide.arguments import check_spark_session
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError
 from keytide.external.federated_changes import tables_of
+from keytide.spark.connect import is_apache_spark
 from keytide.spark.errors import reason_of
 from keytide.spark.source import FORMAT
 from keytide.spark.view_statements import note_view
@@ -81,8 +82,11 @@ def register_lake(
 
 
 def _make(view: str, table: str, frame: DataFrame) -> None:
+    # Other servers take a name as it is.
+    is_parsed = is_apache_spark(frame.sparkSession)
+    name = "`{}`".format(view.replace("`", "``")) if is_parsed else view
     try:
-        frame.createOrReplaceTempView("`{}`".format(view.replace("`", "``")))
+        frame.createOrReplaceTempView(name)
     except PySparkException as error:
         raise InvalidError(
             f"table {table} cannot become a view {view!r}; Spark says: {reason_of(error)}"

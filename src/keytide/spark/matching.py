@@ -24,6 +24,7 @@ from keytide.spark.place import COPIES
 from keytide.spark.predicate import column
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
+from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import tasks_for
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.sql.merge_match import Match
@@ -100,7 +101,8 @@ class Source:
         groups = max(1, min(len(scanned.splits), tasks_for(spark, scanned.stored_bytes)))
         values = [f"{quoted(name)} AS _{i}" for i, name in enumerate(columns.values())]
         every = f"explode(sequence(0, {groups - 1})) AS {quoted(GROUP)}"
-        dealt = self.rows.selectExpr(*values, every).repartitionById(groups, column(GROUP))
+        dealt = self.rows.selectExpr(*values, every)
+        dealt = brought_together(dealt, groups, column(GROUP))
         check_python(spark)
         task = MatchingTask(scanned, passed, tuple(columns), groups)
         schema = spark_schema(scanned_schema(scanned, passed))

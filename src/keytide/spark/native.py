@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from keytide.errors import UnsupportedError
 from keytide.format.data_file import VALUE_KIND
-from keytide.plural import counted
-from keytide.spark.connect import is_connect
 from keytide.spark.dead_rows import without_dead_rows
 from keytide.spark.file_systems import Locate
 from keytide.spark.pinned import pin
@@ -126,26 +122,8 @@ def _parquet(
 
 
 def parquet_files(uris: Sequence[str], schema: StructType, spark: SparkSession) -> DataFrame:
-    """The rows of Parquet files, unchanged, as a lazy DataFrame. Names are not escaped in URIs.
-
-    Raises UnsupportedError if the server of a Connect session would read other files than these.
-    """
-    rows = _parquet_reader(schema, spark).parquet(*uris)
-    if not is_connect(spark):
-        return rows
-    # Servers other than Spark's look for files like `a*`.
-    found = {unquote(uri) for uri in rows.inputFiles()}
-    if wrong := found.symmetric_difference(uris):
-        raise UnsupportedError(
-            f"{min(wrong)}: the server of this Connect session would read "
-            f"{counted(len(found), 'file')}, not the {counted(len(uris), 'file')} of the scan; "
-            "spark.read.format('keytide') reads the table without the server's Parquet reader"
-        )
-    return rows
-
-
-def _parquet_reader(schema: StructType, spark: SparkSession) -> DataFrameReader:
-    return (
+    """The rows of Parquet files, unchanged, as a lazy DataFrame. Names are not escaped in URIs."""
+    reader = (
         spark.read.schema(schema)
         # Otherwise brackets in a path are patterns, and dates before 1582 are shifted.
         .option("__globPaths__", "false")
@@ -153,6 +131,7 @@ def _parquet_reader(schema: StructType, spark: SparkSession) -> DataFrameReader:
         .option("datetimeRebaseMode", "CORRECTED")
         .option("int96RebaseMode", "CORRECTED")
     )
+    return reader.parquet(*uris)
 
 
 _KIND_SCHEMA = spark_schema(pa.schema([pa.field(VALUE_KIND, pa.int8())]))

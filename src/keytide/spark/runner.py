@@ -5,14 +5,18 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from keytide.spark.errors import on_driver
+from keytide.scratch import scratch
+from keytide.spark.connect import is_apache_spark
+from keytide.spark.errors import offered, on_driver
 from keytide.spark.jobs import ended_after_errors
 from keytide.spark.payloads import packed, payload_rows, payloads_in, unpacked
 from keytide.spark.types import row_bytes
@@ -118,9 +122,13 @@ class Executors:
         others, and other errors of tasks as Keytide errors without passing on any. An interrupt
         such as Ctrl-C cancels the job. After an error, no task runs any more.
         """
+        attempt = attempted_here
+        if not is_apache_spark(rows.sparkSession):
+            attempt = _attempted_by_number
+            rows = rows.select("*", F.spark_partition_id().alias(_PARTITION))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield _told(attempted_here(task, batches))
+            yield _told(attempt(task, batches))
 
         with on_driver():
             outcomes = rows.mapInArrow(run, "outcome binary")
@@ -129,7 +137,7 @@ class Executors:
 
 def _settle(outcomes: DataFrame, take: Callable[[T], None]) -> None:
     """Run the tasks whose outcomes are the rows of a DataFrame, and pass on their results."""
-    with on_driver(), ended_after_errors(outcomes.sparkSession):
+    with on_driver(), offered(), ended_after_errors(outcomes.sparkSession):
         collected = outcomes.collect()
     settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
 
@@ -177,6 +185,22 @@ def attempted_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outc
     """Run a feed task on the rows of the partition that this executor processes."""
     settle()
     context = TaskContext.get()
-    assert context is not None
+    # Servers other than Spark's do not tell it to a data source, which needs none there.
+    number = 0 if context is None else int(context.partitionId())
     pieces = (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
-    return attempted(task, pieces, int(context.partitionId()))
+    return attempted(task, pieces, number)
+
+
+_PARTITION = scratch("partition")
+
+
+def _attempted_by_number(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T]:
+    """The same where tasks only know the number of their partition from a column of the rows."""
+    settle()
+    filled = (batch for batch in batches if batch.num_rows)
+    first = list(islice(filled, 1))
+    number = first[0].column(_PARTITION)[0].as_py() if first else 0
+    pieces = (
+        pa.Table.from_batches([batch]).drop_columns(_PARTITION) for batch in chain(first, filled)
+    )
+    return attempted(task, pieces, number)

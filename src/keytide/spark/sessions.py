@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from keytide.arguments import check_spark_session
 from keytide.spark.internals import mark_streams
 from keytide.spark.java import find_java
+from keytide.spark.other_servers import refuse_what_they_lack
 from keytide.spark.python import check_python
 from keytide.spark.source import FORMAT, KeytideSource
 from keytide.spark.source_options import STREAM
@@ -84,6 +85,7 @@ def register(spark: SparkSession) -> None:
     _take_in(spark)
     mark_streams(FORMAT, STREAM)
     steady_writers(FORMAT)
+    refuse_what_they_lack(FORMAT)
     keep_views_new(FORMAT)
     speak_plainly()
 

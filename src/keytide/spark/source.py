@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -29,6 +30,7 @@ from keytide.options import keys
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.change_scan import bins_of
 from keytide.spark.growing import grow
+from keytide.spark.internals import from_arrow_schema
 from keytide.spark.option_names import GivenOptions
 from keytide.spark.option_table import MERGE_SCHEMA, Use
 from keytide.spark.payloads import packed
@@ -58,6 +60,7 @@ from keytide.table.upkeep.writing import writing
 from keytide.table.write.padded_rows import padded
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.tasks import task_anew, task_on
+from keytide.table.write.ties import Order, refuse_ties
 from keytide.table.write.writable import writable_view
 
 __all__ = ["FORMAT", "KeytideSource"]
@@ -122,6 +125,8 @@ class KeytideSource(DataSource):
         options = SourceOptions.parse(self.options)
         table = options.table_to_write(Use.OVERWRITE if overwrite else Use.APPEND)
         write = SourceOverwrite if overwrite else SourceWrite
+        if isinstance(schema, pa.Schema):  # as Sail passes it
+            schema = from_arrow_schema(schema)
         return TableWriter(write(table, schema, options.given), options.author)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's name
@@ -239,8 +244,15 @@ class SourceWrite:
     ) -> TaskMessage:
         """Write the rows of one task. Runs on executors."""
         rows = self._padded(batches) if self.merges_schema else batches
-        outcome = attempted_here(self.task, rows)
+        outcome = attempted_here(self._here, rows)
         return TaskMessage(outcome, batch, self.view.statement, self.began_on)
+
+    @property
+    def _here(self) -> BufferedTask:
+        """The task on a server that may not number tasks, and so does not keep the rows' order."""
+        if TaskContext.get() is not None:
+            return self.task
+        return BufferedTask(replace(self.task.task, order=Order.UNKNOWN_TO_PARTS))
 
     def _padded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -252,6 +264,8 @@ class SourceWrite:
         statement = told[0].statement if told else None
         with writing(self.table, self.view, author, statement=statement) as transaction:
             settled([message.outcome for message in told], transaction.take)
+            written = Written.together(m.outcome.made for m in told if m.outcome.made is not None)
+            refuse_ties(self.view, written.places)
             if transaction.done is None:
                 self._publish(transaction)
             else:

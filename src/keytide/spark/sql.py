@@ -16,6 +16,7 @@ from sqlglot import exp
 from keytide.cdc.flow import FlowRequest
 from keytide.errors import UnsupportedError
 from keytide.lazily import cached_property
+from keytide.spark.aliases import knows_aliases
 from keytide.spark.auto_cdc import FlowStream, apply_events
 from keytide.spark.dml import ExecutorMerge, PlacedMerge, SparkRowHost
 from keytide.spark.driver_merge import DriverMerge
@@ -44,6 +45,7 @@ from keytide.sql.relation import (
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery
+from keytide.sql.select_aliases import without_aliases
 from keytide.sql.unnest import spark_unnest
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author
@@ -126,7 +128,7 @@ class SparkEngine:
         frames = {view: frame.where("TRUE") for view, frame in frames.items()}
         try:
             with on_driver(), analyzed_in_utc(self._spark):
-                return self._spark.sql(_text(text_for, frames), **frames)
+                return self._spark.sql(self._text(text_for, frames), **frames)
         except PySparkException as error:
             raise bound.refused(reason_of(error)) from error
 
@@ -260,6 +262,10 @@ class SparkEngine:
         stored = isinstance(relation, StoredRelation)
         return query, Source(self._frame(relation), stored, collected)
 
+    def _text(self, text_for: TextFor, frames: Collection[str]) -> str:
+        rewrites = () if knows_aliases(self._spark) else (without_aliases,)
+        return _text(text_for, frames, *rewrites)
+
     def _frame(self, relation: Relation) -> DataFrame:
         if isinstance(relation, StoredRelation):
             return scan_to_spark(relation.scan(), self._spark)
@@ -277,7 +283,9 @@ class SparkEngine:
         return self._spark.createDataFrame(rows, spark_schema(rows.schema))
 
 
-def _text(text_for: TextFor, frames: Collection[str]) -> str:
+def _text(
+    text_for: TextFor, frames: Collection[str], *rewrites: Callable[[exp.Expr], exp.Expr]
+) -> str:
     """The query with its views in braces, where Spark inserts DataFrames."""
     marker = f"keytide_{uuid.uuid4().hex}_"  # a name that does not occur in the query
 
@@ -286,7 +294,7 @@ def _text(text_for: TextFor, frames: Collection[str]) -> str:
             node.set("this", exp.to_identifier(marker + node.name))
         return node
 
-    text = text_for(spark_unnest, _constructors, spark_condition, marked)
+    text = text_for(spark_unnest, _constructors, spark_condition, marked, *rewrites)
     text = text.replace("{", "{{").replace("}", "}}")
     return re.sub(rf"{marker}(\w+)", r"{\1}", text)
 

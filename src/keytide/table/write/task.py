@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import polars as pl
 import pyarrow as pa
 
 from keytide.format.hash_index import Hashes
@@ -26,6 +27,7 @@ from keytide.table.write.layouts import layout_of
 from keytide.table.write.out_of_order import count_out_of_order
 from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.refusals import refuse_unmergeable
+from keytide.table.write.ties import Order, places_of, refuse_ties
 
 __all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
 
@@ -47,6 +49,7 @@ class Written:
     - `changelog` are the files that contain the rows again, as they arrived.
     - `indexes` are the changes to indexes of buckets.
     - `errors` are the numbers of rows that were left out, by kind of error.
+    - `places` are those of the rows, if their order is unknown and not yet checked.
     - `host` is where the task ran.
     """
 
@@ -56,6 +59,7 @@ class Written:
     changelog: tuple[ManifestEntry, ...] = ()
     indexes: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
+    places: tuple[pl.DataFrame, ...] = field(default=(), compare=False)
     host: str = field(default_factory=this_host, compare=False)
 
     @property
@@ -96,6 +100,7 @@ class Written:
             tuple(entry for part in made for entry in part.changelog),
             {key: first.joined(later) for key, (first, *later) in indexes.items()},
             dict(errors),
+            tuple(places for part in made for places in part.places),
         )
 
 
@@ -122,6 +127,7 @@ class WriteTask:
     """
     seen: Seen | None = None
     """Called with each run that is stored as one file."""
+    order: Order = Order.KNOWN
 
     @classmethod
     def on(cls, state: TableState) -> WriteTask:
@@ -150,7 +156,8 @@ class WriteTask:
         """Write each table of rows as one run per bucket.
 
         Within one write, the later row of a key is newer: rows of a later part, and within a part
-        rows of a later run. Nothing is left behind after an error. Raises `InvalidError`,
+        rows of a later run. If their order is unknown, rows between which it would decide are
+        refused. Nothing is left behind after an error. Raises `InvalidError`,
         `NotFoundError` or `UnsupportedError` for rows that do not fit, `ConflictError` if a
         partition has another number of buckets, and `DataError` if the store fails.
         """
@@ -162,13 +169,16 @@ class WriteTask:
             for run in rows:
                 made.append(self._write(run, base, placing, made))
                 base = base.behind(made[-1].entries, run.num_rows)
+            written = Written.together(made)
+            if self.order is Order.UNKNOWN:
+                refuse_ties(self.view, written.places)
+                written = replace(written, places=())
         except BaseException:
             files = Written.together(made).files
             paths = [path for file in files for path in self.view.stored_paths(file)]
             self.view.store.discard(paths)
             raise
         placed = {bucket: PlacedKeys(hashes) for bucket, hashes in placing.placed.items()}
-        written = Written.together(made)
         return replace(written, indexes={**written.indexes, **by_index_key(placed)})
 
     @property
@@ -188,7 +198,12 @@ class WriteTask:
             late = count_out_of_order(rows, self.stored, known, placing)
         refuse_unmergeable(rows.frame, view, rows.refusals)
         made = self._placed(rows, base, placing, before)
-        return replace(made, rows=run.num_rows, out_of_order=late)
+        places = self._places(rows)
+        return replace(made, rows=run.num_rows, out_of_order=late, places=places)
+
+    def _places(self, rows: Rows) -> tuple[pl.DataFrame, ...]:
+        """The places of rows if they decide whether the rows can be written."""
+        return () if self.order is Order.KNOWN else places_of(rows.frame, self.view)
 
     def _placed(
         self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]

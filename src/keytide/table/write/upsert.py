@@ -104,7 +104,7 @@ class UpsertTask(WriteTask):
             self.partition.check(rows.table)
         refuse_unmergeable(rows.frame, view, rows.refusals, states_rows=self.states_rows)
         written = self._placed(rows, base, placing, before)
-        return replace(written, rows=run.num_rows, errors=errors)
+        return replace(written, rows=run.num_rows, errors=errors, places=self._places(rows))
 
     def _placed(
         self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
