@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_running_session_is_returned_with_new_settings(spark: Any) -> None:
 
 LISTING = """
 import importlib, sys, zipfile
-from keytide.spark.worker import _list_once
+from keytide.spark.worker import settle
 
 def add(archive, module, text=""):
     with zipfile.ZipFile(f"{sys.argv[1]}/{archive}.zip", "a") as file:
@@ -188,11 +189,11 @@ def can_import(module):
     importlib.invalidate_caches()
     return importlib.util.find_spec(module) is not None
 
+add("other", "other_first")
+sys.path.append(f"{sys.argv[1]}/other.zip")
 for archive in ("kept", "other"):
-    add(archive, f"{archive}_first")
-    sys.path.insert(0, f"{sys.argv[1]}/{archive}.zip")
     importlib.import_module(f"{archive}_first")
-_list_once({"kept_first"})
+settle()
 for archive in ("kept", "other"):
     add(archive, f"{archive}_second")
     print(can_import(f"{archive}_second"))
@@ -200,9 +201,12 @@ for archive in ("kept", "other"):
 
 
 @pytest.mark.takes_turns
-def test_a_worker_lists_archives_anew_but_for_that_of_spark(tmp_path: Path) -> None:
+def test_a_worker_lists_archives_anew_but_for_those_it_was_started_with(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "kept.zip", "w") as file:
+        file.writestr("kept_first.py", "")
     command = [sys.executable, "-c", LISTING, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    started_with = os.environ | {"PYTHONPATH": f"{tmp_path}/kept.zip"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=started_with)
     assert done.stdout.split() == ["False", "True"]
 
 

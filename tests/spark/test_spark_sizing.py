@@ -78,7 +78,7 @@ def test_tasks_are_neither_too_large_nor_too_many(
     if slots is not None:
         assert count <= max(1, least, slots * TASKS_PER_SLOT)
     # A small job does not get many tasks, however large the cluster is.
-    assert count <= 1 + ceil(work * 32 / task_bytes)
+    assert count <= 1 + ceil(work * 8 / task_bytes)
 
 
 @given(SLOTS, BYTES, BYTES)
@@ -91,8 +91,8 @@ def test_more_work_gets_no_fewer_tasks(slots: int | None, one: int, more: int) -
     ("slots", "stored", "expected"),
     [
         (2, 5_000, 1),
-        (2, 62 * MB, 8),
-        (100, 62 * MB, 16),
+        (2, 62 * MB, 4),
+        (100, 62 * MB, 4),
         (100, 10_000 * MB, 400),
         (100, 1_000_000 * MB, 7813),
         (None, 62 * MB, 4),
@@ -113,3 +113,15 @@ def test_bins_hold_every_task_once_and_are_of_about_equal_size(sizes: list[int],
     assert len(bins) == min(most, len(sizes))
     held = [sum(size for _, size in members) for members in bins]
     assert max(held, default=0) - min(held, default=0) <= max(sizes, default=0)
+
+
+@given(st.lists(st.integers(0, 1000)), st.integers(1, 20))
+def test_neighbouring_bins_are_together_of_about_equal_size(sizes: list[int], most: int) -> None:
+    bins = pack(sizes, 2 * most, lambda size: size)
+    both = [
+        sum(sum(members) for members in pair) for pair in zip(bins[::2], bins[1::2], strict=False)
+    ]
+    assert max(both, default=0) - min(both, default=0) <= 2 * max(sizes, default=0)
+    held = [sum(members) for members in bins]
+    assert not held or held[0] == max(held)
+    assert len(held) < 2 or held[1] == min(held)

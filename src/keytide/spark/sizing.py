@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heapify, heapreplace
+from itertools import chain
 from math import ceil
 from typing import Any, TypeVar
 
@@ -25,10 +26,10 @@ TASK_SIZE = "spark.keytide.task-size"
 TASKS_PER_SLOT = 4
 """More tasks balance the work better, but each one costs something."""
 
-_PIECES, _PIECES_UNKNOWN = 32, 8
-"""The smallest work for which another task pays off, as a part of the largest.
+_PIECES = 8
+"""The smallest work for which another task pays off is this part of the largest.
 
-The second one is for clusters of unknown size."""
+Starting and ending a task takes as long as reading about half of it."""
 
 _ROW_BYTES = 16
 """What a row counts at least, because files of few columns compress well."""
@@ -61,13 +62,16 @@ def task_count(
         return most or _COUNT_UNKNOWN
     work = max(stored_bytes, rows * _ROW_BYTES)
     needed = ceil(work / task_bytes)
-    pieces = _PIECES if most is not None else _PIECES_UNKNOWN
-    worthwhile = ceil(work * pieces / task_bytes)
+    worthwhile = ceil(work * _PIECES / task_bytes)
     return max(1, needed, worthwhile if most is None else min(most, worthwhile))
 
 
 def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:
-    """Distribute tasks over at most `bins_max` bins of about equal size, largest tasks first."""
+    """Distribute tasks over at most `bins_max` bins of about equal size, largest tasks first.
+
+    Neighbours are about equal together, too, because one Spark task may run them: the largest bin
+    has the smallest one beside it.
+    """
     by_size = sorted(((bytes_of(task), task) for task in tasks), key=lambda pair: -pair[0])
     bins: list[list[T]] = [[] for _ in range(min(bins_max, len(by_size)))]
     filled = [(0, number) for number in range(len(bins))]
@@ -76,7 +80,10 @@ def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> lis
         held, number = filled[0]
         bins[number].append(task)
         heapreplace(filled, (held + size, number))
-    return [tuple(members) for members in bins]
+    largest_first = [number for _, number in sorted(filled, reverse=True)]
+    pairs = zip(largest_first, reversed(largest_first), strict=True)
+    beside = [*chain.from_iterable(pairs)][: len(bins)]
+    return [tuple(bins[number]) for number in beside]
 
 
 def _task_bytes(spark: Any) -> int:

@@ -83,7 +83,7 @@ def _ranges(task: ReadTask, bytes_max: int) -> list[ReadTask]:
     rows = [row for file in files for row in (file.meta.min_key, file.meta.max_key)]
     keys = iter(decoded(rows, fields).select(known).rows())
     ends = {file.meta.file_name: (next(keys), next(keys)) for file in files}
-    cuts = _cuts(section, ends, ceil(task.stored_bytes / bytes_max))
+    cuts = _cuts(section, ends, max(2, round(task.stored_bytes / bytes_max)))
     terms = conjuncts(task.predicate)
     return [
         replace(_of(task, [part]), predicate=conjunction([*terms, *_between(known, low, high)]))
