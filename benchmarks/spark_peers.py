@@ -18,6 +18,7 @@ The peers' jars exist only for older releases of Spark. `scripts/get-spark-peers
     .venv-spark-peers/bin/python benchmarks/spark_peers.py --rows 2000000
     .venv-spark-peers/bin/python benchmarks/spark_peers.py --rows 10000000 --upserts 4 --turns 3
     .venv-spark-peers/bin/python benchmarks/spark_peers.py --master 'local-cluster[2,1,2048]'
+    sh scripts/get-hadoop-aws.sh .venv-spark-peers
     .venv-spark-peers/bin/python benchmarks/spark_peers.py --late 30
 """
 

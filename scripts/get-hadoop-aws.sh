@@ -1,6 +1,7 @@
 #!/bin/sh
 # Fetches S3A, the file system of Hadoop for S3, into .venv-s3a/jars: hadoop-aws of the Hadoop release
 # that pyspark contains, and those parts of the AWS SDK that it uses. `make s3a` runs Spark with them.
+# With `.venv-spark-peers`, it fetches those of the pyspark there, for benchmarks/spark_peers.py.
 # If they cannot be fetched, it prints the reason and fails.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,12 +9,13 @@ cd "$(dirname "$0")/.."
 
 SDK=2.57.8
 
-home=.venv-s3a
+python=.venv home=.venv-s3a
+[ $# -eq 0 ] || python=$1 home=$1/s3a
 [ ! -e "$home/.ready" ] || exit 0
 rm -rf "$home"
 mkdir -p "$home"
 command -v mvn >/dev/null 2>&1 || fail "Maven is needed to fetch hadoop-aws"
-hadoop=$(ls "$(.venv/bin/python -c 'import pyspark; print(pyspark.__path__[0])')"/jars |
+hadoop=$(ls "$("$python/bin/python" -c 'import pyspark; print(pyspark.__path__[0])')"/jars |
     sed -n 's/^hadoop-client-api-\(.*\)\.jar$/\1/p')
 say "fetching hadoop-aws $hadoop and the AWS SDK $SDK"
 sdk=""

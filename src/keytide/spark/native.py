@@ -69,7 +69,7 @@ def native_rows(
     if shape.has_dead_rows:
         rows = without_dead_rows(rows, view, files, spark)
     if shape.has_retracts:
-        rows = rows.where(column(VALUE_KIND).isin(0, 2))
+        rows = rows.where(f"{quoted(VALUE_KIND)} IN (0, 2)")
     rows = with_floats_read(rows, stored)
     target = spark_schema(arrow_schema(fields))
     if not _are_as_stored(fields, stored):
@@ -90,13 +90,9 @@ def with_floats_read(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     if not any(map(has_floats, (field.type for field in fields))):
         return rows
     # Spark pushes no filter down on an expression, even if its value equals the column's.
-    return rows.select(
-        [
-            F.coalesce(column(f.name), column(f.name)).alias(f.name)
-            if has_floats(f.type)
-            else column(f.name)
-            for f in fields
-        ]
+    names = [(quoted(field.name), has_floats(field.type)) for field in fields]
+    return rows.selectExpr(
+        [f"coalesce({name}, {name}) AS {name}" if floats else name for name, floats in names]
     )
 
 
