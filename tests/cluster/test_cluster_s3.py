@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cluster_settings import S3A_JARS
+from pyspark.errors import PySparkException
 
 import keytide as kt
 from aws import SECRET, aws_serving, client_of
@@ -112,3 +113,21 @@ def test_external_files_are_read_by_spark(
     rows = table.scan().to_spark(session)
     assert "parquet" in read_by(rows)
     assert shown(rows) == [(n, 2) for n in range(100)]
+
+
+def test_planning_asks_the_store_for_no_file(
+    session: Any, options: dict[str, str], endpoint: str
+) -> None:
+    lake = kt.connect("s3://sales/lake", options=options, spark=session)
+    table = lake.create_table("planned", SCHEMA, ["id"], options={"bucket": "2"})
+    table.write(session.range(0, 1_000, 1, 3).selectExpr("id", "concat('v ', id) AS v"))
+    rows = table.scan().to_spark(session)
+    assert len(rows.collect()) == 1_000
+    client = client_of("s3", endpoint)
+    listed = client.list_objects_v2(Bucket="sales", Prefix="lake/default.db/planned/bucket-")
+    for stored in listed["Contents"]:
+        client.delete_object(Bucket="sales", Key=stored["Key"])
+    rows = table.scan().to_spark(session)
+    assert read_by(rows) == {"parquet"}
+    with pytest.raises(PySparkException, match=r"bucket-\d/data-"):
+        rows.collect()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from keytide.format.data_file import VALUE_KIND
 from keytide.spark.dead_rows import without_dead_rows
 from keytide.spark.file_systems import Locate
+from keytide.spark.known_files import known_parquet_files
 from keytide.spark.pinned import pin
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
@@ -65,7 +67,8 @@ def native_rows(
     folders = {uri.removesuffix(f"/{path}") for (_, path), uri in zip(places, uris, strict=True)}
     pin(folders, view, scan.snapshot_ids)
     speak_plainly()
-    rows = _parquet(uris, stored, spark, with_kinds=shape.has_retracts)
+    sizes = dict(zip(uris, (file.meta.file_size for file in files), strict=True))
+    rows = _parquet(sizes, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
         rows = without_dead_rows(rows, view, files, spark)
     if shape.has_retracts:
@@ -109,26 +112,36 @@ def _columns_read(scan: Scan) -> tuple[str, ...]:
 
 
 def _parquet(
-    uris: Sequence[str], stored: Sequence[Field], spark: SparkSession, *, with_kinds: bool
+    sizes: Mapping[str, int], stored: Sequence[Field], spark: SparkSession, *, with_kinds: bool
 ) -> DataFrame:
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    return parquet_files(uris, schema, spark)
+    if any(uri.startswith("file:") for uri in sizes):  # Spark looks there in no time
+        return parquet_files([*sizes], schema, spark)
+    rows = known_parquet_files(sizes, schema, _OPTIONS, spark)
+    return parquet_files([*sizes], schema, spark) if rows is None else rows
 
 
 def parquet_files(uris: Sequence[str], schema: StructType, spark: SparkSession) -> DataFrame:
     """The rows of Parquet files, unchanged, as a lazy DataFrame. Names are not escaped in URIs."""
-    reader = (
-        spark.read.schema(schema)
-        # Otherwise brackets in a path are patterns, and dates before 1582 are shifted.
-        .option("__globPaths__", "false")
-        .option("parquet.page.verify-checksum.enabled", "true")
-        .option("datetimeRebaseMode", "CORRECTED")
-        .option("int96RebaseMode", "CORRECTED")
-    )
-    return reader.parquet(*uris)
+    reader = spark.read.schema(schema).options(**_OPTIONS)
+    escaped = [_OF_PATTERNS.sub(r"\\\g<0>", uri) for uri in uris]
+    if escaped != list(uris):
+        # Without patterns, Spark reads all files once more for each name that looks like one.
+        reader = reader.option("__globPaths__", "true")
+    return reader.parquet(*escaped)
 
+
+_OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
+
+_OPTIONS = {
+    # Otherwise brackets in a path are patterns, and dates before 1582 are shifted.
+    "__globPaths__": "false",
+    "parquet.page.verify-checksum.enabled": "true",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
 
 _KIND_SCHEMA = spark_schema(pa.schema([pa.field(VALUE_KIND, pa.int8())]))
 
