@@ -71,6 +71,10 @@ os.mkdir(f"{source}-theirs")
 for number, versions in enumerate([{"id": [1, 2, 3], "w": [1, 1, 1]}, {"id": [1, 2], "w": [2, 1]}]):
     texts = [f"{number}{n}" for n in versions["id"]]
     pq.write_table(pa.table({**versions, "v": texts}), f"{source}-theirs/{number}.parquet")
+try:
+    on_spark.ingest("fed", f"{source}/*.json", format="json", primary_key=["id"])
+except kt.UnsupportedError as error:
+    found["ingest"] = [str(error), on_spark.tables().count("fed")]
 on_spark.create_external_table(
     "e", format="parquet", location=f"{source}-theirs", primary_key=["id"], watermark_key=["w"]
 )
@@ -254,6 +258,12 @@ def test_error_of_the_data_source_is_said_in_its_own_words(found: Any) -> None:
 
 def test_sql_finds_the_tables(found: Any) -> None:
     assert found["sql"] == [{"text": "{keytide_0}", "n": 5}]
+
+
+def test_feeds_of_files_are_refused_with_the_ways_that_work(found: Any) -> None:
+    message, tables = found["ingest"]
+    assert "use a classic session, or apply the events with Lake.auto_cdc" in message
+    assert tables == 0
 
 
 def test_streaming_sink_knows_its_query(found: Any) -> None:

@@ -29,11 +29,11 @@ from keytide.cdc.report import BatchReport, IngestReport
 from keytide.cdc.request import FeedRequest, columns_of
 from keytide.cdc.target import feed_columns, feed_target
 from keytide.cdc.values import Encoding
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.scratch import scratch
-from keytide.spark.connect import refuse_other_servers
+from keytide.spark.connect import is_connect, refuse_other_servers
 from keytide.spark.dead_letters import DeadLetters
 from keytide.spark.distribution import tasks_for_rows, writers_for_rows
 from keytide.spark.errors import on_driver, over_files
@@ -160,6 +160,12 @@ def run_feed(
         "streams with a Python function",
         "Apply the events with Lake.auto_cdc, or read them from a Kafka topic",
     )
+    if is_connect(spark):
+        raise UnsupportedError(
+            f"table {request.table}: ingest of files is not supported on Spark Connect, whose "
+            "server runs the function of each batch in a process of its own; use a classic "
+            "session, or apply the events with Lake.auto_cdc"
+        )
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.warehouse)))
     target, spec = feed_target(catalog, request, sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"

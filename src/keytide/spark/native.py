@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from keytide.format.data_file import VALUE_KIND
+from keytide.spark.connect import is_connect
 from keytide.spark.dead_rows import without_dead_rows
 from keytide.spark.file_systems import Locate
 from keytide.spark.known_files import known_parquet_files
@@ -117,9 +118,9 @@ def _parquet(
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    if any(uri.startswith("file:") for uri in sizes):  # Spark looks there in no time
-        return parquet_files([*sizes], schema, spark)
-    rows = known_parquet_files(sizes, schema, _OPTIONS, spark)
+    is_near = any(uri.startswith("file:") for uri in sizes)  # Spark looks there in no time
+    may_tell = not is_near and not is_connect(spark)
+    rows = known_parquet_files(sizes, schema, _OPTIONS, spark) if may_tell else None
     return parquet_files([*sizes], schema, spark) if rows is None else rows
 
 
