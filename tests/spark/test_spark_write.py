@@ -435,5 +435,5 @@ def test_error_is_found_in_the_text_of_a_worker(
 @pytest.mark.spark
 def test_little_is_written_by_one_task_and_much_by_several_for_each_core(spark: Any) -> None:
     cores = int(spark.sparkContext.defaultParallelism)
-    little, much = spark.range(1000), spark.range(10_000)
+    little, much = spark.range(1000), spark.range(40_000)
     assert (tasks_for_rows(little), tasks_for_rows(much)) == (1, cores * TASKS_PER_SLOT)

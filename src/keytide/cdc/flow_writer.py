@@ -37,7 +37,7 @@ from keytide.table.upkeep.writing import writing
 from keytide.table.write.input_rows import incoming_rows
 from keytide.table.write.padded_rows import padded
 from keytide.table.write.task import WriteTask, Written
-from keytide.table.write.ties import Order, places_of, refuse_ties
+from keytide.table.write.ties import Order, refuse_ties, tie_columns
 from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema
 
@@ -80,7 +80,7 @@ class EventWriter:
         view = self.task.view
         given = incoming_rows(self._complete(events), view.schema, view.options, view.name)
         if self.task.order is not Order.KNOWN:
-            refuse_ties(view, places_of(given.frame, view))
+            refuse_ties(view, tie_columns(given.frame, view))
         frame, cut = self.task.layout.begin().cut(given.frame, given.table, view)
         changed = [self._changed(bucket, part) for bucket, part in cut.parts(frame)]
         rows = [self._as_rows(frame) for frame in changed if frame.height]

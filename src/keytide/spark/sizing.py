@@ -69,8 +69,8 @@ def task_count(
 def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:
     """Distribute tasks over at most `bins_max` bins of about equal size, largest tasks first.
 
-    Neighbours are about equal together, too, because one Spark task may run them: the largest bin
-    has the smallest one beside it.
+    Pairs of neighbours are about equal, too, because one Spark task may run both: the largest bin
+    comes first, then the smallest.
     """
     by_size = sorted(((bytes_of(task), task) for task in tasks), key=lambda pair: -pair[0])
     bins: list[list[T]] = [[] for _ in range(min(bins_max, len(by_size)))]
@@ -82,8 +82,8 @@ def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> lis
         heapreplace(filled, (held + size, number))
     largest_first = [number for _, number in sorted(filled, reverse=True)]
     pairs = zip(largest_first, reversed(largest_first), strict=True)
-    beside = [*chain.from_iterable(pairs)][: len(bins)]
-    return [tuple(bins[number]) for number in beside]
+    in_pairs = [*chain.from_iterable(pairs)][: len(bins)]
+    return [tuple(bins[number]) for number in in_pairs]
 
 
 def _task_bytes(spark: Any) -> int:

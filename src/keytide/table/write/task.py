@@ -27,7 +27,7 @@ from keytide.table.write.layouts import layout_of
 from keytide.table.write.out_of_order import count_out_of_order
 from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.refusals import refuse_unmergeable
-from keytide.table.write.ties import Order, places_of, refuse_ties
+from keytide.table.write.ties import Order, refuse_ties, tie_columns
 
 __all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
 
@@ -198,12 +198,8 @@ class WriteTask:
             late = count_out_of_order(rows, self.stored, known, placing)
         refuse_unmergeable(rows.frame, view, rows.refusals)
         made = self._placed(rows, base, placing, before)
-        places = self._places(rows)
+        places = () if self.order is Order.KNOWN else tie_columns(rows.frame, view)
         return replace(made, rows=run.num_rows, out_of_order=late, places=places)
-
-    def _places(self, rows: Rows) -> tuple[pl.DataFrame, ...]:
-        """The places of rows if they decide whether the rows can be written."""
-        return () if self.order is Order.KNOWN else places_of(rows.frame, self.view)
 
     def _placed(
         self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]

@@ -17,7 +17,7 @@ from keytide.options import keys
 from keytide.plural import counted
 from keytide.table.state.view import TableView
 
-__all__ = ["Order", "places_of", "refuse_ties"]
+__all__ = ["Order", "refuse_ties", "tie_columns"]
 
 
 class Order(Enum):
@@ -30,7 +30,7 @@ class Order(Enum):
     """Rows of a key can be in any parts, so these only tell which places their rows have."""
 
 
-def places_of(rows: pl.DataFrame, view: TableView) -> tuple[pl.DataFrame, ...]:
+def tie_columns(rows: pl.DataFrame, view: TableView) -> tuple[pl.DataFrame, ...]:
     """The places of rows in the table's types: their keys, and the values that order versions."""
     if not view.kind.has_key:
         return ()

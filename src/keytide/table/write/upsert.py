@@ -40,6 +40,7 @@ from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.refusals import refuse_unmergeable, without_errors
 from keytide.table.write.row_merging import merged_rows
 from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.ties import Order, tie_columns
 
 __all__ = ["UpsertTask"]
 
@@ -104,7 +105,8 @@ class UpsertTask(WriteTask):
             self.partition.check(rows.table)
         refuse_unmergeable(rows.frame, view, rows.refusals, states_rows=self.states_rows)
         written = self._placed(rows, base, placing, before)
-        return replace(written, rows=run.num_rows, errors=errors, places=self._places(rows))
+        places = () if self.order is Order.KNOWN else tie_columns(rows.frame, view)
+        return replace(written, rows=run.num_rows, errors=errors, places=places)
 
     def _placed(
         self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
