@@ -98,7 +98,7 @@ def test_keys_and_values_may_have_every_name(part: int) -> None:
     share = -(-len(names()) // PARTS)
     key = names()[part * share :][:share]
     taken = {name.lower() for name in key}
-    values = [name for name in names()[:120] if name.lower() not in taken]
+    values = [name for name in names() if name.lower() not in taken][:120]
     (sequence, *_) = values
     options = {
         "sequence.field": sequence,
