@@ -264,8 +264,8 @@ class SourceWrite:
         statement = told[0].statement if told else None
         with writing(self.table, self.view, author, statement=statement) as transaction:
             settled([message.outcome for message in told], transaction.take)
-            written = Written.together(m.outcome.made for m in told if m.outcome.made is not None)
-            refuse_ties(self.view, written.places)
+            made = [m.outcome.made for m in told if m.outcome.made is not None]
+            refuse_ties(self.view, [places for part in made for places in part.places])
             if transaction.done is None:
                 self._publish(transaction)
             else:
