@@ -65,6 +65,16 @@ def test_planning_looks_at_no_file_and_a_missing_one_is_named(tmp_path: Path, sp
         rows.collect()
 
 
+def test_many_files_are_planned_without_a_job_that_lists_them(tmp_path: Path, spark: Any) -> None:
+    pq.write_table(pa.table([[1], ["a"]], schema=SCHEMA), tmp_path / "0.parquet")
+    size = (tmp_path / "0.parquet").stat().st_size
+    files = {f"file://{tmp_path}/{number}.parquet": size for number in range(100)}
+    tracker = spark.sparkContext.statusTracker()
+    before = len(tracker.getJobIdsForGroup(None))
+    known(files, spark)._jdf.queryExecution().executedPlan()
+    assert len(tracker.getJobIdsForGroup(None)) == before
+
+
 @pytest.mark.parametrize("folder", ["[a]", "{a,b}", "*", "a?", "\\a"])
 @pytest.mark.parametrize("kind", ["plain", "deletion vectors", "partitions", "external"])
 def test_tables_in_folders_named_like_patterns_have_each_row_once(

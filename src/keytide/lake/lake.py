@@ -771,6 +771,7 @@ class Lake:
           or of another table.
         - `ConflictError` when another process loads the table from the same topics.
         - `SetupError` when a library is not installed.
+        - `UnsupportedError` for files on Spark Connect.
         - What writes raise.
         """
         from keytide.lake.feeding import FeedRequest, TopicOptions, columns_of, feed

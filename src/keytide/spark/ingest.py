@@ -121,8 +121,8 @@ def ingest(
     interrupted batch has no effect on what it had already committed.
 
     Raises `InvalidError` for a feed or definition with contradictions, `NotFoundError` when there
-    is no file, `DataError` for a file that Spark cannot read, such as a truncated one, and what the
-    batches raise, as Keytide errors.
+    is no file, `DataError` for a file that Spark cannot read, such as a truncated one,
+    `UnsupportedError` on Spark Connect, and what the batches raise, as Keytide errors.
     """
     request = FeedRequest(
         warehouse=str(warehouse),

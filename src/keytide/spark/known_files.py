@@ -27,14 +27,15 @@ def known_parquet_files(
     """The rows of files with these URIs and sizes in bytes, as a lazy DataFrame of a schema.
 
     None if this release of Spark has another index. Runs on the driver, and takes about a
-    millisecond for each file. REQUIRES: a classic session, and `options` of Spark's Parquet reader.
-    A file that is missing is an error of the task that reads it.
+    millisecond for each file. A file that is missing is an error of the task that reads it.
+    REQUIRES: a classic session, sizes as `verify` checks them, because Spark divides files by them,
+    and `options` of Spark's Parquet reader.
     """
     session: Any = spark._jsparkSession
     try:
         relation = _relation(sizes, schema, options, spark.sparkContext, session)
         return DataFrame(session.baseRelationToDataFrame(relation), spark)
-    except (Py4JError, TypeError):
+    except (Py4JError, TypeError):  # to py4j, a class that does not exist is a package
         return None
 
 

@@ -26,7 +26,7 @@ def settle() -> None:
     Runs on executors, whose Python processes Spark reuses. After each task, Spark collects garbage:
     with Arrow, Polars and Spark imported, this takes 40 ms and finds nothing. Before each task,
     Spark discards the import caches of all archives on the path. Listing those again that the
-    process was started with, which are Spark's own, takes 200 ms, although they never change.
+    process was started with takes 200 ms, although they never change: they are Spark's own.
     """
     gc.collect()
     gc.freeze()

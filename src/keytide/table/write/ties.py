@@ -31,7 +31,10 @@ class Order(Enum):
 
 
 def tie_columns(rows: pl.DataFrame, view: TableView) -> tuple[pl.DataFrame, ...]:
-    """The places of rows in the table's types: their keys, and the values that order versions."""
+    """The columns that say whether rows tie, in one frame: keys, and values that order versions.
+
+    Nothing for tables without a key, whose rows never tie.
+    """
     if not view.kind.has_key:
         return ()
     terms = enumerate(view.order.sequence_terms(rows.schema))
