@@ -27,6 +27,7 @@ import keytide as kt
 from keytide.format.cache import forget_files
 from keytide.store import objects
 from keytide.table.state.lineage import forget_lineages
+from keytide.table.warehouse import FolderWarehouse
 
 ADDRESS = "memory://bench"
 COLUMNS = 10
@@ -109,7 +110,9 @@ def fill(rows: int, buckets: int) -> list[int]:
     table = lake.create_table("t", schema, ["k"], options={"bucket": str(buckets)})
     values = {name: random.random(rows) for name in names}
     table.write(pa.table({"k": np.arange(rows), **values}, schema=schema))
-    return [info.size for info in lake.catalog.warehouse.store.list() if "/bucket-" in info.path]
+    warehouse = lake.catalog.warehouse
+    assert isinstance(warehouse, FolderWarehouse)
+    return [info.size for info in warehouse.store.list() if "/bucket-" in info.path]
 
 
 def cost(client: FarClient, read: Callable[[kt.Table], object], given: dict[str, Any]) -> str:

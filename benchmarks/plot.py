@@ -50,10 +50,10 @@ def save_chart(results: Sequence[Result], cores: int, path: Path) -> bool:
 
     rows = -(-len(PANELS) // _COLUMNS)
     figure, grid = plt.subplots(
-        rows, _COLUMNS, sharey=True, layout="constrained",
+        rows, _COLUMNS, sharey=True,
         figsize=(14, rows * (1.3 + 0.34 * len(finished))),
     )  # fmt: skip
-    figure.get_layout_engine().set(hspace=0.06, wspace=0.03)
+    figure.set_layout_engine("constrained", hspace=0.06, wspace=0.03)
     limits = _goal_limits(finished)
     for axes, panel in zip(grid.flat, PANELS, strict=True):
         _bars(axes, panel, finished, limits.get(panel.goal))

@@ -62,7 +62,7 @@ class Engine(ABC):
     jars: tuple[str, ...] = ()
     settings: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, spark: SparkSession, folder: Path, endpoint: str | None) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, endpoint: str | None = None) -> None:
         self.spark, self.folder, self.endpoint = spark, folder, endpoint
 
     @abstractmethod
@@ -299,7 +299,9 @@ def in_session(arguments: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def session(engine: type[Engine], folder: Path, master: str, endpoint: str | None) -> SparkSession:
+def session(
+    engine: type[Engine], folder: Path, master: str = "local[*]", endpoint: str | None = None
+) -> SparkSession:
     """A session with the engine's jars. Keytide's session has those of S3 at most."""
     builder = SparkSession.builder.master(master).config("spark.driver.memory", "6g")
     builder.config("spark.sql.shuffle.partitions", 2 * (os.cpu_count() or 1))

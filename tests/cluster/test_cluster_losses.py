@@ -4,12 +4,14 @@ right rows. What attempts that lost have left is no part of the table.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -167,26 +169,60 @@ def test_an_executor_that_is_lost_for_good_costs_no_row(
     check(table, model(before))
 
 
-def test_lost_blocks_of_a_shuffle_keep_the_order_of_rows(cluster: Any, warehouse: str) -> None:
-    options = {"bucket": "4", "write.distribution": "hash", "write-buffer-size": "4 kb"}
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["id"], options=options)
-    driver = int(cluster.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
-    killed: list[int] = []
+@contextmanager
+def an_executor_killed(spark: Any, table: Any) -> Iterator[None]:
+    """A context in which an executor is killed once the first file of data has appeared."""
+    driver = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    before, killed = files_of(table), list[int]()
 
     def kill() -> None:
-        """End an executor that holds blocks, once the first task that reads them has a file."""
         until = time.monotonic() + 60
-        while not list(Path(table.uri).glob("bucket-*/*")) and time.monotonic() < until:
+        while files_of(table) == before and time.monotonic() < until:
             time.sleep(0.01)
         killed.append(next(executors_of(driver)))
         os.kill(killed[0], 9)
 
     thread = threading.Thread(target=kill)
     thread.start()
-    table.write(cluster.range(0, 20_000, 1, 4).selectExpr("id % 997 AS id", "id AS n"))
+    yield
+    assert killed, "the statement ended before the executor did"
     thread.join()
-    assert killed
+
+
+def files_of(table: Any) -> set[Path]:
+    return set(Path(table.uri).glob("bucket-*/*"))
+
+
+def test_lost_blocks_of_a_shuffle_keep_the_order_of_rows(cluster: Any, warehouse: str) -> None:
+    options = {"bucket": "4", "write.distribution": "hash", "write-buffer-size": "4 kb"}
+    table = kt.connect(warehouse).create_table("t", SCHEMA, ["id"], options=options)
+    with an_executor_killed(cluster, table):
+        table.write(cluster.range(0, 20_000, 1, 4).selectExpr("id % 997 AS id", "id AS n"))
     check(table, {number % 997: number for number in range(20_000)})
+
+
+def test_a_compaction_that_loses_an_executor_keeps_all_rows(lake: Any, cluster: Any) -> None:
+    options = {"bucket": "8", "write-only": "true"}
+    table = lake.create_table("d.t", SCHEMA, ["id"], options=options)
+    for turn in range(3):
+        table.write(cluster.range(0, 40_000, 1, 4).selectExpr("id", f"id + {turn} AS n"))
+    with an_executor_killed(cluster, table):
+        table.compact(full=True)
+    check(table, {number: number + 2 for number in range(40_000)})
+
+
+def test_a_feed_of_files_that_loses_an_executor_applies_each_change_once(
+    lake: Any, cluster: Any, tmp_path: Path
+) -> None:
+    options = {"bucket": "4", "merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
+    table = lake.create_table("d.t", SCHEMA, ["id"], options=options)
+    (tmp_path / "feed").mkdir()
+    for number in range(8):
+        lines = [json.dumps({"id": row % 500, "n": 1}) for row in range(5_000)]
+        (tmp_path / "feed" / f"{number}.jsonl").write_text("\n".join(lines))
+    with an_executor_killed(cluster, table):
+        lake.ingest("d.t", str(tmp_path / "feed"), format="json", max_files_per_batch=4)
+    check(table, dict.fromkeys(range(500), 80))
 
 
 def write_beside(folder: Path, first: str) -> None:

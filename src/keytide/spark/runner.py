@@ -19,6 +19,7 @@ from keytide.spark.connect import is_apache_spark
 from keytide.spark.errors import offered, on_driver
 from keytide.spark.jobs import ended_after_errors
 from keytide.spark.payloads import packed, payload_rows, payloads_in, unpacked
+from keytide.spark.row_batches import counted_batches
 from keytide.spark.types import row_bytes
 from keytide.spark.words import speak_plainly
 from keytide.spark.worker import settle
@@ -115,12 +116,19 @@ class Executors:
 
         return rows.mapInArrow(run, schema)
 
-    def feed(self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None]) -> None:
+    def feed(
+        self,
+        task: FeedTask[T],
+        rows: DataFrame,
+        take: Callable[[T], None],
+        known_row_bytes: float = 0,
+    ) -> None:
         """Run one Spark job, and pass on the results of its tasks in the order of the partitions.
 
         Raises the first error of a task that a retry cannot fix after passing on the results of the
         others, and other errors of tasks as Keytide errors without passing on any. An interrupt
-        such as Ctrl-C cancels the job. After an error, no task runs any more.
+        such as Ctrl-C cancels the job. After an error, no task runs any more. `known_row_bytes` is
+        as in `counted_batches`.
         """
         attempt = attempted_here
         if not is_apache_spark(rows.sparkSession):
@@ -132,7 +140,8 @@ class Executors:
 
         with on_driver():
             outcomes = rows.mapInArrow(run, "outcome binary")
-        _settle(outcomes, take)
+        with counted_batches(rows, known_row_bytes):
+            _settle(outcomes, take)
 
 
 def _settle(outcomes: DataFrame, take: Callable[[T], None]) -> None:

@@ -25,6 +25,7 @@ from keytide.spark.errors import on_driver
 from keytide.spark.place import bytes_of_rows, place_of
 from keytide.spark.predicate import constant
 from keytide.spark.python import check_python
+from keytide.spark.row_batches import stored_row_bytes
 from keytide.spark.runner import Executors
 from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
@@ -132,7 +133,7 @@ def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFi
         _feed_here(transaction, task, df)
     else:
         task, df = distributed(task, df, live)
-        Executors().feed(BufferedTask(task), df, transaction.take)
+        Executors().feed(BufferedTask(task), df, transaction.take, stored_row_bytes(live))
 
 
 def _feed_here(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
