@@ -3,6 +3,8 @@
 PY := .venv/bin/python
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java-home.sh)" && export JAVA_HOME &&
 PYTEST := $(PY) -m pytest
+# Only that benchmarks use names, attributes and parameters that exist: nothing else runs all of them.
+UNCHECKED_IN_BENCHMARKS := union-attr misc arg-type index assignment list-item var-annotated
 CHECKED := $(wildcard src tests scripts demo benchmarks examples)
 
 # Tests start hundreds of Python processes, and none of them should have to compile its imports.
@@ -10,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a metastore clouds browser fuzz feeds lives interop spark-versions wheels lint types user-types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a standalone metastore clouds browser fuzz feeds lives interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,7 +85,7 @@ check-all:  ## `make test`, then `make test-others`; it fails if one of them doe
 	@bash scripts/check-all.sh
 
 test-fast: venv  ## Run the tests without Spark and without slow tests; ARGS="-k name" selects tests
-	@$(PYTEST) -n 2 -m "not spark and not cluster and not slow and not kafka and not metastore and not clouds and not site and not browser" $(ARGS)
+	@$(PYTEST) -n 2 -m "not spark and not cluster and not slow and not kafka and not metastore and not clouds and not standalone and not site and not browser" $(ARGS)
 
 soak: venv  ## Run the tests that repeatedly kill Spark drivers and writers, for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
@@ -97,6 +99,9 @@ sail: venv .venv-sail/.ready  ## Run the tests on Sail, a Spark Connect server w
 
 s3a: venv .venv-s3a/.ready  ## Run the tests in which a Spark cluster reads a server of S3 by itself
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m cluster tests/cluster/test_cluster_s3.py $(ARGS)
+
+standalone: venv  ## Run the tests on a standalone cluster, which they start: a master and two workers
+	@$(WITH_JAVA) $(PYTEST) -n 0 -m standalone tests/standalone $(ARGS)
 
 metastore: venv .venv-metastore/.ready  ## Run the tests of tables in a Hive Metastore; they start their own
 	@$(WITH_JAVA) $(PYTEST) -n 0 -m metastore tests/metastore $(ARGS)
@@ -132,6 +137,8 @@ lint: venv  ## Check style and formatting
 
 types: venv  ## Check types
 	@$(PY) -m mypy --no-error-summary
+	@MYPYPATH=src:benchmarks $(PY) -m mypy --config-file= --no-error-summary --ignore-missing-imports \
+		--follow-imports=silent $(addprefix --disable-error-code=,$(UNCHECKED_IN_BENCHMARKS)) benchmarks
 
 user-types: venv  ## Check code of users with pyright and mypy against the wheel, in .venv-types
 	@sh scripts/user-types.sh

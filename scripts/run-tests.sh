@@ -1,10 +1,10 @@
 #!/bin/sh
 # run-tests.sh PYTEST...: runs every test except those of `make soak`, `make kafka`, `make metastore`,
-# `make clouds`, `make docs` and `make browser`. Tests with a Spark session run in a separate process,
-# because a session takes long to start and uses all cores, and after them, in another one, those
-# whose executors are processes of their own. The others run in parallel in three processes, which
-# often wait for subprocesses. The output of the Spark tests comes last. Everything runs, even if
-# something fails.
+# `make clouds`, `make standalone`, `make docs` and `make browser`. Tests with a Spark session run in
+# a separate process, because a session takes long to start and uses all cores, and after them, in
+# another one, those whose executors are processes of their own. The others run in parallel in three
+# processes, which often wait for subprocesses. The output of the Spark tests comes last. Everything
+# runs, even if something fails.
 
 # Tests write to memory if there is enough space: they make thousands of commits, and would wait for
 # the disk at each.
@@ -24,7 +24,7 @@ NO_TESTS=5
 # Only files with such a test are named, because collecting the others takes seconds.
 # shellcheck disable=SC2046  # the names must be split into words
 spark_tests() {
-    TMPDIR="$SCRATCH/spark" "$@" -n 0 -m "spark and not driver and not soak and not kafka and not metastore and not clouds and not site and not browser" \
+    TMPDIR="$SCRATCH/spark" "$@" -n 0 -m "spark and not driver and not soak and not kafka and not metastore and not clouds and not standalone and not site and not browser" \
         $(grep -rlE 'mark\.spark\b' --include='test_*.py' tests)
     of_session=$?
     TMPDIR="$SCRATCH/spark" "$@" -n 0 -m cluster tests/cluster
@@ -34,7 +34,7 @@ spark_tests() {
 }
 spark_tests "$@" > "$SCRATCH/said" 2>&1 &
 SPARK=$!
-TMPDIR="$SCRATCH/local" "$@" -n 3 --dist worksteal -m "(not spark or driver) and not cluster and not soak and not kafka and not metastore and not clouds and not site and not browser"
+TMPDIR="$SCRATCH/local" "$@" -n 3 --dist worksteal -m "(not spark or driver) and not cluster and not soak and not kafka and not metastore and not clouds and not standalone and not site and not browser"
 status=$?
 wait "$SPARK" || status=$?
 cat "$SCRATCH/said"
