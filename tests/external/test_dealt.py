@@ -76,7 +76,7 @@ def put_together(table: kt.ExternalTable, memory: int, where: str | None = None)
     found = [
         told
         for place in in_places(batch for task in deal for batch in task.batches())
-        for told in found_rows(merging.by_freshness, versions.numbers, place, memory)
+        for told in found_rows(merging.by_freshness, versions.numbers, dealt_frames(place), memory)
     ]
     read = TiedTask(versions, PLACES, 2).batches(found)
     tied = [

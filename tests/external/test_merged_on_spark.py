@@ -18,7 +18,7 @@ import pytest
 import test_federated as federated
 
 import keytide as kt
-from keytide.spark import external
+from keytide.spark import external, external_files
 
 pytestmark = pytest.mark.spark
 
@@ -26,9 +26,11 @@ SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v
 NATIVE = "FileScan parquet"
 
 
-@pytest.fixture(autouse=True)
-def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["one task decides", "several tasks decide"])
+def every_table_is_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "_SMALL_BYTES", -1)
+    if request.param == "several tasks decide":
+        monkeypatch.setattr(external_files, "_is_small", lambda merging: False)
 
 
 def commits(seed: int) -> list[pa.Table]:

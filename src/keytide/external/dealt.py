@@ -78,10 +78,10 @@ def dealt_frames(dealt: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
 def found_rows(
     by_key: KeyMerge,
     numbers: Sequence[RowNumbers],
-    dealt: Iterable[pa.RecordBatch],
+    frames: Iterable[pl.DataFrame],
     memory_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """The outcome of the versions of one place, as rows of `FOUND`.
+    """The outcome of the versions of one place, or of all versions, as rows of `FOUND`.
 
     `numbers` are those of all parts. Versions are numbered by their position.
     """
@@ -92,8 +92,7 @@ def found_rows(
             places.alias(PLACE), arrivals(places, numbers).alias(SEQUENCE_NUMBER)
         )
 
-    frames = map(placed, dealt_frames(dealt))
-    for found in by_key.sorted_out(frames, memory_bytes, cuts_of_dealt):
+    for found in by_key.sorted_out(map(placed, frames), memory_bytes, cuts_of_dealt):
         lost, tied = _by_part(found.lost), _by_part(found.tied)
         parts = sorted(lost.keys() | tied.keys())
         packed = [[of.get(part, b"") for part in parts] for of in (lost, tied)]

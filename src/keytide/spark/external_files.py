@@ -1,7 +1,8 @@
 """External files read by Spark's own reader, without the rows that lost against newer versions.
 
-Keys and the columns that decide between versions are shuffled. The result is one bitmap per file.
-It marks versions that lost, and rows that the source itself has deleted.
+Keys and the columns that decide between versions are shuffled, or read by one task if they are few.
+The result is one bitmap per file. It marks versions that lost, and rows that the source itself has
+deleted.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from keytide.external.connector import ExternalHandle
-from keytide.external.dealt import CUT, DEALT, FOUND, PART, TiedTask, found_rows, read_found
+from keytide.external.dealt import (
+    CUT,
+    DEALT,
+    FOUND,
+    PART,
+    TiedTask,
+    dealt_frames,
+    found_rows,
+    read_found,
+)
 from keytide.external.key_merge import KeyMerge
 from keytide.external.merging import Merging, rows_at_once
 from keytide.external.parquet_part import ParquetPart
 from keytide.external.versions import RowNumbers
 from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
-from keytide.spark.dealing import MergeTask, dealt_by_key, memory_of, places_for
+from keytide.spark.dealing import MergeTask, bytes_of, dealt_by_key, memory_of, places_for
 from keytide.spark.file_systems import Locate
 from keytide.spark.native import parquet_files, spark_reads, with_floats_read
 from keytide.spark.pinned import pin_external
@@ -33,6 +43,7 @@ from keytide.spark.sizing import tasks_for
 from keytide.spark.types import spark_schema
 from keytide.store.base import Store
 from keytide.table.conditions.predicate import columns_of
+from keytide.table.read.prefetch import prefetched
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
 __all__ = ["PlainFiles", "plain_files", "rows_of_files"]
@@ -105,29 +116,46 @@ def rows_of_files(
 
     If versions tie and whole rows must be compared, these rows come from tasks.
     """
-    found = _found(merging, spark)
-    rows = _without(table, merging, files, _bitmaps(merging, found, files.values), spark)
-    if merging.versions.are_in_order and not merging.refuses_ties:
+    are_decided = merging.versions.are_in_order and not merging.refuses_ties
+    bitmap = _BitmapTask(files.values, _with_dead_rows(merging))
+    if _is_small(merging):
+        find = _FindTask(merging, tuple(bitmap.deleted))
+        found = None if are_decided else Executors().rows([find], spark_schema(FOUND), spark)
+        bitmaps = Executors().rows([_MarkTask(find, bitmap)], spark_schema(bitmap.schema), spark)
+    else:
+        found = _found(merging, tuple(bitmap.deleted), spark)
+        bitmaps = Executors().made(bitmap, found, spark_schema(bitmap.schema))
+    rows = _without(table, merging, files, bitmaps, spark)
+    if are_decided or found is None:
         return rows
     return rows.unionAll(_tied(merging, found, schema, spark))
 
 
-def _found(merging: Merging, spark: SparkSession) -> DataFrame:
+def _is_small(merging: Merging) -> bool:
+    """Whether one task decides between all versions sooner than several after a shuffle."""
+    held = bytes_of(merging.versions, merging.columns_deciding)
+    return held is not None and held <= memory_of(merging.view) // 2
+
+
+def _found(merging: Merging, deleted: Sequence[int], spark: SparkSession) -> DataFrame:
     """The outcome of the versions in each part. The rows of one part are in one partition."""
     versions = merging.versions
     dealt = dealt_by_key(versions.by_place(), merging.columns_deciding, spark, 0)
     task = _SortTask(merging.by_freshness, versions.numbers)
     schema = spark_schema(FOUND)
     found = Executors().made(task, dealt, schema)
-    deleted = _with_dead_rows(merging)
-    if deleted:  # parts with deleted rows may have no other row in the result
-        none = [b""] * len(deleted)
-        every = pa.table([pa.array([*deleted], pa.int32()), none, none], schema=FOUND)
-        found = found.unionAll(spark.createDataFrame(every, schema))
+    if deleted:
+        found = found.unionAll(spark.createDataFrame(_nothing_found(deleted), schema))
     stored = [part.stored_bytes for part in versions.parts]
     tasks = tasks_for(spark, None if None in stored else sum(size or 0 for size in stored))
     places = min(len(versions.parts), tasks)
     return brought_together(found, places, F.expr(f"{quoted(PART)} % {places}"))
+
+
+def _nothing_found(parts: Sequence[int]) -> pa.Table:
+    """Rows of `FOUND` for parts with deleted rows, which may have no other row in the result."""
+    none = [b""] * len(parts)
+    return pa.table([pa.array(parts, pa.int32()), none, none], schema=FOUND)
 
 
 def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
@@ -136,13 +164,6 @@ def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
         for place, part in enumerate(merging.versions.parts)
         if isinstance(part, ParquetPart) and part.has_dead_rows
     }
-
-
-def _bitmaps(merging: Merging, found: DataFrame, values: pa.Array) -> DataFrame:
-    """For each file, the value by which Spark identifies it, and the rows to skip."""
-    schema = pa.schema([(FILE, values.type), (BITS, pa.list_(pa.list_(pa.int64())))])
-    task = _BitmapTask(values, _with_dead_rows(merging))
-    return Executors().made(task, found, spark_schema(schema))
 
 
 def _without(
@@ -184,7 +205,24 @@ class _SortTask:
 
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of `FOUND`. Runs on executors."""
-        return found_rows(self.by_key, self.numbers, dealt, memory_of(self.by_key.view))
+        frames = dealt_frames(dealt)
+        return found_rows(self.by_key, self.numbers, frames, memory_of(self.by_key.view))
+
+
+@dataclass(frozen=True)
+class _FindTask:
+    """Reads all versions and decides between them. `deleted` are the parts with deleted rows."""
+
+    merging: Merging
+    deleted: tuple[int, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of `FOUND`. Runs on an executor."""
+        versions, by_key = self.merging.versions, self.merging.by_freshness
+        columns, memory = self.merging.columns_deciding, memory_of(by_key.view)
+        frames = versions.by_place().frames(columns, rows_at_once(memory, len(columns)))
+        yield from _nothing_found(self.deleted).to_batches()
+        yield from found_rows(by_key, versions.numbers, prefetched(frames), memory)
 
 
 @dataclass(frozen=True)
@@ -193,6 +231,11 @@ class _BitmapTask:
 
     values: pa.Array
     deleted: dict[int, ParquetPart]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """For each file, the value by which Spark identifies it, and the rows to skip."""
+        return pa.schema([(FILE, self.values.type), (BITS, pa.list_(pa.list_(pa.int64())))])
 
     def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row for each file that has such rows. Runs on executors."""
@@ -204,3 +247,15 @@ class _BitmapTask:
     def _dead(self, place: int) -> npt.NDArray[np.int64]:
         part = self.deleted.get(place)
         return np.empty(0, np.int64) if part is None else part.dead_rows()
+
+
+@dataclass(frozen=True)
+class _MarkTask:
+    """Reads all versions, and builds the bitmaps."""
+
+    find: _FindTask
+    bitmap: _BitmapTask
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See `_BitmapTask`."""
+        return self.bitmap.batches(self.find.batches())
