@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 import keytide as kt
 from aws import SECRET, aws_serving, client_of
-from keytide.spark import external
+from keytide.spark import external, file_systems
 
 pytestmark = [
     pytest.mark.cluster,
@@ -32,8 +32,9 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def session(cluster: Any, endpoint: str) -> Any:
-    """A session that finds the bucket."""
+def session(cluster: Any, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A session that finds the bucket, and reads small files by itself too."""
+    monkeypatch.setattr(file_systems, "_LARGE_BYTES", 0)
     session = cluster.newSession()
     for name, value in {
         "endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true",
@@ -92,6 +93,19 @@ def test_a_session_without_credentials_leaves_the_files_to_tasks(
     rows = table.scan().to_spark(session)
     assert read_by(rows) == {"MapInArrow"}
     assert shown(rows) == [(1, "one")]
+
+
+def test_small_files_are_read_by_tasks_unless_the_setting_names_a_file_system(
+    session: Any, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    table = kt.connect("s3://sales/small", options=options).create_table("t", SCHEMA, ["id"])
+    table.write([{"id": 1, "v": "one"}])
+    for setting, reader in (("auto", "MapInArrow"), ("s3a", "parquet")):
+        session.conf.set(file_systems.SETTING, setting)
+        rows = table.scan().to_spark(session)
+        assert read_by(rows) == {reader}
+        assert shown(rows) == [(1, "one")]
 
 
 def test_external_files_are_read_by_spark(

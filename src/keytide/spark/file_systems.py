@@ -21,13 +21,18 @@ from keytide.errors import InvalidError
 from keytide.spark.connect import is_apache_spark
 from keytide.store.base import Store
 
-__all__ = ["SETTING", "Locate", "locate_in", "on_local_disk"]
+__all__ = ["SETTING", "Locate", "far_bytes_min", "locate_in", "on_local_disk"]
 
 SETTING = "spark.keytide.native-reads"
 """The session setting that says how Spark reads files of object stores by itself.
 
-`auto`, the default: if the session finds them. `never`: not at all. Any other value is the name of
-the file system, such as `s3a`, which is then not tried first.
+`auto`, the default: if the session finds them, and only large files of tables. `never`: not at all.
+Any other value is the name of the file system, such as `s3a`, which is then not tried first.
+"""
+
+_LARGE_BYTES = 16 << 20
+"""Spark's reader makes about seven requests for a file, one after the other, and Python tasks make
+theirs side by side. Below this size, the requests take longer than Python and the way to the JVM.
 """
 
 Locate: TypeAlias = Callable[[Store, str], str | None]
@@ -60,6 +65,11 @@ def locate_in(spark: SparkSession) -> Locate:
     if chosen == "never":
         return on_local_disk
     return _FileSystems(spark, None if chosen == "auto" else chosen).uri
+
+
+def far_bytes_min(spark: SparkSession) -> int:
+    """The size from which files of a table in an object store are read by Spark's own reader."""
+    return _LARGE_BYTES if spark.conf.get(SETTING, "auto") in {"auto", ""} else 0
 
 
 def _nowhere(store: Store, path: str) -> str | None:

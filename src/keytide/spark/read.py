@@ -1,7 +1,8 @@
 """Scans as Spark plans: native Parquet reads for plain files, merge tasks for the rest.
 
 Files that need no merge are read by Spark's own Parquet reader, with column pruning and filter
-pushdown, on local disk and in object stores for which the session has a file system. Deletion
+pushdown, on local disk and, unless they are small, in object stores for which the session has a
+file system. Deletion
 vectors are applied to row positions in the JVM. Overlapping sections, and files with columns that
 Spark cannot read, are packed into bins of about equal size. Each bin is one Spark task that runs
 the same `ReadTask`s as a local scan.
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructField, StructType
 
 from keytide.errors import DataError
 from keytide.plural import counted
-from keytide.spark.file_systems import Locate, locate_in, on_local_disk
+from keytide.spark.file_systems import Locate, far_bytes_min, locate_in, on_local_disk
 from keytide.spark.native import native_rows, spark_reads
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
@@ -63,7 +64,7 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     """
     check_python(spark)
     locate = locate_in(spark)
-    split = split_scan(scan, locate)
+    split = split_scan(scan, locate, far_bytes_min(spark))
     parts = [native_rows(scan, shape, files, locate, spark) for shape, files in split.plain.items()]
     bins = bins_of_reads(split.tasks, lambda *work: tasks_for(spark, *work))
     if bins or not parts:
@@ -82,11 +83,18 @@ def fallback_to_spark(scan: FallbackScan, spark: SparkSession) -> DataFrame:
 # -- native reads and merge tasks -----------------------------------------------------------------
 
 
-def split_scan(scan: Scan, locate: Locate = on_local_disk) -> PlainSplit:
-    """A scan's files for Spark's own reader, by shape, and the tasks for all other files."""
+def split_scan(scan: Scan, locate: Locate = on_local_disk, far_bytes_min: int = 0) -> PlainSplit:
+    """A scan's files for Spark's own reader, by shape, and the tasks for all other files.
+
+    Tasks read files below `far_bytes_min` that are not on local disk.
+    """
 
     def takes(file: PlannedFile) -> bool:
-        return locate(*scan.view.data_file(file.entry)) is not None
+        store, path = scan.view.data_file(file.entry)
+        is_small = file.meta.file_size < far_bytes_min
+        if is_small and on_local_disk(store, path) is None:
+            return False
+        return locate(store, path) is not None
 
     return split_plain(scan, spark_reads, takes)
 
