@@ -100,3 +100,37 @@ def test_tables_in_folders_named_like_patterns_have_each_row_once(
         lake.sql("DELETE FROM d.t WHERE id < 9")
     shown = sorted(tuple(row) for row in table.scan().to_spark(spark).collect())
     assert shown == sorted(tuple(row.values()) for row in table.scan().to_pylist())
+
+
+@pytest.fixture
+def many_files(tmp_path: Path, spark: Any) -> Any:
+    """A table of a file for each of 40 partitions, with deleted rows in some."""
+    options = {"bucket": "1", "deletion-vectors.enabled": "true"}
+    columns = pa.schema([("id", pa.int64()), ("p", pa.int32()), ("v", pa.string())])
+    table = kt.connect(tmp_path / "[lake]", spark=spark).create_table(
+        "t", columns, ["id", "p"], partition_by=["p"], options=options
+    )
+    table.write([{"id": n, "p": n % 40, "v": "a" * (n % 7)} for n in range(400)])
+    table.compact(full=True)
+    table.delete("id % 9 = 4")
+    return table
+
+
+def test_many_files_on_disk_are_planned_without_a_job(many_files: Any, spark: Any) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    before = len(tracker.getJobIdsForGroup(None))
+    rows = many_files.scan().to_spark(spark)
+    rows._jdf.queryExecution().executedPlan()
+    assert len(tracker.getJobIdsForGroup(None)) == before
+    assert len(rows.inputFiles()) >= 40
+    found = [row.asDict() for row in rows.orderBy("id").collect()]
+    assert found == [{"id": n, "p": n % 40, "v": "a" * (n % 7)} for n in range(400) if n % 9 != 4]
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_file_of_many_that_is_gone_is_named(many_files: Any, spark: Any, planned: bool) -> None:
+    rows = many_files.scan().to_spark(spark) if planned else None
+    gone = min(Path(many_files.uri).rglob("*.parquet"))
+    gone.unlink()
+    with pytest.raises(kt.DataError, match=gone.name):
+        (rows or many_files.scan().to_spark(spark)).collect()

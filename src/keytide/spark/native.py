@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -118,10 +119,29 @@ def _parquet(
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    is_near = any(uri.startswith("file:") for uri in sizes)  # Spark looks there in no time
-    may_tell = not is_near and not is_connect(spark)
-    rows = known_parquet_files(sizes, schema, _OPTIONS, spark) if may_tell else None
+    known = None if is_connect(spark) else _sizes_to_tell(sizes)
+    rows = None if known is None else known_parquet_files(known, schema, _OPTIONS, spark)
     return parquet_files([*sizes], schema, spark) if rows is None else rows
+
+
+_LOOKED_UP_MAX = 32
+"""Spark lists more files than this in a job, which has a task for each file."""
+
+
+def _sizes_to_tell(sizes: Mapping[str, int]) -> Mapping[str, int] | None:
+    """The sizes that Spark does not have to look for. None if it should look for all files.
+
+    It looks for a few files on local disk in no time, and reports one that is missing.
+    """
+    if not any(uri.startswith(_LOCAL) for uri in sizes):
+        return sizes
+    if len(sizes) <= _LOOKED_UP_MAX:
+        return None
+    try:
+        # Deleted rows are found by the size of a file, so it must be the one on disk.
+        return {uri: Path(uri.removeprefix(_LOCAL)).stat().st_size for uri in sizes}
+    except OSError:
+        return None
 
 
 def parquet_files(uris: Sequence[str], schema: StructType, spark: SparkSession) -> DataFrame:
@@ -134,6 +154,7 @@ def parquet_files(uris: Sequence[str], schema: StructType, spark: SparkSession) 
     return reader.parquet(*escaped)
 
 
+_LOCAL = "file://"
 _OF_PATTERNS = re.compile(r"[{}\[\]*?\\]")
 
 _OPTIONS = {

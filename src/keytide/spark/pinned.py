@@ -28,6 +28,7 @@ _MISSING = re.compile(
     r"|\[PATH_NOT_FOUND\] Path does not exist: (?P<plain>.+?)\.(?: SQLSTATE|\s|$)",
     re.DOTALL,
 )
+_ESCAPED = re.compile(r"\\(.)")
 _HOST = re.compile(r"\(TID \d+\) \((\S+) executor ")
 
 
@@ -62,14 +63,21 @@ def missing_file_error(report: str) -> KeytideError | None:
         return None
     scheme, _, after = (found["plain"] or unquote(found["escaped"])).partition(":")
     path = after.removeprefix("//")
-    with _LOCK:
-        pinned = [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
+    pinned = _pinned_above(path)
+    if not pinned:  # Spark was given an escaped name, see `parquet_files`
+        path = _ESCAPED.sub(r"\1", path)
+        pinned = _pinned_above(path)
     if not pinned:
         return None
     if scheme == "file" and os.path.isfile(path):
         return _not_shared(path, report)
     # Branches of a table share files, so assume the snapshot that was read last.
     return _gone(path, *pinned[-1])
+
+
+def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
+    with _LOCK:
+        return [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
 
 
 def _gone(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> DataError:
