@@ -10,6 +10,7 @@ import pytest
 
 import keytide as kt
 from far import S3A, BucketFolder
+from keytide.spark import file_systems
 from keytide.spark.file_systems import SETTING
 
 pytestmark = pytest.mark.spark
@@ -34,8 +35,9 @@ KINDS: dict[str, dict[str, str]] = {
 
 
 @pytest.fixture
-def session(spark: Any) -> Any:
-    """A new session of the same Spark, which nothing is known of."""
+def session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A new session of the same Spark, which nothing is known of, and which reads small files."""
+    monkeypatch.setattr(file_systems, "_LARGE_BYTES", 0)
     return spark.newSession()
 
 
@@ -124,3 +126,19 @@ def test_a_file_that_is_missing_when_it_is_read_is_named(lake: kt.Lake, session:
         file.unlink()
     with pytest.raises(kt.DataError, match=r"data file bucket/.*parquet is missing"):
         rows.count()
+
+
+def test_tasks_read_the_small_files_and_spark_the_large_ones(
+    lake: kt.Lake, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create_table("t", SCHEMA, (), options={"write-only": "true"})
+    table.write(ROWS.slice(0, 3))
+    table.write(ROWS.slice(3))
+    sizes = [file["file_size_in_bytes"] for file in lake.sql("SELECT * FROM t$files").to_pylist()]
+    monkeypatch.setattr(file_systems, "_LARGE_BYTES", max(sizes))
+    scan = table.scan()
+    rows = scan.to_spark(with_s3a(session))  # tasks cannot import this store
+    assert operators(rows) == {"parquet", "MapInArrow"}
+    assert len(rows.inputFiles()) == 1
+    session.conf.set(SETTING, "s3a")
+    assert operators(scan.to_spark(session)) == {"parquet"}
