@@ -96,7 +96,7 @@ def run(warehouse: str, kind: str, statements: list[str]) -> tuple[dict[str, int
 @pytest.mark.parametrize("kind", ["keyed", "marked", "written again"])
 def test_work_of_tasks_that_fail_after_they_wrote_counts_once(warehouse: str, kind: str) -> None:
     counts, rows = run(warehouse, kind, list(STATEMENTS))
-    assert len(list(Path(warehouse).glob("failed-*"))) >= len(STATEMENTS)
+    assert len(list(Path(warehouse).glob("failed-*"))) > len(STATEMENTS)
     assert counts == STATEMENTS
     assert rows == expected()
     left_to_the_cleaner(kt.connect(warehouse).table("t"))
