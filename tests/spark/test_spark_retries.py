@@ -43,7 +43,8 @@ runner.attempted_here = failing_once(runner.attempted_here)
 runner.tried_here = failing_once(runner.tried_here)
 
 spark = kt.spark.session(
-    {"spark.keytide.driver-work.max-size": "0"},  # it is tasks that fail here
+    # It is tasks that fail here, and more than one in most statements.
+    {"spark.keytide.driver-work.max-size": "0", "spark.keytide.task-size": "1 kb"},
     master="local[2,3]", spark_driver_memory="512m", spark_log_level="OFF",
 )
 lake = kt.connect(warehouse, spark=spark)
