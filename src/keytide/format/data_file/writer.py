@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.format.data_file.filters import FileFilters
 from keytide.format.data_file.formats import FORMATS
+from keytide.format.data_file.key_gaps import cut_at_gaps
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.encoding import BALANCED
 from keytide.format.manifest import DataFileMeta, FileSource
@@ -84,7 +85,10 @@ class RunWriter:
         are in the order of the rows. Raises `DataError` if the store fails. Files written before
         that are left over and harmless.
         """
-        cuts = _cut(run, self.target_file_size_bytes)
+        # Level 0 is the only one where other files may belong into a gap.
+        is_spread = level == 0 and bool(self.key_names)
+        parts = cut_at_gaps(run, self.key_names[0]) if is_spread else [run]
+        cuts = [cut for part in parts for cut in _cut(part, self.target_file_size_bytes)]
         jobs = [(cut, f"{directory}/{next(file_names)}") for cut in cuts]
 
         write = partial(self.write_file, level=level, source=source)
