@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.format.data_file.key_gaps import cut_at_gaps
+from keytide.format.data_file.key_gaps import lengths_between_gaps
 
 ROWS = 10_000
 BLOCK = st.tuples(st.integers(-(2**62), 2**62), st.integers(1, 40_000), st.integers(1, 1_000))
@@ -23,10 +23,9 @@ BLOCK = st.tuples(st.integers(-(2**62), 2**62), st.integers(1, 40_000), st.integ
 @given(st.lists(BLOCK, min_size=1, max_size=6))
 def test_parts_are_the_run_and_each_has_many_rows(blocks: list[tuple[int, int, int]]) -> None:
     keys = np.sort(np.concatenate([low + np.arange(n) * step for low, n, step in blocks]))
-    run = pa.table({"k": keys})
-    parts = cut_at_gaps(run, "k")
-    assert pa.concat_tables(parts).equals(run)
-    assert len(parts) == 1 or min(part.num_rows for part in parts) >= ROWS
+    parts = lengths_between_gaps(pa.chunked_array([keys]))
+    assert sum(parts) == len(keys)
+    assert len(parts) == 1 or min(parts) >= ROWS
     assert len(parts) <= 4
 
 
@@ -43,15 +42,16 @@ def test_parts_are_the_run_and_each_has_many_rows(blocks: list[tuple[int, int, i
 )
 def test_run_is_cut_where_keys_are_far_apart(ends: list[tuple[int, int]], parts: int) -> None:
     keys = np.concatenate([low + np.arange(n, dtype=np.int64) for low, n in ends])
-    assert len(cut_at_gaps(pa.table({"k": keys}), "k")) == parts
+    assert len(lengths_between_gaps(pa.chunked_array([keys]))) == parts
 
 
 def test_keys_without_a_distance_are_one_file() -> None:
     keys = [f"{n:05}" for n in (*range(ROWS), *range(9 * ROWS, 10 * ROWS))]
-    assert len(cut_at_gaps(pa.table({"k": keys}), "k")) == 1
+    assert len(lengths_between_gaps(pa.chunked_array([keys]))) == 1
 
 
-def test_ends_of_sorted_inputs_leave_nothing_to_merge(tmp_path: Path) -> None:
+@pytest.mark.parametrize("buckets", [1, 4])
+def test_ends_of_sorted_inputs_leave_nothing_to_merge(tmp_path: Path, buckets: int) -> None:
     start = datetime(2026, 1, 1)
 
     def rows(*ranges: tuple[int, int]) -> pl.DataFrame:
@@ -60,12 +60,12 @@ def test_ends_of_sorted_inputs_leave_nothing_to_merge(tmp_path: Path) -> None:
             v=pl.int_range(pl.len())
         )
 
-    table = kt.connect(tmp_path).create_table(
-        "t", rows((0, 1)).to_arrow().schema, ["k"], options={"bucket": "1", "write-only": "true"}
-    )
-    table.write(rows((0, 30_000)))
-    table.write(rows((40_000, 70_000)))
-    table.write(rows((30_000, 40_000), (70_000, 80_000)))
-    (bucket,) = table.scan().plan.buckets
-    assert [section.needs_merge for section in bucket.sections] == [False] * 4
-    assert table.scan().to_polars().height == 80_000
+    options = {"bucket": f"{buckets}", "write-only": "true"}
+    columns = rows((0, 1)).to_arrow().schema
+    table = kt.connect(tmp_path).create_table("t", columns, ["k"], options=options)
+    table.write(rows((0, 180_000)))
+    table.write(rows((240_000, 420_000)))
+    table.write(rows((180_000, 240_000), (420_000, 480_000)))
+    found = [[s.needs_merge for s in bucket.sections] for bucket in table.scan().plan.buckets]
+    assert found == [[False] * 4] * buckets
+    assert table.scan().to_polars()["k"].n_unique() == 480_000

@@ -13,31 +13,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["cut_at_gaps"]
+__all__ = ["DIVISIBLE_ROWS", "lengths_between_gaps"]
 
 # A gap is wide if it is at least this part of the range of keys, so a run has at most three.
 _WIDE = 1 / 4
 # Files of fewer rows would cost readers more than a merge.
 _ROWS_MIN = 10_000
+DIVISIBLE_ROWS = 2 * _ROWS_MIN
+"""Runs with fewer rows are never cut."""
 
 
-def cut_at_gaps(run: pa.Table, key: str) -> list[pa.Table]:
-    """The rows of a run, cut where the next key is far away.
+def lengths_between_gaps(keys: pa.ChunkedArray) -> list[int]:
+    """The numbers of rows of the parts of a run, which is cut where the next key is far away.
 
-    Only integers, dates and timestamps have a distance here. Every part has many rows.
-    REQUIRES: the rows are sorted by `key` first, which has no nulls.
+    Only integers, dates and timestamps have a distance here. Every part has many rows. REQUIRES:
+    `keys` are the first key column of the run, in ascending order and without nulls.
     """
-    if run.num_rows < 2 * _ROWS_MIN or not _has_distance(run.schema.field(key).type):
-        return [run]
+    count = len(keys)
+    if count < DIVISIBLE_ROWS or not _has_distance(keys.type):
+        return [count]
     # Distances of 64-bit numbers can exceed 64 bits.
-    numbers = pc.cast(run.column(key), pa.int64()).to_numpy().astype(np.float64)
-    distances = np.diff(numbers)
-    wide = np.flatnonzero(distances > (numbers[-1] - numbers[0]) * _WIDE) + 1
-    places = [0]
-    for place in wide.tolist():
-        if min(place - places[-1], run.num_rows - place) >= _ROWS_MIN:
-            places.append(place)
-    return [run.slice(a, b - a) for a, b in itertools.pairwise([*places, run.num_rows])]
+    numbers = pc.cast(keys, pa.int64()).to_numpy().astype(np.float64)
+    wide = np.flatnonzero(np.diff(numbers) > (numbers[-1] - numbers[0]) * _WIDE) + 1
+    cuts = [0]
+    for cut in wide.tolist():
+        if min(cut - cuts[-1], count - cut) >= _ROWS_MIN:
+            cuts.append(cut)
+    return [end - start for start, end in itertools.pairwise([*cuts, count])]
 
 
 def _has_distance(type_: pa.DataType) -> bool:

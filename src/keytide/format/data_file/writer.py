@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import accumulate
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.format.data_file.filters import FileFilters
 from keytide.format.data_file.formats import FORMATS
-from keytide.format.data_file.key_gaps import cut_at_gaps
+from keytide.format.data_file.key_gaps import DIVISIBLE_ROWS, lengths_between_gaps
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.encoding import BALANCED
 from keytide.format.manifest import DataFileMeta, FileSource
@@ -37,6 +38,8 @@ _SMALL_FILE_BYTES = 32 << 20
 _TOGETHER_BYTES = 32 << 20
 # From this number of rows on, a run is written as several files in parallel.
 _PARALLEL_ROWS = 2_000_000
+
+_Name = TypeVar("_Name")
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,27 @@ class RunWriter:
         are in the order of the rows. Raises `DataError` if the store fails. Files written before
         that are left over and harmless.
         """
-        # Level 0 is the only one where other files may belong into a gap.
-        is_spread = level == 0 and bool(self.key_names)
-        parts = cut_at_gaps(run, self.key_names[0]) if is_spread else [run]
+        # Only on level 0 other runs may have files for a gap.
+        lengths = self.lengths_apart(run, {0: run.num_rows})[0] if level == 0 else [run.num_rows]
+        parts = _slices(run, lengths)
         cuts = [cut for part in parts for cut in _cut(part, self.target_file_size_bytes)]
         jobs = [(cut, f"{directory}/{next(file_names)}") for cut in cuts]
 
         write = partial(self.write_file, level=level, source=source)
         return side_by_side([partial(write, *job) for job in jobs], threads)
+
+    def lengths_apart(self, rows: pa.Table, lengths: Mapping[_Name, int]) -> dict[_Name, list[int]]:
+        """The numbers of rows of the files for each level-0 run, cut at wide gaps between its keys.
+
+        `rows` has the runs one after the other, and `lengths` the number of rows of each.
+        """
+        if not self.key_names or max(lengths.values(), default=0) < DIVISIBLE_ROWS:
+            return {name: [length] for name, length in lengths.items()}
+        keys, ends = rows.column(self.key_names[0]), accumulate(lengths.values())
+        return {
+            name: lengths_between_gaps(keys.slice(end - length, length))
+            for (name, length), end in zip(lengths.items(), ends, strict=True)
+        }
 
     def write_together(
         self, rows: pa.Table, paths: Mapping[str, int], *, threads: int = 1

@@ -202,14 +202,16 @@ class BucketWriter:
             if self.seen is not None and len(made) == 1:
                 self.seen(self.view, made[0], runs)
             return made
-        lengths = {
+        apart = writer.lengths_apart(runs, buckets)
+        pieces = [(bucket, length) for bucket, lengths in apart.items() for length in lengths]
+        files = {
             paths.join(self.view.bucket_directory(*bucket), next(names_of(bucket))): length
-            for bucket, length in buckets.items()
+            for bucket, length in pieces
         }
-        metas = writer.write_together(runs, lengths, threads=threads) if lengths else []
+        metas = writer.write_together(runs, files, threads=threads) if files else []
         return [
             added_file(bucket, self.total_buckets(bucket[0]), meta)
-            for bucket, meta in zip(buckets, metas, strict=True)
+            for (bucket, _), meta in zip(pieces, metas, strict=True)
         ]
 
     def _versions(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
