@@ -174,7 +174,7 @@ def _box(room: str, place: tuple[int, int]) -> str:
     x, y = place
     label = "keytide" if room == "__init__" else room
     return (
-        f'<rect class="room" x="{x - 75}" y="{y - 18}" width="150" height="36" rx="6"/>'
+        f'<rect class="room" x="{x - 80}" y="{y - 18}" width="160" height="36" rx="6"/>'
         f'<text class="name" x="{x}" y="{y + 5}" text-anchor="middle">{escape(label)}</text>'
     )
 
