@@ -24,10 +24,10 @@ from measure import import_lazily_loaded
 from report import print_table
 
 import keytide as kt
+from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.format.cache import forget_files
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import objects
-from keytide.table.state.lineage import forget_lineages
-from keytide.table.warehouse import FolderWarehouse
 
 ADDRESS = "memory://bench"
 COLUMNS = 10

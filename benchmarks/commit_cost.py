@@ -36,14 +36,14 @@ from report import print_table
 from workload import SCHEMA
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
+from keytide.commit.publish import Committed, Committer
 from keytide.format.manifest import ManifestEntry
 from keytide.lake.table import Table
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.commit.publish import Committed, Committer
-from keytide.table.write.bucket_writer import restamp
-from keytide.table.write.task import Written
-from keytide.table.write.writable import writable_view
+from keytide.write.bucket_writer import restamp
+from keytide.write.task import Written
+from keytide.write.writable import writable_view
 
 TABLE = "bench.t"
 FLAT_RATIO_MAX = 1.25

@@ -25,13 +25,13 @@ import numpy as np
 from keytide.format import paths
 from keytide.format.deletion_vector import VectorRange
 from keytide.format.index_manifest import KEY_INDEX, IndexFile
-from keytide.index.entries import Entries
-from keytide.index.hashes import KeyHashes
-from keytide.index.head import Head, IndexedFile, StoredRun
-from keytide.index.run import write_run
+from keytide.key_index.entries import Entries
+from keytide.key_index.hashes import KeyHashes
+from keytide.key_index.head import Head, IndexedFile, StoredRun
+from keytide.key_index.run import write_run
+from keytide.snapshot.key_index import load_key_index
+from keytide.snapshot.key_runs import open_keys
 from keytide.store import LocalStore
-from keytide.table.state.key_index import load_key_index
-from keytide.table.state.key_runs import open_keys
 
 __all__ = ["GOALS", "HEADINGS", "Figures", "draw", "measured"]
 

@@ -55,7 +55,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {INDEXED: {"upsert.mode": "full"}, MERG
 OPENING = """
 import sys, time
 import numpy, pyarrow, polars, polars_hash
-import keytide, keytide.table.write.upsert
+import keytide, keytide.write.upsert
 pyarrow.array([0])
 rows = pyarrow.Table.from_pylist([{"id": -1, "at": 1 << 40, "a": 1, "b": 1.0, "s": "new"}])
 start = time.perf_counter()

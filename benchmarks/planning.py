@@ -37,11 +37,11 @@ from report import print_table
 import keytide as kt
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import ManifestEntry
+from keytide.read.plain_files import split_tasks
 from keytide.spark.capacity import Capacity
 from keytide.spark.payloads import packed
 from keytide.spark.read import BinTask, bins_of_reads
 from keytide.spark.sizing import task_count
-from keytide.table.read.plain_files import split_tasks
 from keytide.types import AtomicType
 
 TABLE = "bench.t"

@@ -27,7 +27,7 @@ from keytide.dml.spi import (
     Fragment,
     UpdatablePageSource,
 )
-from keytide.plural import counted
+from keytide.base.plural import counted
 
 ORDERS = pa.table({"id": [1, 2, 3, 4], "status": ["new", "paid", "new", "sent"]})
 Change = Callable[[UpdatablePageSource, pa.RecordBatch], None]

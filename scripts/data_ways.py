@@ -11,7 +11,7 @@ What counts:
 - A call counts if data is passed: a table, frame, array or series is among its arguments (also in
   its object, and in tuples, lists and dicts), or in its result. Consecutive calls in the same
   module count once.
-- Not counted are the vocabulary (`arguments`, `errors`, `types`, `options`, ...), the bodies of
+- Not counted are the vocabulary (`base`, `errors`, `types`, `options`, ...), the bodies of
   comprehensions and lambdas, and code that runs while a module is loaded. A generator counts where
   it starts.
 - Work for threads runs immediately, and the calls of DuckDB's thread come after those of the thread
@@ -44,10 +44,7 @@ DATA = (
     pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray,
     pl.DataFrame, pl.LazyFrame, pl.Series, pd.DataFrame,
 )  # fmt: skip
-VOCABULARY = {
-    "arguments", "errors", "lazily", "options", "process", "row_dialect", "row_engine", "row_kind",
-    "scratch", "store", "telemetry", "threads", "types", "value_text",
-}  # fmt: skip
+VOCABULARY = {"base", "errors", "options", "store", "telemetry", "types"}
 ASKING = {
     "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",
     "open_input", "open_output", "put", "put_all", "read", "read_all", "read_present",
@@ -137,7 +134,10 @@ def _is_look(frame: FrameType) -> bool:
 def _caller(frame: FrameType) -> FrameType | None:
     """The caller of a frame, also across the thread that runs it."""
     caller = frame.f_back
-    while caller is not None and caller.f_globals.get("__name__") in (__name__, "keytide.threads"):
+    while caller is not None and caller.f_globals.get("__name__") in (
+        __name__,
+        "keytide.base.threads",
+    ):
         caller = caller.f_back
     return caller
 
@@ -186,12 +186,16 @@ duckdb.connect = partial(_connected, duckdb.connect)
 
 # The following modules use the replaced threads from above.
 import keytide as kt  # noqa: E402  # see above
-from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402  # see above
-from keytide.cdc.batch import ChangeWriter  # noqa: E402  # see above
-from keytide.cdc.refuse import as_table_takes  # noqa: E402  # see above
-from keytide.table.commit.transaction import Transaction  # noqa: E402  # see above
-from keytide.table.write.writable import writable_view  # noqa: E402  # see above
+from keytide.cdc import (  # noqa: E402  # see above
+    FeedSpec,
+    SequenceSource,
+    decode,  # see above
+)
+from keytide.commit.transaction import Transaction  # noqa: E402  # see above
+from keytide.feeds.batch import ChangeWriter  # noqa: E402  # see above
+from keytide.feeds.refuse import as_table_takes  # noqa: E402  # see above
 from keytide.types import Field, parse_sql_type  # noqa: E402  # see above
+from keytide.write.writable import writable_view  # noqa: E402  # see above
 
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"], "lsn": [10, 20, 30]}
 COLUMNS = tuple(

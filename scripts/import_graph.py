@@ -21,49 +21,35 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 Graph = dict[str, frozenset[str]]
 
+_NO_IMPORTS = {"keytide", "keytide.commit"}
+"""Strings that name something else: the package itself, and a property of published tables."""
+
 # From bottom to top. A room is a package or a group of modules. It may import itself, lower rooms,
 # and rooms before it in the same row.
 ROOMS = [
     ["errors"],
-    [
-        "arguments",
-        "callers",
-        "extras",
-        "html",
-        "lazily",
-        "moments",
-        "plural",
-        "process",
-        "record",
-        "row_dialect",
-        "row_engine",
-        "telemetry",
-        "threads",
-        "value_text",
-        "row_lines",
-    ],
-    ["types", "row_kind", "scratch", "options"],
-    ["pictures"],
+    ["base"],
+    ["types", "telemetry", "options"],
+    ["show"],
     ["store"],
     ["format"],
-    ["index"],
+    ["key_index"],
     ["merge"],
-    ["table.values", "table.definition", "table.conditions"],
-    ["table.gate"],
-    ["table.state", "table.runner", "table.strides"],
-    ["table.read", "table.changes", "table.write", "table.commit"],
-    ["table.publishing"],
-    ["table.history"],
-    ["table.expiry"],
-    ["table.compaction"],
-    ["table.upkeep"],
-    ["table.verify"],
-    ["table"],
-    ["rest", "metastore"],
+    ["predicate.values", "definition", "predicate"],
+    ["gate"],
+    ["snapshot", "tasks"],
+    ["read", "changes", "write", "commit"],
+    ["publish"],
+    ["maintenance.history"],
+    ["maintenance.expiry"],
+    ["compaction"],
+    ["maintenance.upkeep", "maintenance"],
+    ["verify"],
+    ["catalogs"],
     ["dml"],
-    ["external"],
+    ["sources"],
     ["testing"],
-    ["cdc", "kafka", "sql"],
+    ["feeds", "cdc", "sql"],
     ["spark"],
     ["lake"],
     ["duckdb", "pinot"],
@@ -138,8 +124,7 @@ def _imported(tree: ast.Module, known: frozenset[str]) -> Iterator[str]:
             names = {f"{node.module}.{alias.name}" for alias in node.names} & known
             yield from names or ({node.module} & known)
         elif isinstance(node, ast.Constant) and id(node) not in docstrings and node.value in known:
-            # Strings with the name of the package itself are no imports.
-            yield from {str(node.value)} - {"keytide"}
+            yield from {str(node.value)} - _NO_IMPORTS
 
 
 # -- the picture -----------------------------------------------------------------------------------
@@ -189,7 +174,7 @@ def _box(room: str, place: tuple[int, int]) -> str:
     x, y = place
     label = "keytide" if room == "__init__" else room
     return (
-        f'<rect class="room" x="{x - 75}" y="{y - 18}" width="150" height="36" rx="6"/>'
+        f'<rect class="room" x="{x - 80}" y="{y - 18}" width="160" height="36" rx="6"/>'
         f'<text class="name" x="{x}" y="{y + 5}" text-anchor="middle">{escape(label)}</text>'
     )
 

@@ -2,6 +2,7 @@
 
     python scripts/reading_costs.py            counts over all of the source
     python scripts/reading_costs.py --ways     also follows one small example of each operation
+    python scripts/reading_costs.py --names    also names the modules of each way
 
 A way is everything that runs in the second call of an operation: the modules that a reader opens,
 the functions that he reads, and his jumps, each from one function to another in a different module.
@@ -34,6 +35,11 @@ from itertools import count
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from data_ways import kt  # work for threads runs immediately there, so it is followed as well
 
 SOURCE = Path(__file__).parents[1] / "src"
 VOCABULARY = {"base", "errors", "options", "types"}
@@ -91,7 +97,7 @@ class Module:
                 other.add(token.start[0])
         for node in self.nodes(Documented):
             if ast.get_docstring(node, clean=False) is not None:
-                other.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+                other.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
         return len(lines) - len(other)
 
     def import_lines(self) -> int:
@@ -130,7 +136,6 @@ def counts(found: Mapping[str, Module]) -> Counts:
     """The counts over all modules."""
     each = list(found.values())
     functions = [length for module in each for length in module.functions()]
-    helpers = [used for module in each for used in module.helpers()]
     importers: dict[str, set[str]] = defaultdict(set)
     packages: dict[str, set[str]] = defaultdict(set)
     for module in each:
@@ -150,8 +155,8 @@ def counts(found: Mapping[str, Module]) -> Counts:
         functions=len(functions),
         lines_of_a_function=statistics.median(functions),
         longest_function=max(functions),
-        one_liners_percent=_percent(functions),
-        used_once_percent=_percent(helpers),
+        one_liners_percent=_percent([length <= 1 for length in functions]),
+        used_once_percent=_percent([used == 1 for module in each for used in module.helpers()]),
         lone_modules=len(lone),
         names_in_two_packages=sum(len(p) > 1 for n, p in packages.items() if n[:2] != "__"),
     )
@@ -163,9 +168,8 @@ def _length(function: Function) -> int:
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
-def _percent(numbers: list[int]) -> int:
-    """How many are 1, or 0 for functions without a body."""
-    return round(100 * sum(number <= 1 for number in numbers) / max(1, len(numbers)))
+def _percent(holds: list[bool]) -> int:
+    return round(100 * sum(holds) / max(1, len(holds)))
 
 
 # -- the ways of operations ------------------------------------------------------------------------
@@ -195,9 +199,13 @@ class Way:
         return sorted({module for module, _ in self._functions})
 
     @property
-    def counts(self) -> tuple[int, int, int]:
+    def counts(self) -> dict[str, int]:
         """The numbers of modules, functions and jumps."""
-        return len(self.modules), len(self._functions), len(self._jumps)
+        return {
+            "modules": len(self.modules),
+            "functions": len(self._functions),
+            "jumps": len(self._jumps),
+        }
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or (module := _module_on_a_way(frame)) is None:
@@ -229,59 +237,69 @@ def ways(folder: str) -> Iterator[tuple[str, Way]]:
 
 
 def _operations(folder: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Operations by name: what prepares one, and the operation."""
-    import polars as pl
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """Operations by name: what prepares one, and the operation.
 
-    import keytide as kt
-
+    Each has tables of its own with a few commits, so no compaction runs behind a writer.
+    """
     lake = kt.connect(f"{folder}/lake")
     columns = pa.schema({"id": pa.int64(), "v": pa.string(), "lsn": pa.int64()})
-    options = {"sequence.field": "lsn", "bucket": "1"}
-    table = lake.create_table("db.t", columns, primary_key=["id"], options=options)
-    publishing = options | {"deletion-vectors.enabled": "true", "publish": "delta,iceberg"}
-    published = lake.create_table("db.p", columns, primary_key=["id"], options=publishing)
+    rows = pl.DataFrame({"id": [1, 2, 3], "v": ["a", "b", "c"], "lsn": [10, 20, 30]})
+    numbers = count(10, 10)
+
+    def new_table(name: str, **options: str) -> Any:
+        options = {"sequence.field": "lsn", "bucket": "1"} | options
+        table = lake.create_table(f"db.{name}", columns, primary_key=["id"], options=options)
+        table.write(rows)
+        return table
+
+    def flow(name: str, **how: Any) -> None:
+        seq = next(numbers)
+        events = pl.DataFrame({"id": [1, 2], "v": ["x", "y"], "seq": [seq, seq + 1]})
+        lake.auto_cdc(f"db.{name}", events, keys=["id"], sequence_by="seq", **how)
+
+    def sql(text: str) -> Any:
+        return lake.sql(text).to_arrow()
+
+    names = ("upsert", "read", "delete", "delete_sql", "merge", "compact", "changes")
+    upsert, read, delete, delete_sql, _, compact, changes = map(new_table, names)
+    dead_rows = {"deletion-vectors.enabled": "true", "publish": "delta,iceberg"}
+    published = new_table("published", **dead_rows)
+    external = _external_table(lake, folder)
+    changes.write(rows)
+    merge = (
+        "MERGE INTO db.merge t USING (SELECT 1 AS id, 'z' AS v, 99 AS lsn) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *"
+    )
+    return {
+        "upsert": (list, lambda: upsert.write(rows)),
+        "scan": (list, lambda: read.scan().to_polars()),
+        "get": (list, lambda: read.get(1)),
+        "DELETE": (lambda: delete.write(rows), lambda: delete.delete("id = 1")),
+        "DELETE in SQL": (
+            lambda: delete_sql.write(rows), lambda: sql("DELETE FROM db.delete_sql WHERE id = 1"),
+        ),
+        "MERGE in SQL": (list, lambda: sql(merge)),
+        "SELECT": (list, lambda: sql("SELECT id, v FROM db.read WHERE id > 1")),
+        "compaction": (lambda: compact.write(rows), lambda: compact.compact(full=True)),
+        "auto_cdc": (list, lambda: flow("latest")),
+        "auto_cdc, histories": (list, lambda: flow("histories", stored_as_scd_type=2)),
+        "changes": (list, lambda: changes.changes(1, 2).to_arrow()),
+        "why": (list, lambda: read.why(2)),
+        "external scan": (list, lambda: external.scan().to_polars()),
+        "upsert and publish": (list, lambda: published.write(rows)),
+    }  # fmt: skip
+
+
+def _external_table(lake: Any, folder: str) -> Any:
+    """A table over two files of versions."""
     for n in range(2):
         file = Path(folder, "files", f"{n}.parquet")
         file.parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"id": [1, 2], "v": ["a", "b"], "ts": [n, n]}), file)
-    external = lake.create_external_table(
-        "db.e", format="parquet", location=f"{folder}/files",
+    return lake.create_external_table(
+        "db.external", format="parquet", location=f"{folder}/files",
         primary_key=["id"], watermark_key=["ts"],
     )  # fmt: skip
-    rows = pl.DataFrame({"id": [1, 2, 3], "v": ["a", "b", "c"], "lsn": [10, 20, 30]})
-    numbers = count(10, 10)
-
-    def write() -> None:
-        table.write(rows)
-
-    def ingest(name: str, **how: Any) -> None:
-        seq = next(numbers)
-        events = pl.DataFrame({"id": [1, 2], "v": ["x", "y"], "seq": [seq, seq + 1]})
-        lake.auto_cdc(name, events, keys=["id"], sequence_by="seq", **how)
-
-    merge = (
-        "MERGE INTO db.t USING (SELECT 1 AS id, 'z' AS v, 99 AS lsn) s ON t.id = s.id "
-        "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *"
-    )
-    select = "SELECT id, v FROM db.t WHERE id > 1"
-    return {
-        "upsert": (list, write),
-        "scan": (list, lambda: table.scan().to_polars()),
-        "get": (list, lambda: table.get(1)),
-        "DELETE": (write, lambda: table.delete("id = 1")),
-        "DELETE in SQL": (write, lambda: lake.sql("DELETE FROM db.t WHERE id = 1")),
-        "MERGE in SQL": (list, lambda: lake.sql(merge)),
-        "SELECT": (list, lambda: lake.sql(select).to_arrow()),
-        "compaction": (lambda: (write(), write()), lambda: table.compact(full=True)),
-        "auto_cdc": (list, lambda: ingest("db.c1")),
-        "auto_cdc, histories": (list, lambda: ingest("db.c2", stored_as_scd_type=2)),
-        "changes": (list, lambda: table.changes(1, 2).to_arrow()),
-        "why": (list, lambda: table.why(2)),
-        "external scan": (list, lambda: external.scan().to_polars()),
-        "upsert and publish": (list, lambda: published.write(rows)),
-    }
 
 
 def main() -> None:
@@ -296,8 +314,7 @@ def main() -> None:
     if arguments.ways or arguments.names:
         with tempfile.TemporaryDirectory() as folder:
             for name, way in ways(folder):
-                met = dict(zip(("modules", "functions", "jumps"), way.counts, strict=True))
-                result[name] = met | ({"names": way.modules} if arguments.names else {})
+                result[name] = way.counts | ({"names": way.modules} if arguments.names else {})
     print(json.dumps(result, indent=1))
 
 

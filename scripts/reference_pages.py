@@ -37,9 +37,9 @@ from reference_words import (  # noqa: E402  # after the path is set
 
 import keytide as kt  # noqa: E402  # after the path is set
 from keytide import errors  # noqa: E402  # after the path is set
+from keytide.catalogs.system_tables import SYSTEM_TABLES, system_table  # noqa: E402  # after the path is set
 from keytide.cli.main import app  # noqa: E402  # after the path is set
 from keytide.sql.procedures import PROCEDURES  # noqa: E402  # after the path is set
-from keytide.table.system_tables import SYSTEM_TABLES, system_table  # noqa: E402  # after the path is set
 
 __all__ = ["PAGES", "write_pages"]
 

@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 
 import keytide as kt
-from keytide.table.commit.author import Author
-from keytide.table.commit.transaction import Transaction
-from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
-from keytide.table.write.cut import BucketBatch
-from keytide.table.write.input_rows import Rows
-from keytide.table.write.layout import Placing
-from keytide.table.write.task import Written
-from keytide.table.write.upsert import UpsertTask
-from keytide.table.write.writable import writable_view
+from keytide.commit.author import Author
+from keytide.commit.transaction import Transaction
+from keytide.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.write.cut import BucketBatch
+from keytide.write.input_rows import Rows
+from keytide.write.layout import Placing
+from keytide.write.task import Written
+from keytide.write.upsert import UpsertTask
+from keytide.write.writable import writable_view
 
 __all__ = ["append_as_another_engine"]
 

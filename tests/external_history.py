@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from keytide.errors import NotFoundError
-from keytide.external import formats
-from keytide.external.source import Place
-from keytide.table.conditions.predicate import Predicate, columns_of
+from keytide.predicate.predicate import Predicate, columns_of
+from keytide.sources import formats
+from keytide.sources.source import Place
 
 HISTORIES: dict[str, History] = {}
 

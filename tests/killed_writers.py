@@ -184,7 +184,7 @@ def _go(process: subprocess.Popen[str]) -> None:
 
 def _write(uri: str, kind: str, writer: int, first: int) -> None:
     """Write until killed, and tell of each commit and each compaction behind them."""
-    from keytide.table.upkeep import behind
+    from keytide.maintenance.upkeep import behind
 
     behind.compact_due = _telling(behind.compact_due)
     table = kt.open_table(uri)

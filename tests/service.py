@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import keytide as kt
+from keytide.catalogs.stored_view import StoredView
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.lake.lake import Lake
+from keytide.snapshot.commits import FOLDER_COMMITS, Found, TellChanges, no_changes
+from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store, open_store
-from keytide.table.state.commits import FOLDER_COMMITS, Found, TellChanges, no_changes
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.stored_view import StoredView
 
 __all__ = ["ServiceCommits", "ServiceWarehouse", "connect_by_service"]
 

@@ -14,8 +14,8 @@ import pytest
 
 import keytide as kt
 import keytide.cdc
-from keytide.arguments import checked
-from keytide.table.definition import evolution
+from keytide.base.arguments import checked
+from keytide.definition import evolution
 
 
 @checked

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import keytide as kt
+from keytide.catalogs.system_tables import system_table
 from keytide.cli.main import app
+from keytide.definition.evolution import SetOption
 from keytide.format import paths
 from keytide.format.checksum import SEAL_KEY
 from keytide.options import SECTIONS, Option
 from keytide.options.durations import duration_ms
 from keytide.options.value_types import DURATION, DURATION_OR_FOREVER
 from keytide.sql.procedures import PROCEDURES
-from keytide.table.definition.evolution import SetOption
-from keytide.table.system_tables import system_table
 
 pytestmark = pytest.mark.filterwarnings("error:.*failed. A later write")
 

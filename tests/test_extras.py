@@ -100,10 +100,10 @@ with sqlite3.connect(folder + "/a.sqlite") as database:
 def of_others(kind, location):
     from importlib import import_module
 
-    from keytide.external.source import Place
+    from keytide.sources.source import Place
     from keytide.store import LocalStore
 
-    source = import_module("keytide.external." + kind)
+    source = import_module("keytide.sources." + kind)
     source.open_source(Place(location, {{}}, LocalStore(folder))).pin()
 
 

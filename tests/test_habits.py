@@ -38,7 +38,9 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> None:
         "prices": topic(partitions=[[(b"k-7", b'{"price": 3}')]]),
     }
     for module in ("ingest", "feeds"):
-        monkeypatch.setattr(f"keytide.kafka.{module}.Client", lambda *given: fake.FakeKafka(held))
+        monkeypatch.setattr(
+            f"keytide.feeds.kafka.{module}.Client", lambda *given: fake.FakeKafka(held)
+        )
 
 
 @pytest.fixture

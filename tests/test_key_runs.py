@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.deletion_vector import write_vectors
-from keytide.index import run as runs
-from keytide.index.entries import Entries
-from keytide.index.hashes import KeyHashes
-from keytide.index.run import Run, merged, write_run
-from keytide.table.state.dead_rows import DeadRows
+from keytide.key_index import run as runs
+from keytide.key_index.entries import Entries
+from keytide.key_index.hashes import KeyHashes
+from keytide.key_index.run import Run, merged, write_run
+from keytide.snapshot.dead_rows import DeadRows
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 BLOCK, STRETCH = 8, 3

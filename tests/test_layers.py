@@ -72,9 +72,9 @@ def test_imports_wherever_they_are_written_go_in_no_circle(graph: Graph) -> None
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("keytide.store.local", "from keytide.table import scans"),
+        ("keytide.store.local", "from keytide.read import scans"),
         ("keytide.store.local", "import keytide.spark.read"),
-        ("keytide.table.scans", "def f():\n    from keytide.lake import table"),
+        ("keytide.read.scans", "def f():\n    from keytide.lake import table"),
         ("keytide.format.paths", "NAME = 'keytide.sql.execute'"),
     ],
 )
@@ -84,10 +84,10 @@ def test_arrow_upwards_is_seen_however_it_is_written(module: str, text: str) -> 
 
 
 def test_circle_is_seen_through_an_import_in_a_function() -> None:
-    below = ast.unparse(source("keytide.table.state.view"))
-    local = "def f():\n    from keytide.table.scans import get_row"
-    graph = import_graph({"keytide.table.state.view": f"{below}\n{local}\n"})
-    assert {"keytide.table.state.view", "keytide.table.scans"} <= set(circles(graph))
+    below = ast.unparse(source("keytide.snapshot.view"))
+    local = "def f():\n    from keytide.read.scans import get_row"
+    graph = import_graph({"keytide.snapshot.view": f"{below}\n{local}\n"})
+    assert {"keytide.snapshot.view", "keytide.read.scans"} <= set(circles(graph))
 
 
 def test_picture_in_the_documents_is_that_of_the_code(graph: Graph) -> None:
@@ -126,7 +126,7 @@ def test_own_code_is_imported_in_a_function_only_where_it_is_heavy(
 
 def test_modules_are_loaded_by_text_at_the_doors_of_users_and_extras_alone() -> None:
     with_importlib = {m for m in MODULES if "importlib" in imports_of(m)}
-    assert with_importlib == {"keytide", "keytide.extras", "keytide.spark"}
+    assert with_importlib == {"keytide", "keytide.base.extras", "keytide.spark"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("spark", "cli")])

@@ -17,7 +17,7 @@ import keytide as kt
 import keytide.cdc
 import keytide.duckdb
 import keytide.pinot
-from keytide.arguments import _annotations
+from keytide.base.arguments import _annotations
 
 NUMBERS = [-1, 0, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 10**39, 1e400, float("nan"), True, "x"]
 OBJECTS = [object, object(), b"\xff", {1: 2}, [[]], "\x00", "", [None], kt, set(),

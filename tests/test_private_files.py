@@ -17,13 +17,13 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.base.row_engine import row_engine
 from keytide.cli.prompt import _history
 from keytide.cli.spark_log import spark_log
 from keytide.dml.spool import Spool
-from keytide.row_engine import row_engine
+from keytide.read.lookup_files import _made
 from keytide.sql.local_database import local_database
 from keytide.store import open_store
-from keytide.table.read.lookup_files import _made
 
 SOURCE = Path(kt.__file__).parent
 MIB = 1 << 20
@@ -127,11 +127,11 @@ def computed(watch: Watch) -> None:
 FEATURES: dict[str, tuple[Callable[[Watch], None], int]] = {
     "sql/local_database": (spilled, 1),
     "dml/spool": (spooled, 1),
-    "table/read/lookup_files": (looked_up, 1),
+    "read/lookup_files": (looked_up, 1),
     "cli/prompt": (told, 1),
     "cli/spark_log": (logged, 1),
     "store/cache_folder": (cached, 1),
-    "row_engine": (computed, 0),
+    "base/row_engine": (computed, 0),
 }
 """What makes files outside of tables, by module, and how many it makes at least."""
 

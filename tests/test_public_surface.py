@@ -11,6 +11,7 @@ import pytest
 
 import keytide
 import keytide.cdc
+import keytide.definition.evolution
 import keytide.duckdb
 import keytide.lake.changes
 import keytide.lake.external_table
@@ -21,9 +22,8 @@ import keytide.lake.table
 import keytide.pinot
 import keytide.spark
 import keytide.sql.result
-import keytide.table.definition.evolution
-from keytide.lazily import cached_property
-from keytide.record import Record
+from keytide.base.lazily import cached_property
+from keytide.base.record import Record
 
 TREE = ast.parse(inspect.getsource(keytide))
 
@@ -76,7 +76,7 @@ MODULES = (
     keytide.lake.opening,
     keytide.lake.scan,
     keytide.lake.table,
-    keytide.table.definition.evolution,
+    keytide.definition.evolution,
     keytide.cdc,
 )
 

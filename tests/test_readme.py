@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import keytide as kt
-from keytide.table.system_tables import SYSTEM_TABLES
+from keytide.catalogs.system_tables import SYSTEM_TABLES
 from pages import LANGUAGES, NOT_RUN, PAGES, README, RUN_BY, WITH_SPARK, blocks_of, run_page
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))

@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import keytide as kt
+from keytide.base.record import Record
 from keytide.cli.main import app
-from keytide.record import Record
 from keytide.sql.procedures import PROCEDURES
 
 
@@ -46,7 +46,8 @@ FACES: Mapping[Face, Callable[..., Any]] = {
 def verb_of(call: Callable[..., Any]) -> Callable[..., Any] | None:
     """The verb that a face is made of; None for one that is written by hand."""
     verb = inspect.unwrap(call)
-    return verb if verb.__module__.startswith("keytide.table.") else None
+    by_hand = ("keytide.lake.", "keytide.sql.", "keytide.cli.")
+    return None if verb.__module__.startswith(by_hand) else verb
 
 
 MADE = {face: verb for face, call in FACES.items() if (verb := verb_of(call))}

@@ -31,11 +31,10 @@ if typing.TYPE_CHECKING:
     from keytide import pinot as pinot
     from keytide import spark as spark
     from keytide import telemetry as telemetry
+    from keytide.base.row_kind import RowKind
+    from keytide.commit.result import WriteResult
+    from keytide.compaction.compact import CompactionResult
     from keytide.dml.execution import Changed
-    from keytide.external.adoption import AdoptionResult
-    from keytide.external.changes import ExternalChanges
-    from keytide.external.federated import UpsertKeys
-    from keytide.external.scan import ExternalExplanation
     from keytide.lake.changes import Changes
     from keytide.lake.external_table import ExternalTable
     from keytide.lake.fallback_scan import FallbackScan
@@ -47,26 +46,27 @@ if typing.TYPE_CHECKING:
     from keytide.lake.polars_source import scan_polars
     from keytide.lake.scan import Scan
     from keytide.lake.table import Table
+    from keytide.maintenance.expiry.snapshot_expiry import ExpiryResult
+    from keytide.maintenance.history.fast_forward import FastForwardResult
+    from keytide.maintenance.history.rollback import RollbackResult
+    from keytide.maintenance.upkeep.conversion import ConversionResult
+    from keytide.maintenance.upkeep.doctor import Diagnosis, Sign
+    from keytide.maintenance.upkeep.indexing import IndexingResult
+    from keytide.maintenance.upkeep.mending import MendResult
+    from keytide.maintenance.upkeep.orphans import OrphanFiles
+    from keytide.maintenance.upkeep.purging import PurgeResult
+    from keytide.maintenance.upkeep.rescale import RescaleResult
+    from keytide.maintenance.upkeep.restore import RestoreResult
     from keytide.merge.functions.register import register_merge_function
-    from keytide.row_kind import RowKind
-    from keytide.table.commit.result import WriteResult
-    from keytide.table.compaction.compact import CompactionResult
-    from keytide.table.expiry.snapshot_expiry import ExpiryResult
-    from keytide.table.history.fast_forward import FastForwardResult
-    from keytide.table.history.rollback import RollbackResult
-    from keytide.table.read.explanation import Explanation
-    from keytide.table.read.fallback import FallbackExplanation
-    from keytide.table.read.why import Why
-    from keytide.table.upkeep.conversion import ConversionResult
-    from keytide.table.upkeep.doctor import Diagnosis, Sign
-    from keytide.table.upkeep.indexing import IndexingResult
-    from keytide.table.upkeep.mending import MendResult
-    from keytide.table.upkeep.orphans import OrphanFiles
-    from keytide.table.upkeep.purging import PurgeResult
-    from keytide.table.upkeep.rescale import RescaleResult
-    from keytide.table.upkeep.restore import RestoreResult
-    from keytide.table.verify.finding import Finding, Verification
+    from keytide.read.explanation import Explanation
+    from keytide.read.fallback import FallbackExplanation
+    from keytide.read.why import Why
+    from keytide.sources.adoption import AdoptionResult
+    from keytide.sources.changes import ExternalChanges
+    from keytide.sources.federated import UpsertKeys
+    from keytide.sources.scan import ExternalExplanation
     from keytide.types import Field, parse_sql_type
+    from keytide.verify.finding import Finding, Verification
 
 __version__ = "0.1.0"
 
@@ -125,10 +125,10 @@ __all__ = [
 
 _HOMES = {
     "keytide.dml.execution": ("Changed",),
-    "keytide.external.adoption": ("AdoptionResult",),
-    "keytide.external.changes": ("ExternalChanges",),
-    "keytide.external.federated": ("UpsertKeys",),
-    "keytide.external.scan": ("ExternalExplanation",),
+    "keytide.sources.adoption": ("AdoptionResult",),
+    "keytide.sources.changes": ("ExternalChanges",),
+    "keytide.sources.federated": ("UpsertKeys",),
+    "keytide.sources.scan": ("ExternalExplanation",),
     "keytide.lake.changes": ("Changes",),
     "keytide.lake.external_table": ("ExternalTable",),
     "keytide.lake.fallback_scan": ("FallbackScan",),
@@ -147,27 +147,27 @@ _HOMES = {
     "keytide.lake.scan": ("Scan",),
     "keytide.lake.table": ("Table",),
     "keytide.merge.functions.register": ("register_merge_function",),
-    "keytide.row_kind": ("RowKind",),
-    "keytide.table.commit.result": ("WriteResult",),
-    "keytide.table.compaction.compact": ("CompactionResult",),
-    "keytide.table.expiry.snapshot_expiry": ("ExpiryResult",),
-    "keytide.table.history.fast_forward": ("FastForwardResult",),
-    "keytide.table.history.rollback": ("RollbackResult",),
-    "keytide.table.read.explanation": ("Explanation",),
-    "keytide.table.read.fallback": ("FallbackExplanation",),
-    "keytide.table.read.why": ("Why",),
-    "keytide.table.upkeep.conversion": ("ConversionResult",),
-    "keytide.table.upkeep.doctor": (
+    "keytide.base.row_kind": ("RowKind",),
+    "keytide.commit.result": ("WriteResult",),
+    "keytide.compaction.compact": ("CompactionResult",),
+    "keytide.maintenance.expiry.snapshot_expiry": ("ExpiryResult",),
+    "keytide.maintenance.history.fast_forward": ("FastForwardResult",),
+    "keytide.maintenance.history.rollback": ("RollbackResult",),
+    "keytide.read.explanation": ("Explanation",),
+    "keytide.read.fallback": ("FallbackExplanation",),
+    "keytide.read.why": ("Why",),
+    "keytide.maintenance.upkeep.conversion": ("ConversionResult",),
+    "keytide.maintenance.upkeep.doctor": (
         "Diagnosis",
         "Sign",
     ),
-    "keytide.table.upkeep.indexing": ("IndexingResult",),
-    "keytide.table.upkeep.mending": ("MendResult",),
-    "keytide.table.upkeep.orphans": ("OrphanFiles",),
-    "keytide.table.upkeep.purging": ("PurgeResult",),
-    "keytide.table.upkeep.rescale": ("RescaleResult",),
-    "keytide.table.upkeep.restore": ("RestoreResult",),
-    "keytide.table.verify.finding": (
+    "keytide.maintenance.upkeep.indexing": ("IndexingResult",),
+    "keytide.maintenance.upkeep.mending": ("MendResult",),
+    "keytide.maintenance.upkeep.orphans": ("OrphanFiles",),
+    "keytide.maintenance.upkeep.purging": ("PurgeResult",),
+    "keytide.maintenance.upkeep.rescale": ("RescaleResult",),
+    "keytide.maintenance.upkeep.restore": ("RestoreResult",),
+    "keytide.verify.finding": (
         "Finding",
         "Verification",
     ),

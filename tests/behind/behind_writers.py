@@ -53,8 +53,8 @@ def python_path(*folders: str) -> str:
 
 
 def _compact_all_behind() -> None:
-    from keytide.table.compaction.planning import Planner
-    from keytide.table.upkeep import writing
+    from keytide.compaction.planning import Planner
+    from keytide.maintenance.upkeep import writing
 
     are_large, are_many = writing._goes_behind, Planner.are_worth_a_beginning
 
@@ -74,7 +74,7 @@ def _compact_all_behind() -> None:
 
 
 def _count() -> None:
-    from keytide.table.upkeep.behind import Due
+    from keytide.maintenance.upkeep.behind import Due
 
     compact, follow = Due.compact, Due._follow
 
@@ -119,6 +119,6 @@ def told() -> str:
 
 def wait() -> None:
     """Wait for what is compacted behind the writers of this process."""
-    from keytide.table.upkeep.behind import BEHIND
+    from keytide.maintenance.upkeep.behind import BEHIND
 
     BEHIND.wait_for_all()

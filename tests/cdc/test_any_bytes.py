@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.cdc import FORMATS, default_sequence, infer_columns, infer_primary_key
-from keytide.cdc.json_rows import DELETED
 from keytide.errors import InvalidError, KeytideError
+from keytide.feeds.json_rows import DELETED
 
 ROW = {"id": 1, "v": "a"}
 TYPES = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from keytide.cdc.apply import ChangeCounts, count_changes, fill_unavailable
+from keytide.feeds.apply import ChangeCounts, count_changes, fill_unavailable
 from keytide.merge.order import MergeOrder
 
 ORDER = MergeOrder(key=("k",), sequence=("s",))

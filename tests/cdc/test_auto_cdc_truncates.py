@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from test_auto_cdc import SCHEMA, Event, Row, as_rows, newest, newest_values
 
 import keytide as kt
-from keytide.cdc.truncation import GoingBy, beside_truncations
-from keytide.table import local_writes
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
+from keytide.catalogs import local_writes
+from keytide.commit.result import WriteResult
+from keytide.commit.transaction import Transaction
+from keytide.feeds.truncation import GoingBy, beside_truncations
 
 NO_KEY = -1
 

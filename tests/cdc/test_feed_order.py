@@ -12,9 +12,9 @@ from feeds import batch, decoded, lines, ordered_feed
 
 import keytide as kt
 from keytide.cdc import FeedSpec, default_sequence, infer_columns
-from keytide.cdc.epochs import Epoch, extended, parse_epochs
-from keytide.cdc.places import check_places
 from keytide.errors import DataError, InvalidError, UnsupportedError
+from keytide.feeds.epochs import Epoch, extended, parse_epochs
+from keytide.feeds.places import check_places
 
 
 def mysql(file: str, pos: int = 4, **source: Any) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from keytide.cdc import (
     SequenceSource,
     decode,
     default_sequence,
-    infer,
     infer_columns,
     infer_primary_key,
 )
-from keytide.cdc.documents import Documents
-from keytide.cdc.infer import Sample
-from keytide.cdc.parse import read_events
 from keytide.errors import InvalidError
+from keytide.feeds import infer
+from keytide.feeds.documents import Documents
+from keytide.feeds.infer import Sample
+from keytide.feeds.parse import read_events
 from keytide.types import STRING, AtomicType, Field
 
 

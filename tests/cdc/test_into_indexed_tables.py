@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.cdc import decode
-from keytide.cdc.apply import ChangeCounts
-from keytide.cdc.batch import ChangeWriter
-from keytide.cdc.refuse import as_table_takes
+from keytide.feeds.apply import ChangeCounts
+from keytide.feeds.batch import ChangeWriter
+from keytide.feeds.refuse import as_table_takes
+from keytide.maintenance.upkeep.writing import writing
 from keytide.store import open_store
-from keytide.table.upkeep.writing import writing
-from keytide.table.write.writable import writable_view
+from keytide.write.writable import writable_view
 
 COLUMNS = "id INT; a INT; b INT; v STRING; n INT"
 PRODUCERS = {"sequence.field": "a,b", "bucket": "2"}

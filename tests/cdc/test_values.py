@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.cdc.json_sql import exact_numbers, read_members
-from keytide.cdc.values import Encoding, convert
 from keytide.errors import InvalidError
+from keytide.feeds.json_sql import exact_numbers, read_members
+from keytide.feeds.values import Encoding, convert
 from keytide.types import parse_sql_type
 
 UNFIT = "unfit"

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from keytide.cdc import FORMATS
-from keytide.cdc.report import BatchReport, IngestReport
-from keytide.cdc.request import FeedRequest
 from keytide.cli import progress
 from keytide.cli.ingest import FeedFormat
 from keytide.errors import DataError
-from keytide.kafka.feeds import TablesReport, Told
-from keytide.kafka.request import KafkaRequest
+from keytide.feeds.kafka.feeds import TablesReport, Told
+from keytide.feeds.kafka.request import KafkaRequest
+from keytide.feeds.report import BatchReport, IngestReport
+from keytide.feeds.request import FeedRequest
 from keytide.types import Field, parse_sql_type
 
 Run = Callable[..., Any]
@@ -182,7 +182,7 @@ def test_several_tables_are_told_of_each_and_one_that_fails_by_the_exit_code(
         told.failure("shop.b", error)
         return TablesReport((IngestReport("shop.a", "bad", (batch,)),), {"shop.b": error})
 
-    monkeypatch.setattr("keytide.kafka.feeds.run_feeds", run_feeds)
+    monkeypatch.setattr("keytide.feeds.kafka.feeds.run_feeds", run_feeds)
     given = ("--from", "kafka://h/p.*", "--format", "json")
     done = run("ingest", "-w", "/wh", "shop.{table}", *given)
     assert done.code == 1

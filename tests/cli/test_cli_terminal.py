@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
+from keytide.base.value_text import visible
 from keytide.cli.grid import (
     WIDTH_MIN,
     Column,
@@ -19,7 +20,6 @@ from keytide.cli.grid import (
     Words,
     fitted_widths,
 )
-from keytide.value_text import visible
 
 ALPHABET = string.ascii_letters + "0_.,'\"[]\\" + "éß日本語😀❤" + "\x1b\x07\n\r\t\u202e"
 WIDTHS = st.integers(WIDTH_MIN, 240)

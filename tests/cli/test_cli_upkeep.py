@@ -14,8 +14,8 @@ import pytest
 
 import keytide as kt
 from keytide.cli import progress
-from keytide.table.definition.evolution import SetOption
-from keytide.table.runner import Threads
+from keytide.definition.evolution import SetOption
+from keytide.tasks.runner import Threads
 
 Run = Callable[..., Any]
 

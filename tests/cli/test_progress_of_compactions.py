@@ -10,8 +10,8 @@ import pytest
 
 import keytide as kt
 from keytide.cli import progress
-from keytide.table.runner import Threads
-from keytide.table.upkeep.compacting import compact
+from keytide.maintenance.upkeep.compacting import compact
+from keytide.tasks.runner import Threads
 
 SMALL_FILES = {"bucket": "1", "target-file-size": "64 kb", "read.memory": "256 kb"}
 

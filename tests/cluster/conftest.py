@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cluster_settings import cluster_settings
 
-from keytide.table.commit import strays
+from keytide.commit import strays
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,11 +24,9 @@ from keytide.dml.database_changes import Insertion
 from keytide.dml.execution import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
 from keytide.format.arrow import from_arrow
-from keytide.sql.dml_local import LocalRowHost
-from keytide.sql.local_engine import LocalEngine
-from keytide.table.conditions.condition import predicate_of
-from keytide.table.conditions.matching import row_filter
-from keytide.table.conditions.predicate import (
+from keytide.predicate.condition import predicate_of
+from keytide.predicate.matching import row_filter
+from keytide.predicate.predicate import (
     And,
     Comparison,
     In,
@@ -40,6 +38,8 @@ from keytide.table.conditions.predicate import (
     conjunction,
     conjuncts,
 )
+from keytide.sql.dml_local import LocalRowHost
+from keytide.sql.local_engine import LocalEngine
 from keytide.types import type_from_arrow
 
 Row = tuple[Any, ...]

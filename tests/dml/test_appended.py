@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from unanswered import Unanswered
 
 import keytide as kt
+from keytide.catalogs.catalog import Catalog
+from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.dml.appended import appended_connector
 from keytide.dml.execution import (
     DeleteRows,
@@ -31,12 +33,10 @@ from keytide.dml.execution import (
 )
 from keytide.dml.spi import Connector, ConnectorSession, MergeOperation
 from keytide.format.snapshot import CommitKind
+from keytide.predicate.where import parse_where
 from keytide.store import open_store
 from keytide.store.base import Store
 from keytide.store.faults import Fault, FaultyStore
-from keytide.table.catalog import Catalog
-from keytide.table.conditions.where import parse_where
-from keytide.table.warehouse import FolderWarehouse
 
 COLUMNS = {"p": "STRING", "n": "INT", "v": "STRING"}
 FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]

@@ -13,11 +13,11 @@ from databases import SomeDatabase
 
 import keytide as kt
 from keytide.errors import InvalidError
-from keytide.external.database import open_source
-from keytide.external.database_append import open_appender
-from keytide.external.source import Place
+from keytide.predicate.predicate import And, Comparison, In, Like, Predicate
+from keytide.sources.database import open_source
+from keytide.sources.database_append import open_appender
+from keytide.sources.source import Place
 from keytide.store import LocalStore
-from keytide.table.conditions.predicate import And, Comparison, In, Like, Predicate
 
 
 def test_rows_are_read_in_batches_and_conditions_are_met(database: SomeDatabase) -> None:

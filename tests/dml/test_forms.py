@@ -16,7 +16,7 @@ import pytest
 
 import keytide as kt
 from keytide.dml.keyed import KeyedMetadata
-from keytide.table.conditions.predicate import Comparison, In
+from keytide.predicate.predicate import Comparison, In
 
 Row = tuple[int, str | None, int | None]
 BEFORE: list[Row] = [(1, "a", 10), (2, "b", 20), (3, None, 30)]

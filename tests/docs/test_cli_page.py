@@ -65,7 +65,9 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("shop.orders", "shop.public.orders")
     }
     for module in ("ingest", "feeds", "lag"):
-        monkeypatch.setattr(f"keytide.kafka.{module}.Client", lambda *given: fake.FakeKafka(held))
+        monkeypatch.setattr(
+            f"keytide.feeds.kafka.{module}.Client", lambda *given: fake.FakeKafka(held)
+        )
 
     def is_interrupted(*given: Any, **options: Any) -> None:
         raise KeyboardInterrupt

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.external.source import PinnedSource, Place, SourcePart
+from keytide.predicate.predicate import Predicate
+from keytide.sources.source import PinnedSource, Place, SourcePart
 from keytide.store import LocalStore
-from keytide.table.conditions.predicate import Predicate
 
 ROWS_MAX = 3
 

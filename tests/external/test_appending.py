@@ -26,16 +26,9 @@ from pyiceberg.types import LongType, NestedField
 from sources import all_rows, check_order, counted, place
 
 from keytide.errors import ConflictError, InvalidError, NotFoundError, SetupError, UnsupportedError
-from keytide.external import (
-    database,
-    database_append,
-    delta,
-    delta_append,
-    iceberg,
-    iceberg_append,
-)
-from keytide.external.appending import Appender, again_after_conflicts
-from keytide.external.source import Place, Source
+from keytide.sources import database, database_append, delta, delta_append, iceberg, iceberg_append
+from keytide.sources.appending import Appender, again_after_conflicts
+from keytide.sources.source import Place, Source
 
 EVENTS = pa.schema([pa.field("k", pa.int64(), False), ("s", pa.string()), ("n", pa.int64())])
 
@@ -134,7 +127,7 @@ def columns(rows: pa.Table) -> dict[str, Any]:
 
 def test_appends_of_writers_side_by_side_are_all_kept(target: Target) -> None:
     """Both have looked at the table before either writes."""
-    from keytide.threads import side_by_side
+    from keytide.base.threads import side_by_side
 
     side_by_side([lambda n=n: target.append(events(n)) for n in range(4)], 4)
     assert sorted(row["n"] for row in target.rows) == [0, 1, 2, 3]

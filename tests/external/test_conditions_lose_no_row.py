@@ -22,10 +22,8 @@ from hypothesis import strategies as st
 from iceberg_tables import create
 from sources import all_rows, counted, place
 
-from keytide.external import database, delta, iceberg
-from keytide.external.source import PinnedSource
-from keytide.table.conditions.matching import row_filter
-from keytide.table.conditions.predicate import (
+from keytide.predicate.matching import row_filter
+from keytide.predicate.predicate import (
     Comparison,
     In,
     IsNull,
@@ -35,6 +33,8 @@ from keytide.table.conditions.predicate import (
     disjunction,
     negation,
 )
+from keytide.sources import database, delta, iceberg
+from keytide.sources.source import PinnedSource
 from keytide.types import Field, type_from_arrow
 
 VALUES: dict[str, list[Any]] = {
@@ -92,7 +92,7 @@ def database_table(folder: Path) -> PinnedSource:
         cursor.execute(
             "CREATE TABLE t (i BIGINT, s TEXT, d DATE, t TIMESTAMP, m DECIMAL(9, 2), f DOUBLE)"
         )
-    from keytide.external.database_append import open_appender
+    from keytide.sources.database_append import open_appender
 
     opened = place(folder / "b.db", {"table": "t"})
     open_appender(opened).append(without_nan(ALL), [])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.external.files import CsvFiles, FileFormat, JsonFiles
+from keytide.sources.files import CsvFiles, FileFormat, JsonFiles
 from keytide.store import open_store
 
 WANTED = pa.schema([("k", pa.int64()), ("x", pa.string()), ("w", pa.int64())])

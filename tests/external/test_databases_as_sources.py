@@ -12,8 +12,8 @@ import pytest
 from sources import all_rows, counted, place
 
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
-from keytide.external.database import open_source
-from keytide.table.conditions.predicate import And, Comparison, In, Like
+from keytide.predicate.predicate import And, Comparison, In, Like
+from keytide.sources.database import open_source
 
 sqlite = pytest.importorskip("adbc_driver_sqlite.dbapi")
 

@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 from sources import all_rows, check_order, counted, place, rows_of
 
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
-from keytide.external.delta import PinnedDelta, open_source
-from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Like, Not
+from keytide.predicate.predicate import And, Comparison, In, IsNull, Like, Not
+from keytide.sources.delta import PinnedDelta, open_source
 
 deltalake = pytest.importorskip("deltalake")
 

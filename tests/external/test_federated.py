@@ -204,7 +204,7 @@ def test_copied_watermark_is_refused_where_nobody_tells_which_row_came_later(
 def test_statement_sees_one_version_however_often_it_names_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keytide.external.delta import DeltaSource
+    from keytide.sources.delta import DeltaSource
 
     far, pins, pin = delta(tmp_path), [], DeltaSource.pin
     monkeypatch.setattr(DeltaSource, "pin", lambda *given: pins.append(1) or pin(*given))
@@ -380,7 +380,7 @@ def test_rows_of_an_insert_wait_on_disk_and_are_checked_before_any_is_written(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from keytide.dml.spool import Spool
-    from keytide.external import federated_changes
+    from keytide.sources import federated_changes
 
     monkeypatch.setattr(federated_changes, "Spool", lambda memory_bytes: Spool(1))
     far = engine(tmp_path)
@@ -511,7 +511,7 @@ def test_catalog_of_another_name_is_told_where_it_has_no_such_table(tmp_path: Pa
 def test_calls_look_at_a_table_once_and_for_columns_of_given_rows_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keytide.external.delta import DeltaSource
+    from keytide.sources.delta import DeltaSource
 
     far, pins, pin = delta(tmp_path), [], DeltaSource.pin
     far.sql(FIRST)

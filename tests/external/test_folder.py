@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
-from keytide.external.files import FileFacts
-from keytide.external.folder import FilePart, PinnedFolder, parquet_folder
-from keytide.external.source import Place
+from keytide.sources.files import FileFacts
+from keytide.sources.folder import FilePart, PinnedFolder, parquet_folder
+from keytide.sources.source import Place
 from keytide.store import ObjectInfo, open_store
 from keytide.store.objects import ObjectStore
 

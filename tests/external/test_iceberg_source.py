@@ -35,11 +35,11 @@ from sources import all_rows, check_order, counted, place, rows_of
 
 import keytide as kt
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
-from keytide.external.iceberg import PinnedIceberg, open_source
-from keytide.external.iceberg_origins import SnapshotFacts, origins_of
-from keytide.external.source import Place
+from keytide.predicate.predicate import And, Comparison, In, IsNull, Not, Or
+from keytide.sources.iceberg import PinnedIceberg, open_source
+from keytide.sources.iceberg_origins import SnapshotFacts, origins_of
+from keytide.sources.source import Place
 from keytide.store import open_store
-from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Not, Or
 
 KEYS = {"access_key_id": "me", "secret_access_key": "s3cret"}
 NUMBERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])

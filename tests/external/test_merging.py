@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from external_history import HISTORIES, History, register
-from keytide.external import merging
-from keytide.table.state.metadata import TableMetadata
+from keytide.snapshot.metadata import TableMetadata
+from keytide.sources import merging
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}

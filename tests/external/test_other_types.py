@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.external import delta, formats
+from keytide.sources import delta, formats
 from keytide.types import Field, parse_sql_type
 
 deltalake = pytest.importorskip("deltalake")

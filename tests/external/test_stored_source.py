@@ -13,8 +13,8 @@ from sources import all_rows, check_order, counted, place
 
 import keytide as kt
 from keytide.errors import DataError, InvalidError, NotFoundError
-from keytide.external.stored import PinnedStored, open_source
-from keytide.table.conditions.predicate import Comparison
+from keytide.predicate.predicate import Comparison
+from keytide.sources.stored import PinnedStored, open_source
 
 NUMBERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 

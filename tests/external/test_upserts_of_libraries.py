@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from iceberg_tables import create
 
 import keytide as kt
-from keytide.external import delta, formats, iceberg
+from keytide.sources import delta, formats, iceberg
 
 VERSIONS = pa.schema(
     [("k", pa.int64()), ("ts", pa.int64()), ("gone", pa.bool_()), ("n", pa.int64())]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from vectors import GOLDEN, columns_of, columns_of_equal_length
 
+from keytide.base.row_kind import RowKind
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.format.binary_row import EMPTY_ROW, decode_rows, encode_rows
-from keytide.row_kind import RowKind
 from keytide.types import DataType, parse_sql_type, parse_type
 
 VECTORS: list[dict[str, Any]] = GOLDEN["binary_rows"]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vectors import GOLDEN, scalar_types
 
+from keytide.base.row_kind import RowKind
 from keytide.errors import InvalidError
-from keytide.row_kind import RowKind
 from keytide.types import (
     BYTES,
     STRING,

@@ -18,7 +18,7 @@ from fuzz_values import mutated, odd
 
 import keytide as kt
 import keytide.cdc
-from keytide.table.definition import evolution
+from keytide.definition import evolution
 
 __all__ = ["run"]
 

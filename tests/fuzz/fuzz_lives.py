@@ -18,8 +18,8 @@ import pyarrow as pa
 from fuzz_case import Case, Refused
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.format.snapshot import CommitKind
-from keytide.table.definition.evolution import SetOption
 
 __all__ = ["run"]
 

@@ -22,7 +22,7 @@ from fuzz_tables import _SURVIVE as AS_PYTHON
 from fuzz_where import Test, condition
 
 import keytide as kt
-from keytide.external.federated import UpsertKeys
+from keytide.sources.federated import UpsertKeys
 from keytide.types import DataType, quoted
 
 __all__ = ["run"]

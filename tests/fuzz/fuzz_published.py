@@ -18,8 +18,8 @@ from fuzz_columns import array, kind_of, plain, value
 from pyiceberg.table import StaticTable
 
 import keytide as kt
-from keytide.table.definition import evolution
-from keytide.table.publishing.seen import forget_publications
+from keytide.definition import evolution
+from keytide.publish.seen import forget_publications
 from keytide.types import DataType, quoted
 
 __all__ = ["run"]

@@ -19,7 +19,7 @@ from fuzz_oracle import Definition, Oracle, Version
 from fuzz_where import condition
 
 import keytide as kt
-from keytide.table.definition import evolution
+from keytide.definition import evolution
 
 __all__ = ["run"]
 

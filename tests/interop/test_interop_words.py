@@ -17,6 +17,8 @@ from interop_values import field
 from java_judge import JavaPaimon
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
 from keytide.format import paths
 from keytide.format.bloom_filter import BLOOM_FILTER
 from keytide.format.checksum import SEAL_KEY
@@ -25,9 +27,7 @@ from keytide.format.index_manifest import DELETION_VECTORS, HASH
 from keytide.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from keytide.merge.functions.registry import is_built_in
 from keytide.options import SECTIONS, Option, Refused
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.write.task import Written
+from keytide.write.task import Written
 from own_options import ELSEWHERE
 
 CORE = "org.apache.paimon.CoreOptions"

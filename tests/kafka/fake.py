@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from typing_extensions import Self
 
-from keytide.kafka.broker import MESSAGES_SCHEMA, Messages, Topic
-from keytide.kafka.offsets import Offsets
+from keytide.feeds.kafka.broker import MESSAGES_SCHEMA, Messages, Topic
+from keytide.feeds.kafka.offsets import Offsets
 
 
 @dataclass

@@ -40,7 +40,9 @@ def texts(
     if request.param == "in memory":
         held = {name: FakeTopic(SHOWN_ID, [*map(list, parts)]) for name, parts in TOPICS.items()}
         for module in ("ingest", "feeds", "lag"):
-            monkeypatch.setattr(f"keytide.kafka.{module}.Client", lambda *given: FakeKafka(held))
+            monkeypatch.setattr(
+                f"keytide.feeds.kafka.{module}.Client", lambda *given: FakeKafka(held)
+            )
         yield texts
         return
     broker: Broker = request.getfixturevalue("broker")

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.cdc.request import FeedRequest, columns_of
-from keytide.kafka.documents import rows_with_keys
-from keytide.kafka.ingest import feed_topics
-from keytide.kafka.request import KafkaRequest, TopicOptions
+from keytide.feeds.kafka.documents import rows_with_keys
+from keytide.feeds.kafka.ingest import feed_topics
+from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
+from keytide.feeds.request import FeedRequest, columns_of
 
 Message = tuple[bytes | None, bytes | None]
 

@@ -9,13 +9,13 @@ import pytest
 from fake import FakeKafka, FakeTopic, change
 
 import keytide as kt
-from keytide.cdc.request import FeedRequest
-from keytide.kafka import feeds
-from keytide.kafka.address import KafkaAddress
-from keytide.kafka.dealing import dealt, resolved
-from keytide.kafka.feeds import Told, feed_tables
-from keytide.kafka.offsets import topics_told
-from keytide.kafka.request import KafkaRequest, TopicOptions
+from keytide.feeds.kafka import feeds
+from keytide.feeds.kafka.address import KafkaAddress
+from keytide.feeds.kafka.dealing import dealt, resolved
+from keytide.feeds.kafka.feeds import Told, feed_tables
+from keytide.feeds.kafka.offsets import topics_told
+from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
+from keytide.feeds.request import FeedRequest
 
 
 @pytest.fixture

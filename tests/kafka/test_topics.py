@@ -22,7 +22,7 @@ from broker import Broker
 from fake import change
 
 import keytide as kt
-from keytide.kafka import ingest as runs
+from keytide.feeds.kafka import ingest as runs
 
 pytestmark = pytest.mark.kafka
 
@@ -368,7 +368,7 @@ def test_command_tells_the_lag_of_each_partition(
 
 
 def test_nobody_at_an_address_is_said(lake: kt.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from keytide.kafka import client
+    from keytide.feeds.kafka import client
 
     monkeypatch.setitem(client._TIMEOUT, "request_timeout", 1)
     with pytest.raises(kt.DataError, match=r"no broker of 127\.0\.0\.1:1 answers"):

@@ -14,16 +14,16 @@ import pytest
 from fake import FakeKafka, FakeTopic, change
 
 import keytide as kt
-from keytide.cdc.request import FeedRequest
-from keytide.kafka import ingest as topics
-from keytide.kafka.address import KafkaAddress
-from keytide.kafka.beginning import Start, beginning
-from keytide.kafka.broker import Messages, Topic
-from keytide.kafka.keys import key_columns
-from keytide.kafka.lag import lag_of
-from keytide.kafka.offsets import TopicOffsets, offsets_told, topics_told
-from keytide.kafka.properties import read_properties
-from keytide.kafka.request import KafkaRequest, TopicOptions
+from keytide.feeds.kafka import ingest as topics
+from keytide.feeds.kafka.address import KafkaAddress
+from keytide.feeds.kafka.beginning import Start, beginning
+from keytide.feeds.kafka.broker import Messages, Topic
+from keytide.feeds.kafka.keys import key_columns
+from keytide.feeds.kafka.lag import lag_of
+from keytide.feeds.kafka.offsets import TopicOffsets, offsets_told, topics_told
+from keytide.feeds.kafka.properties import read_properties
+from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
+from keytide.feeds.request import FeedRequest
 
 # -- addresses, offsets, beginnings: values ------------------------------------------------------
 

@@ -11,6 +11,7 @@ from datasketches import compact_theta_sketch, hll_sketch
 from pyroaring import BitMap
 
 from json_values import arrow_table
+from keytide.base.row_kind import RowKind
 from keytide.format.arrow import from_arrow
 from keytide.merge.engine import MergeEngine
 from keytide.merge.engines import engine_of
@@ -18,7 +19,6 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder, order_of
 from keytide.options import TableOptions
-from keytide.row_kind import RowKind
 from keytide.types import Field, RowType, parse_sql_type
 
 Row = Sequence[Any]

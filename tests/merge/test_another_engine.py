@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.definition.document import document
 from keytide.merge.engine import MergeEngine
 from keytide.merge.engines import ENGINES
 from keytide.merge.functions.user import MergeFunction
@@ -22,7 +23,6 @@ from keytide.merge.refusal import Refusal, retracts_of
 from keytide.merge.slices import KeySlices, merge_repeated
 from keytide.options import TableOptions
 from keytide.store import open_store
-from keytide.table.definition.document import document
 from keytide.types import Field
 
 SOURCE = Path(__file__).parents[2] / "src/keytide"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import keytide as kt
 from keytide.cli.main import app
-from keytide.table.state.metadata import TableMetadata
+from keytide.snapshot.metadata import TableMetadata
 
 KEYED = "k INT, v INT, PRIMARY KEY (k) NOT ENFORCED"
 Rows = dict[int, int]

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pysail.spark import SparkConnectServer
 
 import keytide as kt
-from keytide.table.commit import strays
+from keytide.commit import strays
 
 strays._QUIET_S = 0  # all tasks of a failed statement have ended here
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.changes.follow import Start
 from keytide.spark.option_table import SECTIONS, page
 from keytide.spark.payloads import unpacked
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.stream_source import ChangeStream, ChangeStreamReader
 from keytide.spark.types import spark_schema
-from keytide.table.changes.follow import Start
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
 

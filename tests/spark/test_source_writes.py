@@ -14,7 +14,7 @@ import pytest
 import keytide as kt
 from keytide.spark.source import KeytideSource, TaskMessage
 from keytide.spark.types import spark_schema
-from keytide.table.runner import attempted
+from keytide.tasks.runner import attempted
 
 SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string()})
 BEFORE = [{"id": 1, "day": "mon"}, {"id": 2, "day": "tue"}, {"id": 3, "day": "wed"}]

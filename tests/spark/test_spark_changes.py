@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.definition.evolution import AddColumn
 from keytide.spark.internals import HAS_READ_LIMITS
 from keytide.spark.types import spark_schema
-from keytide.table.definition.evolution import AddColumn
 
 pytestmark = pytest.mark.spark
 

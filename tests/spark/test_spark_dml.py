@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.predicate.predicate import In
 from keytide.spark import dml_tasks, matching
 from keytide.spark.dml_tasks import GROUP
 from keytide.spark.dml_workers import ExecutorWorkers
-from keytide.table.conditions.predicate import In
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ import keytide as kt
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, RunWriter
 from keytide.format.manifest import FileKind, FileSource
-from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
-from keytide.table.read.scan import Scan
-from keytide.table.read.sections import PlannedFile
+from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.read.scan import Scan
+from keytide.read.sections import PlannedFile
 from keytide.types import arrow_schema
 
 if TYPE_CHECKING:

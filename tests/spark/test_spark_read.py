@@ -17,13 +17,13 @@ import pytest
 import keytide as kt
 from feature_cases import as_json
 from json_values import rows_as_text
+from keytide.definition.evolution import SetOption
 from keytide.format import paths
+from keytide.read.plain_files import split_tasks
 from keytide.spark.read import bins_of_reads, split_scan
 from keytide.spark.types import batch_schema, spark_schema
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
-from keytide.table.definition.evolution import SetOption
-from keytide.table.read.plain_files import split_tasks
 from keytide.types import Field, parse_sql_type
 
 pytestmark = pytest.mark.spark
@@ -333,7 +333,7 @@ def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
     table = make_table(warehouse, bucket="1")
     table.write(ROWS)
     table.write(ROWS.slice(1, 4))
-    monkeypatch.setattr("keytide.table.read.statistics._null_count", lambda entry, position: 0)
+    monkeypatch.setattr("keytide.read.statistics._null_count", lambda entry, position: 0)
     with pytest.raises(
         kt.DataError, match=r"table default.t, column '[xs]': found \d rows? with NULL"
     ):

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.row_batches import counted_batches, stored_row_bytes
 from keytide.spark.runner import Executors
 from keytide.spark.settings import held_setting
 from keytide.store import open_store
-from keytide.table.state.stored import StoredTable
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.functions import col, lit
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.spark.read import split_scan
-from keytide.table.definition.evolution import SetOption
 
 pytestmark = pytest.mark.spark
 

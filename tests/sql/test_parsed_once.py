@@ -14,8 +14,8 @@ import sqlglot
 import sqlglot.parser
 
 import keytide as kt
-from keytide.table.conditions import where
-from keytide.table.conditions.predicate import Comparison
+from keytide.predicate import where
+from keytide.predicate.predicate import Comparison
 
 PARSERS = {
     (where.__file__, "parse_where"): lambda given: given["text"],

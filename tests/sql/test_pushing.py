@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.predicate.predicate import conjunction
+from keytide.predicate.text import text_of
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local import run_locally
 from keytide.sql.relations import bind
 from keytide.sql.row_query import row_query
 from keytide.sql.statements import Delete, Query
-from keytide.table.conditions.predicate import conjunction
-from keytide.table.conditions.text import text_of
 
 MIDNIGHT = datetime(2024, 1, 1)
 EVENING = MIDNIGHT.replace(hour=19, microsecond=1000)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.predicate.text import text_of
 from keytide.sql.grammar import parse_statements
 from keytide.sql.relations import bind
-from keytide.table.conditions.text import text_of
 
 TABLES = """
 CREATE TABLE shop.orders (id INT, customer STRING, qty INT, PRIMARY KEY (id) NOT ENFORCED);

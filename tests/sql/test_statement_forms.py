@@ -21,6 +21,19 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 import keytide as kt
+from keytide.definition.evolution import (
+    AddColumn,
+    After,
+    ChangeColumnNullability,
+    ChangeColumnType,
+    ChangeComment,
+    DropColumn,
+    First,
+    MoveColumn,
+    RemoveOption,
+    RenameColumn,
+    SetOption,
+)
 from keytide.sql.dialect import Keytide
 from keytide.sql.grammar import parse_statements
 from keytide.sql.statements import (
@@ -39,19 +52,6 @@ from keytide.sql.statements import (
     Truncate,
     Update,
     When,
-)
-from keytide.table.definition.evolution import (
-    AddColumn,
-    After,
-    ChangeColumnNullability,
-    ChangeColumnType,
-    ChangeComment,
-    DropColumn,
-    First,
-    MoveColumn,
-    RemoveOption,
-    RenameColumn,
-    SetOption,
 )
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

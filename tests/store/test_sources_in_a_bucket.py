@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.external import delta, delta_append, iceberg, iceberg_append
-from keytide.external.source import PinnedSource, Place
+from keytide.sources import delta, delta_append, iceberg, iceberg_append
+from keytide.sources.source import PinnedSource, Place
 from keytide.store import open_store
 
 deltalake = pytest.importorskip("deltalake")

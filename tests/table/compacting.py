@@ -10,22 +10,22 @@ import polars as pl
 from publishing import publish
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
+from keytide.compaction import compact as compaction
+from keytide.compaction.picking import Unit, sorted_runs
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import RunWriter
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.compaction import compact as compaction
-from keytide.table.compaction.picking import Unit, sorted_runs
-from keytide.table.read.merged_versions import MergedVersions
-from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
-from keytide.table.read.sections import PlannedFile, sections_of
-from keytide.table.runner import Threads
-from keytide.table.write.task import Written
+from keytide.read.merged_versions import MergedVersions
+from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.read.sections import PlannedFile, sections_of
+from keytide.tasks.runner import Threads
 from keytide.types import arrow_schema
+from keytide.write.task import Written
 
 
 def compact(table: kt.Table, level: int, memory_bytes: int = 1 << 30) -> None:

@@ -9,10 +9,10 @@ import keytide as kt
 from keytide.format import paths
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
+from keytide.maintenance.expiry.references import metadata_files
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.stored import StoredTable
 from keytide.store import Store
-from keytide.table.expiry.references import metadata_files
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
 
 ROOTS = ("schema/", "snapshot/snapshot-", "tag/", "branch/", "consumer/", "changelog/")
 HINTS = ("snapshot/LATEST", "snapshot/EARLIEST")

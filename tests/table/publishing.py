@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import keytide as kt
-from keytide.table.commit.change import Change
-from keytide.table.commit.publish import Committed, Committer
-from keytide.table.state.live_files import LiveFiles
-from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import restamp
+from keytide.commit.change import Change
+from keytide.commit.publish import Committed, Committer
+from keytide.snapshot.live_files import LiveFiles
+from keytide.snapshot.view import TableView
+from keytide.write.bucket_writer import restamp
 
 
 def publish(table: kt.Table, view: TableView, change: Change, known: LiveFiles) -> None:

@@ -17,18 +17,18 @@ from overtaking import overtaken
 from publishing import publish
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
+from keytide.compaction.appends import pack_tasks
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.options import TableOptions
+from keytide.snapshot.bucket_index import by_index_key
+from keytide.snapshot.dead_rows import DeadRows
+from keytide.snapshot.state import TableState
 from keytide.store import Store, open_store
 from keytide.store.faults import Fault, FaultyStore, Operation
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.compaction.appends import pack_tasks
-from keytide.table.state.bucket_index import by_index_key
-from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.state import TableState
-from keytide.table.write.task import Written
+from keytide.write.task import Written
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("m", pa.float64()), ("v", pa.string())])
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.definition.evolution import AddColumn, SetOption
 from keytide.format.manifest import ManifestEntry
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
-from keytide.table.definition.evolution import AddColumn, SetOption
-from keytide.table.state.lineage import forget_lineages
-from keytide.table.write.bucket_writer import BucketWriter
+from keytide.write.bucket_writer import BucketWriter
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("v", pa.string())])
 LAYOUTS: list[tuple[list[str], dict[str, str]]] = [

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
+from keytide.definition.tag_period import TagPeriod
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
+from keytide.maintenance.history.automatic_tags import create_due_tags, forget_over
+from keytide.maintenance.history.tags import create_tag_of, source_of
 from keytide.options import TableOptions
 from keytide.store.faults import Fault, FaultyStore
-from keytide.table.definition.evolution import SetOption
-from keytide.table.definition.tag_period import TagPeriod
-from keytide.table.history.automatic_tags import create_due_tags, forget_over
-from keytide.table.history.tags import create_tag_of, source_of
 
 SCHEMA = pa.schema([("k", pa.int64())])
 DAY = datetime(2026, 1, 31)

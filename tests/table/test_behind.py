@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.commit.transaction import Transaction
+from keytide.compaction import compact
 from keytide.errors import ConflictError, DataError, KeytideWarning
 from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
+from keytide.maintenance.upkeep import behind
+from keytide.maintenance.upkeep.behind import BEHIND
 from keytide.options import TableOptions
-from keytide.table.commit.transaction import Transaction
-from keytide.table.compaction import compact
-from keytide.table.upkeep import behind
-from keytide.table.upkeep.behind import BEHIND
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 OPTIONS = {

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from stops import faults_of, stops_of
 
 import keytide as kt
+from keytide.catalogs.catalog import open_stored
+from keytide.definition.evolution import AddColumn, DropColumn, RemoveOption, SetOption
 from keytide.format import paths
 from keytide.format.branch import BranchStore, split_branch
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.catalog import open_stored
-from keytide.table.definition.evolution import AddColumn, DropColumn, RemoveOption, SetOption
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 OPTIONS = {"write-only": "true"}

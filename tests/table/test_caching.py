@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.cache import forget_files
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
-from keytide.table.state.lineage import forget_lineages
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 NAMED_BY_METADATA = re.compile(r"/(bucket-\d+|manifest|index|statistics)/[^/]+$")

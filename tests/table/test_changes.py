@@ -21,15 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.store import open_store
-from keytide.table.definition.evolution import (
+from keytide.definition.evolution import (
     AddColumn,
     ChangeColumnType,
     DropColumn,
     RenameColumn,
     SetOption,
 )
-from keytide.table.read import merged_versions as read
+from keytide.read import merged_versions as read
+from keytide.store import open_store
 
 SCHEMA = pa.schema(
     [

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.changes import diff
 from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
-from keytide.table.changes import diff
-from keytide.table.read import laid_out
-from keytide.table.read.lookup_files import LookupFiles
+from keytide.read import laid_out
+from keytide.read.lookup_files import LookupFiles
 
 SCHEMA = pl.DataFrame(schema={"id": pl.Int64, "s": pl.String, "v": pl.Int64}).to_arrow().schema
 TABLES: Sequence[dict[str, str]] = [

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.cdc.apply import count_changes, fill_unavailable
+from keytide.base.scratch import scratch
+from keytide.definition.evolution import AddColumn, RenameColumn
+from keytide.feeds.apply import count_changes, fill_unavailable
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.merge.order import MergeOrder
-from keytide.scratch import scratch
 from keytide.store import open_store
-from keytide.table.definition.evolution import AddColumn, RenameColumn
 from keytide.types import ArrayType, DataType, RowType
 
 SOURCE = Path(kt.__file__).parent

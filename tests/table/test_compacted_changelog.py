@@ -26,13 +26,13 @@ from overtaking import overtaken
 from stops import faults_of, stops_of
 
 import keytide as kt
+from keytide.compaction import compact as compaction
+from keytide.definition.evolution import AddColumn, SetOption
 from keytide.format.manifest import FileKind, FileSource
 from keytide.format.snapshot import CommitKind
+from keytide.read import merged_versions as read
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.compaction import compact as compaction
-from keytide.table.definition.evolution import AddColumn, SetOption
-from keytide.table.read import merged_versions as read
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 FULL = {"changelog-producer": "full-compaction"}

@@ -19,17 +19,17 @@ from overtaking import overtaken
 from stops import faults_of, stops_of
 
 import keytide as kt
+from keytide.compaction import compact as compaction
+from keytide.compaction.picking import SortedRun, Unit
+from keytide.compaction.rewriting import CompactTask
+from keytide.compaction.tombstones import Ages
+from keytide.definition.evolution import AddColumn, SetOption
 from keytide.format.data_file import FORMATS
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
+from keytide.maintenance.upkeep import writing as upkeep_writing
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.compaction import compact as compaction
-from keytide.table.compaction.picking import SortedRun, Unit
-from keytide.table.compaction.rewriting import CompactTask
-from keytide.table.compaction.tombstones import Ages
-from keytide.table.definition.evolution import AddColumn, SetOption
-from keytide.table.upkeep import writing as upkeep_writing
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 WRITE_ONLY = {"write-only": "true"}

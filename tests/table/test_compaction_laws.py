@@ -26,9 +26,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.compaction import compact as compaction
 from keytide.merge.order import SEQUENCE_NUMBER
-from keytide.table.compaction import compact as compaction
-from keytide.table.read import merged_versions as read
+from keytide.read import merged_versions as read
 
 
 def assert_sound(table: kt.Table) -> None:

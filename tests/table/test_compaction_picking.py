@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.format.binary_row import EMPTY_ROW
-from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
-from keytide.format.stats import EMPTY_STATS
-from keytide.table.compaction.picking import (
+from keytide.compaction.picking import (
     Rules,
     SortedRun,
     Unit,
@@ -21,6 +18,9 @@ from keytide.table.compaction.picking import (
     pick_all,
     sorted_runs,
 )
+from keytide.format.binary_row import EMPTY_ROW
+from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.stats import EMPTY_STATS
 
 NOW = 1_000_000
 

@@ -20,11 +20,9 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.arrow import from_arrow
-from keytide.sql.dialect import parse_tree, tokenize
-from keytide.sql.pushing import pushed, pushed_exactly
-from keytide.table.conditions.condition import predicate_of
-from keytide.table.conditions.matching import may_match, row_filter
-from keytide.table.conditions.predicate import (
+from keytide.predicate.condition import predicate_of
+from keytide.predicate.matching import may_match, row_filter
+from keytide.predicate.predicate import (
     And,
     Comparison,
     In,
@@ -34,8 +32,10 @@ from keytide.table.conditions.predicate import (
     Or,
     Predicate,
 )
-from keytide.table.conditions.text import text_of
-from keytide.table.values.single import array_of
+from keytide.predicate.text import text_of
+from keytide.predicate.values.single import array_of
+from keytide.sql.dialect import parse_tree, tokenize
+from keytide.sql.pushing import pushed, pushed_exactly
 
 MIDNIGHT = datetime(2024, 1, 1)
 INSTANT = datetime(2024, 1, 1, tzinfo=timezone.utc)

@@ -11,8 +11,8 @@ import pytest
 from histories import ids, put_consumer
 
 import keytide as kt
+from keytide.catalogs.system_tables import system_table
 from keytide.format import paths
-from keytide.table.system_tables import system_table
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 HOUR = 3600

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.cli.main import app
+from keytide.definition.evolution import AddColumn, RenameColumn, SetOption
 from keytide.store import Store, open_store
-from keytide.table.definition.evolution import AddColumn, RenameColumn, SetOption
 
 Row: TypeAlias = "tuple[str, int, int, int | None, str]"
 """Kind, partition, key, what it is compared by, and value."""

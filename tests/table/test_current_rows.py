@@ -21,13 +21,13 @@ from test_key_index import ROWS, Model, new_store, new_table, rows_of, write
 
 import keytide as kt
 from keytide.format.cache import forget_files
-from keytide.index.entries import Entries
-from keytide.index.far_run import FarRun
-from keytide.index.hashes import KeyHashes
-from keytide.index.run import Run, write_run
+from keytide.key_index.entries import Entries
+from keytide.key_index.far_run import FarRun
+from keytide.key_index.hashes import KeyHashes
+from keytide.key_index.run import Run, write_run
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore
-from keytide.table.state.lineage import forget_lineages
 
 KEYS = range(7)
 

@@ -14,17 +14,17 @@ from publishing import publish
 from pyroaring import BitMap, BitMap64
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change, Conflict
+from keytide.commit.publish import Committer
 from keytide.format.index_manifest import IndexFile
 from keytide.format.snapshot import CommitKind
+from keytide.snapshot.bucket_index import by_index_key
+from keytide.snapshot.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
+from keytide.snapshot.live_files import BucketId
 from keytide.store import open_store
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change, Conflict
-from keytide.table.commit.publish import Committer
-from keytide.table.state.bucket_index import by_index_key
-from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
-from keytide.table.state.live_files import BucketId
-from keytide.table.write.bucket_writer import restamp
-from keytide.table.write.task import Written
+from keytide.write.bucket_writer import restamp
+from keytide.write.task import Written
 
 POSITIONS = st.sets(st.integers(0, 99))
 

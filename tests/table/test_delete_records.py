@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.definition.evolution import RenameColumn
 from keytide.store import open_store
-from keytide.table.definition.evolution import RenameColumn
 
 DELETES, KEEPS = True, False
 

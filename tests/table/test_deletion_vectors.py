@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.catalogs.local_writes import append
+from keytide.commit.author import Author
+from keytide.compaction import compact as compaction
+from keytide.compaction.picking import Unit, sorted_runs
+from keytide.definition.evolution import RemoveOption, SetOption
 from keytide.format.deletion_vector import dead_positions
 from keytide.format.snapshot import CommitKind
+from keytide.read import merged_versions as read
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.commit.author import Author
-from keytide.table.compaction import compact as compaction
-from keytide.table.compaction.picking import Unit, sorted_runs
-from keytide.table.definition.evolution import RemoveOption, SetOption
-from keytide.table.local_writes import append
-from keytide.table.read import merged_versions as read
-from keytide.table.runner import Threads
+from keytide.tasks.runner import Threads
 
 VECTORS = {"deletion-vectors.enabled": "true"}
 SCHEMA = pa.schema([("k", pa.int32()), ("s", pa.int32()), ("v", pa.string())])

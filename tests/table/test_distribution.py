@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.errors import InvalidError
-from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([("id", pa.int64()), ("ts", pa.int64()), ("v", pa.string())])
 APART = {"write.distribution": "none"}

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.definition.evolution import RemoveOption, SetOption
 from keytide.format.bucket import row_hashes
+from keytide.snapshot.dynamic_buckets import KeyPlaces, hash_files, load_places
 from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import RemoveOption, SetOption
-from keytide.table.state.dynamic_buckets import KeyPlaces, hash_files, load_places
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.string())])
 KINDS = ("+I", "+U", "-U", "-D")

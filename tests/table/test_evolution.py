@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
-from keytide.format.schema import TableSchema
-from keytide.store import Store, open_store
-from keytide.store.faults import Fault, FaultyStore
-from keytide.table.definition.evolution import (
+from keytide.definition.evolution import (
     AddColumn,
     After,
     ChangeColumnNullability,
@@ -32,6 +29,9 @@ from keytide.table.definition.evolution import (
     SetOption,
     evolve,
 )
+from keytide.format.schema import TableSchema
+from keytide.store import Store, open_store
+from keytide.store.faults import Fault, FaultyStore
 
 T = kt.parse_sql_type
 COLUMNS = {

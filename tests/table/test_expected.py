@@ -17,8 +17,8 @@ from copies import copies_of
 import keytide as kt
 from far import FarClient, far_away
 from keytide.errors import DataError, KeytideError
+from keytide.snapshot.metadata import TableMetadata
 from keytide.store import ObjectStore, Store
-from keytide.table.state.metadata import TableMetadata
 
 ROWS = [{"k": k, "v": 0} for k in range(4)]
 OPTIONS = {"bucket": "1", "num-sorted-run.compaction-trigger": "20"}

@@ -28,10 +28,10 @@ from stops import stops_of
 import keytide as kt
 from keytide.format import paths
 from keytide.format.snapshot import Tag
+from keytide.maintenance.expiry.retention import Retention
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.expiry.retention import Retention
-from keytide.table.state.lineage import forget_lineages
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
 KEEP_ONE = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}

@@ -18,7 +18,7 @@ from gate_doors import CLEANING, OF_BOTH_BRANCHES, READING, WRITING
 from keytide.format import paths
 from keytide.format.cache import forget_files
 from keytide.format.schema import TableSchema
-from keytide.table.state.lineage import forget_lineages
+from keytide.snapshot.lineage import forget_lineages
 
 FALLBACK, PRIMARY = "scan.fallback-branch", "scan.primary-branch"
 NULLABLE = "primary-key.nullable"

@@ -10,13 +10,13 @@ import pytest
 
 import keytide as kt
 from far import FarClient, far_away
+from keytide.catalogs import local_writes
+from keytide.commit.transaction import Transaction
 from keytide.errors import DataError
 from keytide.format.data_file.far_file import far_file
+from keytide.snapshot.lineage import lineage_of
 from keytide.store import ObjectStore
 from keytide.store.uploads import Uploads
-from keytide.table import local_writes
-from keytide.table.commit.transaction import Transaction
-from keytide.table.state.lineage import lineage_of
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.definition.evolution import ChangeColumnType, RenameColumn, SetOption
 from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import ChangeColumnType, RenameColumn, SetOption
 from keytide.types import Field
 from type_values import SCALARS, column_of, kind_of
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.table.read.runs import StoredVersions
+from keytide.read.runs import StoredVersions
 
 ENGINES = {
     "deduplicate": {},

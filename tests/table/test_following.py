@@ -15,8 +15,8 @@ import pytest
 import keytide as kt
 from keytide.format import paths
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
-from keytide.table.upkeep import afterwards
-from keytide.table.upkeep.afterwards import Follower, Made
+from keytide.maintenance.upkeep import afterwards
+from keytide.maintenance.upkeep.afterwards import Follower, Made
 
 ROWS = [{"k": 1, "p": "2020-01-01", "v": 1}, {"k": 2, "p": "2020-01-02", "v": 2}]
 SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.int64())])

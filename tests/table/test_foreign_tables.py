@@ -14,13 +14,13 @@ from publishing import publish
 
 import keytide as kt
 from gate_doors import READING, ROWS, WRITING
+from keytide.commit.author import Author
+from keytide.commit.change import Change
 from keytide.format import paths
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.write.task import Written
-from keytide.table.write.writable import writable_view
+from keytide.write.task import Written
+from keytide.write.writable import writable_view
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 READS = {

@@ -14,13 +14,13 @@ import pytest
 
 import keytide as kt
 from gate_doors import CLEANING, READING, ROWS, WRITING, Door
+from keytide.definition.evolution import RemoveOption, SetOption
 from keytide.format import paths
 from keytide.format.cache import forget_files
+from keytide.gate.types import TYPES
 from keytide.options import SECTIONS, Refused, option_of
 from keytide.options.features import FEATURES, HARMLESS, Feature, Needs, feature_of, is_harmless
-from keytide.table.definition.evolution import RemoveOption, SetOption
-from keytide.table.gate.types import TYPES
-from keytide.table.state.lineage import forget_lineages
+from keytide.snapshot.lineage import forget_lineages
 from own_options import ELSEWHERE
 
 BRANCHES_READ = ("scan.fallback-branch", "scan.primary-branch")

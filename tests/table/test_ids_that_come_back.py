@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
-from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), False), ("v", pa.int64())])
 

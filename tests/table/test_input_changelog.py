@@ -18,9 +18,9 @@ from overtaking import overtaken
 from stops import stops_of
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("s", pa.int64()), ("v", pa.string())])
 ENGINES: dict[str, dict[str, str]] = {

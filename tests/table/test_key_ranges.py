@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.table.read.key_ranges import by_key_range
-from keytide.table.read.task import ReadTask
+from keytide.read.key_ranges import by_key_range
+from keytide.read.task import ReadTask
 
 ENGINES = {
     "deduplicate": {},

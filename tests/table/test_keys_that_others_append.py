@@ -13,9 +13,9 @@ import keytide as kt
 from another_engine import append_as_another_engine
 from key_indexes import assert_index_is_that_of_the_rows
 from key_lives import KEYS, SCHEMA, TABLES, Model, act, shown, steps, table_of
+from keytide.read.scan import Scan
 from keytide.store import open_store
-from keytide.table.read.scan import Scan
-from keytide.table.write.writable import writable_view
+from keytide.write.writable import writable_view
 
 
 def new_table(options: dict[str, str]) -> kt.Table:

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.base.row_kind import RowKind
 from keytide.format.binary_row import encode_rows
 from keytide.format.data_file import VALUE_KIND, WHOLE_FILE, FileReader, Span
 from keytide.format.entry_columns import Entries
@@ -30,16 +31,15 @@ from keytide.format.schema import TableSchema
 from keytide.format.stats import EMPTY_STATS
 from keytide.options import TableOptions
 from keytide.options.keys import EXTERNAL_PATHS
-from keytide.row_kind import RowKind
+from keytide.predicate.condition import predicate_of
+from keytide.read.scan import Scan
+from keytide.read.scans import narrowed_scan
+from keytide.snapshot.data_files import OWN_FILES
+from keytide.snapshot.live_files import LiveFiles
+from keytide.snapshot.state import TableState
+from keytide.snapshot.view import TableView
 from keytide.store import Store, open_store
-from keytide.table.conditions.condition import predicate_of
-from keytide.table.read.scan import Scan
-from keytide.table.scans import narrowed_scan
-from keytide.table.state.data_files import OWN_FILES
-from keytide.table.state.live_files import LiveFiles
-from keytide.table.state.state import TableState
-from keytide.table.state.view import TableView
-from keytide.table.write.writable import check_writable
+from keytide.write.writable import check_writable
 
 KEY = ["name", "n"]
 TYPES = {"name": "STRING NOT NULL", "n": "INT NOT NULL", "at": "BIGINT", "v": "DOUBLE"}

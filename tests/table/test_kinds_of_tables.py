@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.definition import kind
+from keytide.definition.kind import TableKind
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.definition import kind
-from keytide.table.definition.kind import TableKind
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]

@@ -12,10 +12,10 @@ import pytest
 from copies import empty_store
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
-from keytide.table.definition.evolution import SetOption
-from keytide.table.state.lineage import forget_lineages
 from lagging import LaggingFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")

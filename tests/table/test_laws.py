@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import keytide as kt
+from keytide.read import merged_versions as read
 from keytide.store import open_store
-from keytide.table.read import merged_versions as read
 
 SCHEMA = pa.schema(
     [

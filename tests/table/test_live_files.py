@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.manifest import FileKind, ManifestEntry, decode_manifest, encode_manifest
-from keytide.table.state.live_files import BucketId, LiveFiles, files_of
+from keytide.snapshot.live_files import BucketId, LiveFiles, files_of
 
 NAMES = "abcdefghijkl"
 BUCKETS = st.tuples(st.sampled_from([b"p", b"q", b""]), st.integers(-2, 1))

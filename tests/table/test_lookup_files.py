@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.compaction import lookup
+from keytide.definition.evolution import SetOption
 from keytide.format.data_file import FileReader
+from keytide.read import laid_out, lookup_files
+from keytide.read.lookup_files import Bounds, LookupFiles, searched
+from keytide.read.sections import PlannedFile
+from keytide.read.versions_of_keys import VersionsOfKeys
 from keytide.store import objects, open_store
-from keytide.table.compaction import lookup
-from keytide.table.definition.evolution import SetOption
-from keytide.table.read import laid_out, lookup_files
-from keytide.table.read.lookup_files import Bounds, LookupFiles, searched
-from keytide.table.read.sections import PlannedFile
-from keytide.table.read.versions_of_keys import VersionsOfKeys
 
 KEYS = {
     "INT": lambda n: n,

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.store import open_store
-from keytide.table.definition.evolution import SetOption
 
 LOOKUPS = ({"changelog-producer": "lookup"}, {"force-lookup": "true"})
 Version = tuple[str, int, int, Any]

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
+from keytide.commit.manifest_picking import MergeRules, Rewrite, pick
+from keytide.commit.publish import Committed, Committer
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows
 from keytide.format.checksum import SEAL_KEY
@@ -26,19 +30,15 @@ from keytide.format.manifest import (
 )
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import EMPTY_STATS
+from keytide.maintenance.upkeep.manifests import MergedManifests, compact_manifest
+from keytide.snapshot.live_files import load_live_files
+from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store, open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.commit.manifest_picking import MergeRules, Rewrite, pick
-from keytide.table.commit.publish import Committed, Committer
-from keytide.table.state.live_files import load_live_files
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.upkeep.manifests import MergedManifests, compact_manifest
-from keytide.table.write.bucket_writer import restamp
-from keytide.table.write.task import Written
-from keytide.table.write.writable import writable_view
 from keytide.types import parse_sql_type
+from keytide.write.bucket_writer import restamp
+from keytide.write.task import Written
+from keytide.write.writable import writable_view
 
 PARTITION = parse_sql_type("INT")
 PARTITIONS = encode_rows([pa.array([1, 2, None], pa.int32())], [PARTITION])

@@ -16,12 +16,12 @@ import pytest
 import keytide
 from busy import Others, busy_store
 from keytide.lake.table_html import table_html
-from keytide.pictures.buckets import Bucket, BucketLine, Part, Run
+from keytide.maintenance.history.log import HistoryEntry
+from keytide.maintenance.upkeep.glance import Glance, glance_of
+from keytide.maintenance.upkeep.layout import GLANCE, Layout
+from keytide.maintenance.upkeep.timeline import Moment, Timeline
+from keytide.show.buckets import Bucket, BucketLine, Part, Run
 from keytide.store import open_store
-from keytide.table.history.log import HistoryEntry
-from keytide.table.upkeep.glance import Glance, glance_of
-from keytide.table.upkeep.layout import GLANCE, Layout
-from keytide.table.upkeep.timeline import Moment, Timeline
 
 HOSTILE = "</style></svg><script>x</script><b>&\"'"
 

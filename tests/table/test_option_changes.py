@@ -14,10 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.options import SECTIONS, Change, ForOthers, Option
-from keytide.options.option import ACTS
-from keytide.store import open_store
-from keytide.table.definition.evolution import (
+from keytide.definition.evolution import (
     AddColumn,
     ChangeColumnType,
     DropColumn,
@@ -27,6 +24,9 @@ from keytide.table.definition.evolution import (
     SchemaChange,
     SetOption,
 )
+from keytide.options import SECTIONS, Change, ForOthers, Option
+from keytide.options.option import ACTS
+from keytide.store import open_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 

@@ -13,14 +13,14 @@ from uuid import uuid4
 import pytest
 
 import keytide as kt
+from keytide.definition.document import document
+from keytide.definition.evolution import RemoveOption, SetOption
 from keytide.format import paths
 from keytide.merge.engines import engines_with
 from keytide.options import SECTIONS, ForOthers, Option, Refused, TableOptions, stored_name
 from keytide.options.features import feature_of
 from keytide.options.option import ACTS
 from keytide.store import open_store
-from keytide.table.definition.document import document
-from keytide.table.definition.evolution import RemoveOption, SetOption
 
 ROWS = [option for options in SECTIONS.values() for option in options]
 TYPED = {
@@ -341,6 +341,6 @@ def test_properties_of_one_s_own_are_kept_and_mean_nothing() -> None:
 
 
 def test_document_is_up_to_date() -> None:
-    """`python -m keytide.table.definition > docs/options.md` makes it so."""
+    """`python -m keytide.definition > docs/options.md` makes it so."""
     path = Path(__file__).parents[2] / "docs/options.md"
     assert path.read_text("utf-8") == document()

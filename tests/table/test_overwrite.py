@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([("d", pa.string()), ("h", pa.int32()), ("k", pa.int64()), ("v", pa.string())])
 OLD = "a1:1=old a1:2=old a2:1=old b1:1=old"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
+from keytide.definition.evolution import DropColumn, SetOption
 from keytide.store import open_store
-from keytide.table.definition.evolution import DropColumn, SetOption
 
 COLUMNS = {
     "k": "INT NOT NULL", "ts": "INT", "a": "INT", "b": "INT", "total": "BIGINT", "said": "STRING",

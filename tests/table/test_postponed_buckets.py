@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
+from keytide.commit.publish import Committed, Committer
+from keytide.definition.evolution import SetOption
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import ManifestEntry
+from keytide.snapshot.view import TableView
 from keytide.store import open_store
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.commit.publish import Committed, Committer
-from keytide.table.definition.evolution import SetOption
-from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import BucketWriter, SequenceBase, restamp
-from keytide.table.write.cut import BucketBatch
-from keytide.table.write.input_rows import incoming_rows
-from keytide.table.write.task import Written
+from keytide.write.bucket_writer import BucketWriter, SequenceBase, restamp
+from keytide.write.cut import BucketBatch
+from keytide.write.input_rows import incoming_rows
+from keytide.write.task import Written
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])
 

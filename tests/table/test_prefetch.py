@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keytide.table.read.prefetch import prefetched
+from keytide.read.prefetch import prefetched
 
 SECONDS_MAX = 30
 

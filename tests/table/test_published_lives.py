@@ -21,8 +21,8 @@ from other_readers import READERS, Rows, iceberg_table, scanned
 from row_ids import row_ids
 
 import keytide as kt
-from keytide.table.definition.evolution import AddColumn
-from keytide.table.publishing.seen import forget_publications
+from keytide.definition.evolution import AddColumn
+from keytide.publish.seen import forget_publications
 from keytide.types import parse_sql_type
 
 SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.string())])

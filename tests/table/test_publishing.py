@@ -23,17 +23,17 @@ from row_ids import row_ids
 from stops import faults_of
 
 import keytide as kt
+from keytide.definition.evolution import DropColumn, RenameColumn
 from keytide.format.cache import forget_files
 from keytide.format.delta.names import LOG_DIR
 from keytide.format.iceberg.metadata import METADATA_DIR, VERSION_HINT
+from keytide.publish import delta as publishing_delta
+from keytide.publish import publish as publishing
+from keytide.publish.delta_log import CHECKPOINT_INTERVAL
+from keytide.publish.seen import forget_publications, recall, remember
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import DropColumn, RenameColumn
-from keytide.table.publishing import delta as publishing_delta
-from keytide.table.publishing import publish as publishing
-from keytide.table.publishing.delta_log import CHECKPOINT_INTERVAL
-from keytide.table.publishing.seen import forget_publications, recall, remember
-from keytide.table.state.lineage import forget_lineages
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 HIGHEST_ID_OF_ICEBERG = 2147483447

@@ -11,9 +11,9 @@ from copies import copies_of, empty_store
 from stops import stops_of
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.index.entries import Entries
+from keytide.key_index.entries import Entries
+from keytide.read.rebuilding import settled
+from keytide.snapshot.dead_rows import load_dead_rows
+from keytide.snapshot.key_index import KeyIndex
 from keytide.store import open_store
-from keytide.table.read.rebuilding import settled
-from keytide.table.state.dead_rows import load_dead_rows
-from keytide.table.state.key_index import KeyIndex
-from keytide.table.write.writable import writable_view
+from keytide.write.writable import writable_view
 
 ROWS, KEYS, WRITES = 12_000, 15_000, 3
 

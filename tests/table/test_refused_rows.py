@@ -10,14 +10,14 @@ import pytest
 from publishing import publish
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
 from keytide.options import TableOptions
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.write.bucket_writer import SequenceBase
-from keytide.table.write.input_rows import to_arrow_table
-from keytide.table.write.layout import FixedLayout
-from keytide.table.write.task import WriteTask
-from keytide.table.write.writable import writable_view
+from keytide.write.bucket_writer import SequenceBase
+from keytide.write.input_rows import to_arrow_table
+from keytide.write.layout import FixedLayout
+from keytide.write.task import WriteTask
+from keytide.write.writable import writable_view
 
 Row = dict[str, Any]
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}

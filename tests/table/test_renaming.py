@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.table.definition.evolution import SetOption
-from keytide.table.state.commits import FolderCommits
+from keytide.definition.evolution import SetOption
+from keytide.snapshot.commits import FolderCommits
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 
@@ -105,7 +105,7 @@ def test_write_beside_renaming_is_refused_or_moves_along(
 def test_alter_beside_renaming_makes_no_table(
     lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keytide.table import alter
+    from keytide.catalogs import alter
 
     table, try_ = lake.table("shop.a"), alter._try
 

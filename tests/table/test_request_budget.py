@@ -21,8 +21,8 @@ from copies import copies_of
 import keytide as kt
 from far import Requests, far_away
 from keytide.format.cache import forget_files
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
-from keytide.table.state.lineage import forget_lineages
 
 ROWS, COMMITS = 1_000_000, 20
 # Compactions and merges of manifests come every so often; each is an operation by itself.

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.catalogs.local_writes import fill
+from keytide.commit.transaction import Transaction
+from keytide.definition.evolution import AddColumn, SetOption
 from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.commit.transaction import Transaction
-from keytide.table.definition.evolution import AddColumn, SetOption
-from keytide.table.local_writes import fill
-from keytide.table.write.input_rows import to_arrow_table
-from keytide.table.write.writable import writable_view
+from keytide.write.input_rows import to_arrow_table
+from keytide.write.writable import writable_view
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("s", pa.int64()), ("v", pa.string())])
 

@@ -18,10 +18,10 @@ from overtaking import overtaken
 from stops import faults_of, stops_of
 
 import keytide as kt
+from keytide.definition.evolution import AddColumn, SetOption
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import AddColumn, SetOption
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.string())])
 Rows = dict[tuple[str, int], str]

@@ -22,11 +22,11 @@ from overtaking import overtaken
 from stops import faults_of, stops_of
 
 import keytide as kt
+from keytide.definition.evolution import AddColumn
 from keytide.format import paths
 from keytide.format.snapshot import NO_WATERMARK, Consumer, Snapshot
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import AddColumn
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 OPTIONS = {"write-only": "true"}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.paths import parse_snapshot_name
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore
-from keytide.table.state.lineage import forget_lineages
 
 SCHEMA = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "v")]
 

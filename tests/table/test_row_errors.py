@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
 from keytide.store import open_store
-from keytide.table.definition.evolution import SetOption
 
 COUNTS = {"upsert.row-errors": "count"}
 MODES: dict[str, dict[str, str]] = {

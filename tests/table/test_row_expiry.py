@@ -13,7 +13,7 @@ from histories import ids, stray_files
 from hypothesis import given, settings
 
 import keytide as kt
-from keytide.table.system_tables import audit_log
+from keytide.catalogs.system_tables import audit_log
 
 HOUR = 3600
 NOW = 1_800_000_000
@@ -37,8 +37,8 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
         def clock_ms() -> int:
             return seconds * 1000
 
-        monkeypatch.setattr("keytide.table.read.lifetime._clock_ms", clock_ms)
-        monkeypatch.setattr("keytide.table.compaction.compact.wall_clock_ms", clock_ms)
+        monkeypatch.setattr("keytide.read.lifetime._clock_ms", clock_ms)
+        monkeypatch.setattr("keytide.compaction.compact.wall_clock_ms", clock_ms)
 
     set_(NOW)
     return set_

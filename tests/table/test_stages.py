@@ -16,12 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.catalogs.system_tables import audit_log
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.read import merged_versions as read
+from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.store import open_store
-from keytide.table.read import merged_versions as read
-from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
-from keytide.table.system_tables import audit_log
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import keytide as kt
-from keytide.row_kind import RowKind
-from keytide.table.read.statistics import columns_without_nulls
+from keytide.base.row_kind import RowKind
+from keytide.read.statistics import columns_without_nulls
 
 
 def without_nulls(table: kt.Table) -> set[str]:

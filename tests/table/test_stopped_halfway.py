@@ -21,10 +21,10 @@ from copies import copies_of
 from stops import stops_of
 
 import keytide as kt
+from keytide.definition.evolution import SetOption
+from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store, open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import SetOption
-from keytide.table.state.lineage import forget_lineages
 
 Place = Literal["folder", "bucket"]
 State = dict[int, str] | None

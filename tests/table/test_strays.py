@@ -14,18 +14,18 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.commit import strays
+from keytide.commit.strays import has_committed
+from keytide.commit.transaction import Transaction
+from keytide.compaction.compact import compact_in_full
+from keytide.definition.evolution import SetOption
 from keytide.errors import DataError, SetupError
+from keytide.maintenance.upkeep.rescale import rescale
+from keytide.snapshot.statement import Statement
+from keytide.snapshot.stored import StoredTable
 from keytide.store import open_store
 from keytide.store.local import LocalStore
-from keytide.table.commit import strays
-from keytide.table.commit.strays import has_committed
-from keytide.table.commit.transaction import Transaction
-from keytide.table.compaction.compact import compact_in_full
-from keytide.table.definition.evolution import SetOption
-from keytide.table.state.statement import Statement
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.rescale import rescale
-from keytide.table.write.writable import writable_view
+from keytide.write.writable import writable_view
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int64()), ("v", pa.int64())])
 KINDS: dict[str, dict[str, str]] = {

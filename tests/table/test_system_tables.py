@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.catalogs.system_tables import SYSTEM_TABLES, audit_log, read_optimized, system_table
+from keytide.definition.evolution import AddColumn, ChangeColumnType, RenameColumn
 from keytide.format import paths
 from keytide.format.snapshot import Tag
 from keytide.store import open_store
-from keytide.table.definition.evolution import AddColumn, ChangeColumnType, RenameColumn
-from keytide.table.system_tables import SYSTEM_TABLES, audit_log, read_optimized, system_table
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 SCHEMA = pa.schema([("d", pa.date32()), ("k", pa.int64()), ("v", pa.string())])

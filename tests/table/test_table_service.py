@@ -15,10 +15,10 @@ import keytide as kt
 from keytide.dml.attached import AttachedCatalog
 from keytide.format import paths
 from keytide.lake.lake import Lake
+from keytide.snapshot.commits import Commits, TellChanges, UnknownOutcomeError, no_changes
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.stored import StoredTable
 from keytide.store import Store
-from keytide.table.state.commits import Commits, TellChanges, UnknownOutcomeError, no_changes
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
 from service import ServiceCommits, ServiceWarehouse, changing, connect_by_service
 
 KEYED = "k INT, v INT, PRIMARY KEY (k) NOT ENFORCED"

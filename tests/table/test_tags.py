@@ -14,14 +14,14 @@ from copies import copies_of
 from stops import faults_of, stops_of
 
 import keytide as kt
+from keytide.base.moments import moment_text
+from keytide.definition.evolution import SetOption
 from keytide.format import paths
 from keytide.format.checksum import SEAL_KEY
 from keytide.format.snapshot import Tag
-from keytide.moments import moment_text
+from keytide.maintenance.history.tags import create_tag_of, snapshot_at_or_after, source_of
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import SetOption
-from keytide.table.history.tags import create_tag_of, snapshot_at_or_after, source_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

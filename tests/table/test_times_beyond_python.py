@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import keytide as kt
+from keytide.base.value_text import cell_text, held_by_python, json_text
 from keytide.cli.main import app
-from keytide.value_text import cell_text, held_by_python, json_text
 
 BEYOND = [9_223_372_036_825_200_000, -62_198_755_200_000_000, -9_223_372_036_832_400_000]
 DAYS = [2**31 - 1, -719_163, -(2**31)]

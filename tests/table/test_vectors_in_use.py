@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.changes.follow import Pace, Start, follow
+from keytide.definition.evolution import RemoveOption, SetOption
 from keytide.format.data_file import FileReader, parquet
 from keytide.store import open_store
-from keytide.table.changes.follow import Pace, Start, follow
-from keytide.table.definition.evolution import RemoveOption, SetOption
 
 VECTORS = {"deletion-vectors.enabled": "true"}
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("s", pa.int32()), ("v", pa.string())])

@@ -21,13 +21,13 @@ from pyroaring import BitMap
 from test_samples import EXPECTED, SAMPLES, open_sample
 
 import keytide as kt
+from keytide.commit.author import Author
+from keytide.commit.change import Change
 from keytide.format.deletion_vector import write_vectors
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import SimpleStats
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.write.task import Written
+from keytide.write.task import Written
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("s", pa.string())])
 

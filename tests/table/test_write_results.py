@@ -10,7 +10,7 @@ import pytest
 from tests.table.overtaking import overtaken
 
 import keytide as kt
-from keytide.table.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 OPTIONS = {"bucket": "2", "write-only": "true", "commit.min-retry-wait": "1 ms"}
@@ -43,7 +43,7 @@ def test_milliseconds_last_until_the_commit(
     table: kt.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("keytide.table.commit.transaction.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("keytide.commit.transaction.time.monotonic", lambda: now[0])
     settle = Transaction._settle
 
     def slowly(transaction: Transaction, *args: Any) -> Any:

@@ -153,7 +153,7 @@ def test_streams_tell_the_offsets_of_topics_without_a_broker(
     fake = importlib.import_module("fake")
     held = {"prices": fake.FakeTopic(partitions=[[(b"k-7", b'{"price": 3}')]])}
     with monkeypatch.context() as patched:
-        patched.setattr("keytide.kafka.ingest.Client", lambda *given: fake.FakeKafka(held))
+        patched.setattr("keytide.feeds.kafka.ingest.Client", lambda *given: fake.FakeKafka(held))
         kt.connect(warehouse).ingest(
             "t", "kafka://localhost:9092/prices", format="json", primary_key=["sku"]
         )

@@ -13,12 +13,12 @@ import pytest
 from ui_requests import Browse
 
 import keytide as kt
+from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.format.snapshot import Snapshot
+from keytide.maintenance.upkeep.timeline import PAGE_SNAPSHOTS, timeline_of
 from keytide.store import Store
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
-from keytide.table.upkeep.timeline import PAGE_SNAPSHOTS, timeline_of
-from keytide.table.warehouse import FolderWarehouse
 from keytide.ui.listing import PAGE_LINES
 
 

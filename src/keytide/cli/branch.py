@@ -12,7 +12,7 @@ from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows, write_table
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
 from keytide.errors import KeytideWarning
-from keytide.table.history.branches import BranchInfo
+from keytide.maintenance.history.branches import BranchInfo
 
 __all__ = ["branch"]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from keytide.base.moments import utc
 from keytide.cli.address import (
     full_path,
     is_path,
@@ -30,8 +31,7 @@ from keytide.lake.external_table import ExternalTable
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
 from keytide.lake.table import Table
-from keytide.moments import utc
-from keytide.table.history.log import HistoryEntry, entries_of
+from keytide.maintenance.history.log import HistoryEntry, entries_of
 
 __all__ = ["describe", "describe_table", "history", "list_tables", "ls", "snapshots"]
 

@@ -11,9 +11,9 @@ import typer
 
 from keytide.cli.progress import TrackedThreads
 from keytide.cli.spark_log import SparkLog, spark_log
+from keytide.compaction.compact import local_runner
 from keytide.errors import SetupError
-from keytide.table.compaction.compact import local_runner
-from keytide.table.runner import TaskRunner
+from keytide.tasks.runner import TaskRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from keytide.base.record import rows_of
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
-from keytide.record import rows_of
-from keytide.table.history.consumers import NamedConsumer
+from keytide.maintenance.history.consumers import NamedConsumer
 
 __all__ = ["consumer"]
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from keytide.base.record import rows_of
 from keytide.cli.near import refuse_cache
 from keytide.cli.output import Format, write_table
 from keytide.cli.parameters import FormatOption
-from keytide.index.estimate import Size, sizes_of
-from keytide.record import rows_of
+from keytide.key_index.estimate import Size, sizes_of
 
 __all__ = ["upsert_estimate"]
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from keytide.value_text import visible
+from keytide.base.value_text import visible
 
 __all__ = ["Column", "Content", "Grid", "Part", "Properties", "Words", "grid"]
 

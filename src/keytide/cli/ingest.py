@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import pyarrow as pa
 import typer
 
+from keytide.base.record import rows_of
 from keytide.cli.address import open_named_table, split_table_path
 from keytide.cli.cluster import SparkMaster, spark_session
 from keytide.cli.grid import Properties
@@ -24,17 +25,16 @@ from keytide.cli.parameters import Limit, TableArgument, Warehouse, names
 from keytide.cli.progress import heartbeat
 from keytide.cli.spark_log import spark_log
 from keytide.errors import InvalidError, KeytideError
-from keytide.record import rows_of
 from keytide.types import Field, RowType, parse_sql_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from keytide.cdc.report import BatchReport, IngestReport
-    from keytide.cdc.request import FeedRequest
-    from keytide.cdc.values import Encoding
-    from keytide.kafka.feeds import TablesReport
-    from keytide.kafka.request import KafkaRequest
+    from keytide.feeds.kafka.feeds import TablesReport
+    from keytide.feeds.kafka.request import KafkaRequest
+    from keytide.feeds.report import BatchReport, IngestReport
+    from keytide.feeds.request import FeedRequest
+    from keytide.feeds.values import Encoding
 
 __all__ = ["FeedFormat", "ingest", "lag"]
 
@@ -248,10 +248,10 @@ def ingest(
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
     """
     # Change feeds import DuckDB, which other commands do not need.
-    from keytide.cdc.request import FeedRequest
-    from keytide.kafka.address import is_kafka
-    from keytide.kafka.dealing import is_template
-    from keytide.kafka.request import KafkaRequest, TopicOptions
+    from keytide.feeds.kafka.address import is_kafka
+    from keytide.feeds.kafka.dealing import is_template
+    from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
+    from keytide.feeds.request import FeedRequest
 
     refuse_cache("ingest")
     root, name = split_table_path(table, warehouse)
@@ -318,7 +318,7 @@ def lag(
 
     Example: keytide lag -w /data/lake shop.orders --from kafka://localhost:9092/shop.orders
     """
-    from keytide.kafka.lag import PartitionLag
+    from keytide.feeds.kafka.lag import PartitionLag
 
     properties = _properties(consumer_property, consumer_config)
     found = open_named_table(table, warehouse).kafka_lag(source, consumer_properties=properties)
@@ -335,7 +335,7 @@ def _run_files(request: FeedRequest, master: str | None) -> IngestReport:
 
 
 def _run_topics(request: KafkaRequest) -> IngestReport:
-    from keytide.kafka.ingest import run_feed
+    from keytide.feeds.kafka.ingest import run_feed
 
     told = _Told()
     with heartbeat(lambda: told.progress((0, 0))):
@@ -343,7 +343,7 @@ def _run_topics(request: KafkaRequest) -> IngestReport:
 
 
 def _run_tables(request: KafkaRequest) -> TablesReport:
-    from keytide.kafka.feeds import Told, run_feeds
+    from keytide.feeds.kafka.feeds import Told, run_feeds
 
     told = _Told()
     with heartbeat(lambda: told.progress((0, 0))):
@@ -457,7 +457,7 @@ def _fields(text: str) -> tuple[Field, ...]:
 
 
 def _encoding(given: list[str] | None) -> Encoding | None:
-    from keytide.cdc.values import Encoding
+    from keytide.feeds.values import Encoding
 
     if not given:
         return None
@@ -474,7 +474,7 @@ def _encoding(given: list[str] | None) -> Encoding | None:
 
 def _properties(given: list[str] | None, file: Path | None) -> dict[str, str]:
     """Properties of a client. Those that are given override those of the file."""
-    from keytide.kafka.properties import read_properties
+    from keytide.feeds.kafka.properties import read_properties
 
     found = {} if file is None else read_properties(file)
     for text in given or ():

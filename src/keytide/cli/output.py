@@ -1,9 +1,9 @@
 """Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
 
 JSON output is JSON lines: one object per row. CSV quotes every string, so that an empty string
-(`""`) and NULL (nothing) remain different. Nested values are JSON strings. `keytide.value_text`
-formats values, and `keytide.cli.grid` fits them to a terminal. JSON and CSV are streamed. A table
-keeps the rows that it shows in memory.
+(`""`) and NULL (nothing) remain different. Nested values are JSON strings.
+`keytide.base.value_text` formats values, and `keytide.cli.grid` fits them to a terminal. JSON and
+CSV are streamed. A table keeps the rows that it shows in memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import pyarrow as pa
 import typer
 from rich.console import Console
 
+from keytide.base.plural import counted
+from keytide.base.row_lines import check_spelled, csv_header, csv_lines, frame_of, json_lines
+from keytide.base.value_text import cell_text, visible
 from keytide.cli.grid import Column, Content, Grid, Part
 from keytide.errors import DataError
-from keytide.plural import counted
-from keytide.row_lines import check_spelled, csv_header, csv_lines, frame_of, json_lines
-from keytide.value_text import cell_text, visible
 
 __all__ = [
     "TABLE_ROWS",

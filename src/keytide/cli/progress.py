@@ -23,11 +23,11 @@ from rich.progress import (
 )
 
 from keytide.cli.output import note
-from keytide.external.scan import ExternalScan
-from keytide.table.read.fallback import FallbackScan
-from keytide.table.read.scan import Scan
-from keytide.table.runner import Threads
-from keytide.table.strides import listening
+from keytide.read.fallback import FallbackScan
+from keytide.read.scan import Scan
+from keytide.sources.scan import ExternalScan
+from keytide.tasks.runner import Threads
+from keytide.tasks.strides import listening
 
 __all__ = [
     "SECONDS_BETWEEN_LINES",

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from keytide.base.plural import counted
 from keytide.cli.address import open_readable_table
 from keytide.cli.grid import Grid, Words, grid
 from keytide.cli.output import Format, records, write_document, write_rows
@@ -27,16 +28,15 @@ from keytide.cli.parameters import (
     names,
 )
 from keytide.cli.progress import tracked_batches
+from keytide.definition.kind import require_key
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.external.scan import ExternalExplanation
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.table import Table
-from keytide.plural import counted
-from keytide.table.definition.kind import require_key
-from keytide.table.read.explanation import Explanation
-from keytide.table.read.fallback import FallbackExplanation
-from keytide.table.read.why import Why
-from keytide.table.values.single import scalar_of_text
+from keytide.predicate.values.single import scalar_of_text
+from keytide.read.explanation import Explanation
+from keytide.read.fallback import FallbackExplanation
+from keytide.read.why import Why
+from keytide.sources.scan import ExternalExplanation
 from keytide.types import Field
 
 __all__ = ["explain", "get", "scan", "why"]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from keytide.base.plural import counted
 from keytide.cli.address import required_warehouse
 from keytide.cli.near import cache_arguments
 from keytide.cli.output import Format, note, write_rows
@@ -15,7 +16,6 @@ from keytide.cli.parameters import FormatOption, Limit, Warehouse
 from keytide.errors import InvalidError
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
-from keytide.plural import counted
 from keytide.sql.result import Result
 
 __all__ = ["run_text", "sql"]

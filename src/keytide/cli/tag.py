@@ -12,8 +12,8 @@ from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
 from keytide.cli.verb import command
-from keytide.table.history import automatic_tags, tags
-from keytide.table.history.tags import NamedTag
+from keytide.maintenance.history import automatic_tags, tags
+from keytide.maintenance.history.tags import NamedTag
 
 __all__ = ["tag"]
 

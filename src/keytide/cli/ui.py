@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from keytide.base.extras import require
 from keytide.cli.address import required_warehouse
 from keytide.cli.near import cache_arguments
 from keytide.cli.output import note
 from keytide.cli.parameters import Warehouse
-from keytide.extras import require
 from keytide.lake.opening import connect
 
 __all__ = ["ui"]

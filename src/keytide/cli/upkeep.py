@@ -8,22 +8,22 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
+from keytide.base.plural import counted
 from keytide.cli.address import open_named_table
 from keytide.cli.cluster import SparkMaster, tasks_run
 from keytide.cli.output import Format, note, write_rows, write_table
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, names
 from keytide.cli.verb import command
 from keytide.errors import KeytideWarning
-from keytide.plural import counted
-from keytide.table.expiry.partition_expiry import ExpiredPartitions
-from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_snapshots
-from keytide.table.publishing import publish as publishing
-from keytide.table.publishing.published import Publications
-from keytide.table.upkeep import compacting, conversion, old_partitions, purging
-from keytide.table.upkeep.conversion import ConversionResult
-from keytide.table.upkeep.indexing import index_files
-from keytide.table.upkeep.purging import PurgeResult
-from keytide.table.upkeep.restore import restore as restored
+from keytide.maintenance.expiry.partition_expiry import ExpiredPartitions
+from keytide.maintenance.expiry.snapshot_expiry import ExpiryResult, expire_snapshots
+from keytide.maintenance.upkeep import compacting, conversion, old_partitions, purging
+from keytide.maintenance.upkeep.conversion import ConversionResult
+from keytide.maintenance.upkeep.indexing import index_files
+from keytide.maintenance.upkeep.purging import PurgeResult
+from keytide.maintenance.upkeep.restore import restore as restored
+from keytide.publish import publish as publishing
+from keytide.publish.published import Publications
 
 __all__ = [
     "compact", "convert", "expire", "expire_partitions", "orphans", "publish", "purge_files",

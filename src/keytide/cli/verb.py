@@ -13,7 +13,7 @@ from keytide.cli.address import open_named_table
 from keytide.cli.output import Format
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
 from keytide.lake.members import member
-from keytide.table.state.stored import StoredTable
+from keytide.snapshot.stored import StoredTable
 
 __all__ = ["command"]
 

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
+from keytide.base.plural import counted
+from keytide.base.record import rows_of
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_table
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
 from keytide.cli.progress import progress_bar
-from keytide.plural import counted
-from keytide.record import rows_of
-from keytide.table.upkeep.doctor import Sign
-from keytide.table.verify.finding import Finding
-from keytide.table.verify.verify import verify_table
+from keytide.maintenance.upkeep.doctor import Sign
+from keytide.verify.finding import Finding
+from keytide.verify.verify import verify_table
 
 __all__ = ["doctor", "verify"]
 

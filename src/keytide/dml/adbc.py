@@ -62,7 +62,7 @@ from keytide.dml.spi import (
 )
 from keytide.dml.spool import Spool
 from keytide.errors import ConflictError, InvalidError, UnsupportedError
-from keytide.table.conditions.predicate import Predicate
+from keytide.predicate.predicate import Predicate
 
 __all__ = ["adbc_connector"]
 

@@ -23,6 +23,8 @@ from typing import ClassVar
 import numpy as np
 from pyroaring import BitMap64
 
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.transaction import Transaction
 from keytide.dml.appended_changes import (
     FILE,
     AppendedPages,
@@ -38,21 +40,19 @@ from keytide.dml.stored import StoredMetadata, asked_by, take_written
 from keytide.errors import ConnectorError
 from keytide.format.entry_columns import Entries
 from keytide.format.manifest import FileKind, ManifestEntry
-from keytide.table.catalog import Catalog
-from keytide.table.commit.transaction import Transaction
-from keytide.table.conditions.predicate import Predicate, columns_of, conjuncts
-from keytide.table.read.plan import plan_scan
-from keytide.table.read.pruning import matching_partitions
-from keytide.table.read.sections import PlannedFile
-from keytide.table.state.bucket_index import by_index_key
-from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
-from keytide.table.state.live_files import BucketId
-from keytide.table.state.state import TableState
-from keytide.table.state.stored import PinnedTable
-from keytide.table.upkeep.writing import followed
-from keytide.table.write.partition_spec import every_partition
-from keytide.table.write.task import Written
-from keytide.table.write.writable import writable_view
+from keytide.maintenance.upkeep.writing import followed
+from keytide.predicate.predicate import Predicate, columns_of, conjuncts
+from keytide.read.plan import plan_scan
+from keytide.read.pruning import matching_partitions
+from keytide.read.sections import PlannedFile
+from keytide.snapshot.bucket_index import by_index_key
+from keytide.snapshot.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.state import TableState
+from keytide.snapshot.stored import PinnedTable
+from keytide.write.partition_spec import every_partition
+from keytide.write.task import Written
+from keytide.write.writable import writable_view
 
 __all__ = ["AppendedMetadata", "appended_connector"]
 

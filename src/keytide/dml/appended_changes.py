@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from keytide.base.lazily import cached_property
+from keytide.compaction.appends import Rewriting
 from keytide.dml.fragments import Told
 from keytide.dml.handles import AppendedHandle, StoredHandle
 from keytide.dml.pages import pages_of
@@ -36,18 +38,16 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, VALUE_KIND
 from keytide.format.manifest import FileSource
-from keytide.lazily import cached_property
-from keytide.table.compaction.appends import Rewriting
-from keytide.table.conditions.predicate import Predicate, columns_of
-from keytide.table.read.merged_versions import rows_in
-from keytide.table.read.runs import StoredVersions, table_columns
-from keytide.table.read.sections import PlannedFile
-from keytide.table.read.visible_rows import Rows
-from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.live_files import BucketId
-from keytide.table.state.view import TableView
-from keytide.table.write.input_rows import incoming_rows
-from keytide.table.write.refusals import refuse_unmergeable
+from keytide.predicate.predicate import Predicate, columns_of
+from keytide.read.merged_versions import rows_in
+from keytide.read.runs import StoredVersions, table_columns
+from keytide.read.sections import PlannedFile
+from keytide.read.visible_rows import Rows
+from keytide.snapshot.dead_rows import DeadRows
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.view import TableView
+from keytide.write.input_rows import incoming_rows
+from keytide.write.refusals import refuse_unmergeable
 
 __all__ = ["FILE", "AppendedPages", "AppendedSinks", "AppendedSplit", "dead_rows", "place_column"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from keytide.catalogs.catalog import Catalog
 from keytide.dml.pages import pages_as_asked, schema_of
 from keytide.dml.spi import (
     ColumnHandle,
@@ -22,8 +23,7 @@ from keytide.dml.spi import (
     Split,
 )
 from keytide.errors import NotFoundError
-from keytide.table.catalog import Catalog
-from keytide.table.conditions.predicate import Predicate
+from keytide.predicate.predicate import Predicate
 
 __all__ = [
     "AttachedCatalog",

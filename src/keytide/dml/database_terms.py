@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.dml.database import Database, DatabaseColumn, DatabaseTable, quoted
-from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Like, Not, Or, Predicate
+from keytide.predicate.predicate import And, Comparison, In, IsNull, Like, Not, Or, Predicate
 
 __all__ = ["Condition", "condition_of"]
 

@@ -13,6 +13,8 @@ from typing import Literal
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.scratch import scratch
+from keytide.base.value_text import held_by_python
 from keytide.dml.fragments import Told
 from keytide.dml.freshness import is_older, orders_of
 from keytide.dml.handles import ChangedByKey
@@ -20,10 +22,8 @@ from keytide.dml.values import among_keys
 from keytide.errors import InvalidError
 from keytide.merge.joined import joined
 from keytide.merge.order import IS_ADD
-from keytide.scratch import scratch
-from keytide.table.conditions.predicate import Predicate
+from keytide.predicate.predicate import Predicate
 from keytide.types import arrow_schema
-from keytide.value_text import held_by_python
 
 __all__ = ["KEYS", "Outcomes", "refuse_taken_keys", "refuse_twice_in_parts"]
 

@@ -30,7 +30,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.errors import ConnectorError, KeytideError
-from keytide.table.conditions.predicate import Predicate
+from keytide.predicate.predicate import Predicate
 
 __all__ = [
     "Changed",

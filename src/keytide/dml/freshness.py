@@ -8,7 +8,7 @@ from typing import TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from keytide.table.state.view import TableView
+from keytide.snapshot.view import TableView
 
 __all__ = ["Rows", "is_older", "orders_of"]
 

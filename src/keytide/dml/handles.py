@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from keytide.table.conditions.predicate import Predicate
-from keytide.table.definition.generated import generated_columns
-from keytide.table.read.sections import PlannedFile
-from keytide.table.state.state import TableState
-from keytide.table.state.statement import Statement
-from keytide.table.state.stored import PinnedTable
-from keytide.table.state.view import TableView
-from keytide.table.write.task import WriteTask
-from keytide.table.write.tasks import task_on
+from keytide.definition.generated import generated_columns
+from keytide.predicate.predicate import Predicate
+from keytide.read.sections import PlannedFile
+from keytide.snapshot.state import TableState
+from keytide.snapshot.statement import Statement
+from keytide.snapshot.stored import PinnedTable
+from keytide.snapshot.view import TableView
+from keytide.write.task import WriteTask
+from keytide.write.tasks import task_on
 
 __all__ = ["AppendedHandle", "ChangedByKey", "ChangedTable", "KeyedHandle", "StoredHandle"]
 

@@ -19,6 +19,9 @@ from typing import ClassVar
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.row_kind import RowKind
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.transaction import Transaction
 from keytide.dml.duplicate_keys import refuse_taken_keys
 from keytide.dml.fragments import Told
 from keytide.dml.handles import KeyedHandle
@@ -34,22 +37,19 @@ from keytide.dml.spi import (
 from keytide.dml.stored import StoredMetadata, asked_by, take_written
 from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import UnsupportedError
+from keytide.maintenance.upkeep.writing import followed, show_rows
 from keytide.merge.order import VALUE_KIND
 from keytide.options import keys
-from keytide.row_kind import RowKind
-from keytide.table.catalog import Catalog
-from keytide.table.commit.transaction import Transaction
-from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
-from keytide.table.read.key_ranges import TASK_BYTES, by_key_range
-from keytide.table.read.lifetime import Lifetime
-from keytide.table.read.scan import Scan
-from keytide.table.read.settled import settled_state
-from keytide.table.read.task import ReadTask
-from keytide.table.read.which_rows import WhichRows
-from keytide.table.state.stored import PinnedTable
-from keytide.table.state.view import TableView
-from keytide.table.upkeep.writing import followed, show_rows
-from keytide.table.write.writable import writable_view
+from keytide.predicate.predicate import Predicate, conjunction, conjuncts
+from keytide.read.key_ranges import TASK_BYTES, by_key_range
+from keytide.read.lifetime import Lifetime
+from keytide.read.scan import Scan
+from keytide.read.settled import settled_state
+from keytide.read.task import ReadTask
+from keytide.read.which_rows import WhichRows
+from keytide.snapshot.stored import PinnedTable
+from keytide.snapshot.view import TableView
+from keytide.write.writable import writable_view
 
 __all__ = ["KeyedMetadata", "keyed_connector"]
 

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.dml.duplicate_keys import KEYS, refuse_twice_in_parts
 from keytide.dml.freshness import is_older, orders_of
 from keytide.dml.handles import ChangedByKey, KeyedHandle
@@ -34,9 +35,8 @@ from keytide.dml.values import narrowed
 from keytide.dml.watermarks import watermarks
 from keytide.errors import InvalidError
 from keytide.options import keys
-from keytide.row_kind import ROW_KIND, RowKind
-from keytide.table.read.task import ReadTask
-from keytide.table.write.generated import filled
+from keytide.read.task import ReadTask
+from keytide.write.generated import filled
 
 __all__ = ["KeyedPages", "KeyedSinks", "Versions", "structs_of"]
 

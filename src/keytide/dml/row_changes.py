@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.commit.transaction import discard
 from keytide.dml.fragments import Told, new_attempt, write_fragment
 from keytide.dml.handles import ChangedTable
 from keytide.dml.pages import channel_columns, schema_of
@@ -28,9 +29,8 @@ from keytide.dml.spi import (
 )
 from keytide.dml.spool import Spool
 from keytide.errors import InvalidError
-from keytide.table.commit.transaction import discard
-from keytide.table.write.generated import regenerated
-from keytide.table.write.task import Written
+from keytide.write.generated import regenerated
+from keytide.write.task import Written
 
 __all__ = ["Changes", "TableSink", "TableSource", "members_of"]
 

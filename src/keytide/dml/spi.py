@@ -57,7 +57,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from keytide.errors import UnsupportedError
-from keytide.table.conditions.predicate import Predicate
+from keytide.predicate.predicate import Predicate
 
 __all__ = [
     "ROW_ID",
@@ -226,8 +226,8 @@ class ConnectorMetadata(ABC):
     ) -> tuple[ConnectorTableHandle, Sequence[Predicate]]:
         """A handle for at least all rows that match every term, and the terms that remain.
 
-        A term is a tree of `keytide.table.conditions.predicate`, with values of the columns' types.
-        `keytide.table.conditions.matching` defines its meaning. Other rows can still be returned,
+        A term is a tree of `keytide.predicate.predicate`, with values of the columns' types.
+        `keytide.predicate.matching` defines its meaning. Other rows can still be returned,
         unless no term remains.
         """
         return table, terms

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.extras import library
 from keytide.dml.database import (
     Database,
     DatabaseColumn,
@@ -24,7 +25,6 @@ from keytide.dml.database import (
     quoted,
 )
 from keytide.errors import InvalidError
-from keytide.extras import library
 
 __all__ = ["SqliteDatabase"]
 

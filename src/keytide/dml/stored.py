@@ -10,6 +10,12 @@ from typing import ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.strays import remove_strays
+from keytide.commit.transaction import Transaction, discard
+from keytide.definition.defaults import write_default
+from keytide.definition.generated import generation_texts
+from keytide.definition.kind import kind_of
 from keytide.dml.fragments import Told, read_fragments
 from keytide.dml.handles import StoredHandle
 from keytide.dml.spi import (
@@ -25,15 +31,9 @@ from keytide.dml.values import narrowed
 from keytide.errors import ConnectorError, InvalidError
 from keytide.format.snapshot import Operation
 from keytide.options import keys
-from keytide.table.catalog import Catalog
-from keytide.table.commit.strays import remove_strays
-from keytide.table.commit.transaction import Transaction, discard
-from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
-from keytide.table.definition.defaults import write_default
-from keytide.table.definition.generated import generation_texts
-from keytide.table.definition.kind import kind_of
-from keytide.table.state.stored import PinnedTable
-from keytide.table.write.task import Written
+from keytide.predicate.predicate import Predicate, conjunction, conjuncts
+from keytide.snapshot.stored import PinnedTable
+from keytide.write.task import Written
 
 __all__ = ["StoredMetadata", "asked_by", "take_written"]
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
+from keytide.base.plural import counted
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -30,7 +31,6 @@ from keytide.dml.spi import (
     Split,
     UpdatablePageSource,
 )
-from keytide.plural import counted
 
 __all__ = ["Call", "Trace", "traced"]
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import polars as pl
 import pyarrow as pa
 
-from keytide.table.conditions.predicate import (
+from keytide.predicate.predicate import (
     Comparison,
     In,
     Predicate,
     conjunction,
     conjuncts,
 )
-from keytide.table.read.lookup import key_range
-from keytide.table.state.view import TableView
-from keytide.table.values.spellings import has_one_spelling
+from keytide.predicate.values.spellings import has_one_spelling
+from keytide.read.lookup import key_range
+from keytide.snapshot.view import TableView
 
 __all__ = ["among_keys", "narrowed"]
 

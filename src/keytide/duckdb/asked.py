@@ -15,9 +15,9 @@ from operator import and_
 import pyarrow.compute as pc
 
 from keytide.errors import KeytideError
-from keytide.table.conditions.arrow_expression import terms_of_arrow
-from keytide.table.conditions.condition import predicate_of
-from keytide.table.conditions.predicate import Predicate, columns_of, conjunction
+from keytide.predicate.arrow_expression import terms_of_arrow
+from keytide.predicate.condition import predicate_of
+from keytide.predicate.predicate import Predicate, columns_of, conjunction
 from keytide.types import Field
 
 __all__ = ["Asked"]

@@ -12,9 +12,9 @@ import pyarrow.dataset as ds
 
 from keytide.duckdb.asked import Asked
 from keytide.errors import InvalidError
-from keytide.table.conditions.arrow_expression import columns_of_arrow
-from keytide.table.conditions.predicate import Predicate
-from keytide.table.read.row_source import RowSource
+from keytide.predicate.arrow_expression import columns_of_arrow
+from keytide.predicate.predicate import Predicate
+from keytide.read.row_source import RowSource
 from keytide.types import Field
 
 __all__ = ["MadeRows", "Narrowed", "TableRows"]

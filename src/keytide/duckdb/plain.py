@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from keytide.base.row_kind import RowKind
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
-from keytide.row_kind import RowKind
-from keytide.table.read.plain_files import (
+from keytide.read.plain_files import (
     PlainShape,
     PlainSplit,
     has_floats,
@@ -18,9 +18,9 @@ from keytide.table.read.plain_files import (
     split_plain,
     stored_fields,
 )
-from keytide.table.read.scan import Scan
-from keytide.table.read.sections import PlannedFile
-from keytide.table.state.view import TableView
+from keytide.read.scan import Scan
+from keytide.read.sections import PlannedFile
+from keytide.snapshot.view import TableView
 from keytide.types import AtomicType, Field
 
 __all__ = ["DEAD_ROWS", "dead_rows", "name", "plain_query", "split_for_duckdb", "text"]

@@ -9,18 +9,18 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
+from keytide.definition.checks import refuse_same_names
 from keytide.duckdb.dataset import MadeRows, TableRows
 from keytide.duckdb.plain import DEAD_ROWS, dead_rows, name, plain_query, split_for_duckdb, text
 from keytide.errors import InvalidError
-from keytide.external.federated_changes import tables_of
-from keytide.external.scan import ExternalScan
 from keytide.lake.lake import Lake
-from keytide.table.conditions.predicate import Predicate, conjunction
-from keytide.table.definition.checks import refuse_same_names
-from keytide.table.read.fallback import FallbackScan
-from keytide.table.read.plain_files import OtherRows, PlainSplit
-from keytide.table.read.scan import Scan
+from keytide.predicate.predicate import Predicate, conjunction
+from keytide.read.fallback import FallbackScan
+from keytide.read.plain_files import OtherRows, PlainSplit
+from keytide.read.scan import Scan
+from keytide.sources.federated_changes import tables_of
+from keytide.sources.scan import ExternalScan
 
 __all__ = ["register"]
 

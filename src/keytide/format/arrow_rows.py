@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
 from keytide.errors import InvalidError
 from keytide.format.arrow import in_python
 

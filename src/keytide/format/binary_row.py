@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keytide.base.row_kind import RowKind
 from keytide.errors import DataError, InvalidError, UnsupportedError
-from keytide.row_kind import RowKind
 from keytide.types import AtomicType, DataType
 
 __all__ = [

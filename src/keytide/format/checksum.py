@@ -26,9 +26,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keytide.lazily import cached_property
+from keytide.base.lazily import cached_property
+from keytide.base.threads import side_by_side
 from keytide.store import Store
-from keytide.threads import side_by_side
 
 __all__ = [
     "BLOCKS_KEY",

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.lazily import cached_property
+from keytide.base.process import without_collection
 from keytide.format.entry import DataFileMeta, FileKind, Identity, ManifestEntry, file_name_of
 from keytide.format.stats import SimpleStats
-from keytide.lazily import cached_property
-from keytide.process import without_collection
 
 __all__ = ["NO_ENTRIES", "Entries", "Mask", "is_live", "without_pairs"]
 

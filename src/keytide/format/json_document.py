@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from keytide.base.moments import is_moment
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
-from keytide.moments import is_moment
 
 __all__ = [
     "INTEGER",

@@ -32,7 +32,7 @@ import re
 import uuid as uuids
 from enum import Enum
 
-from keytide.arguments import shown
+from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 
 __all__ = [

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keytide.base.lazily import cached_property
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.json_document import (
     INTEGER,
@@ -28,7 +29,6 @@ from keytide.format.json_document import (
     read_document,
     write_document,
 )
-from keytide.lazily import cached_property
 from keytide.options import keys
 from keytide.types import (
     ArrayType,

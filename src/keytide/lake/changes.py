@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from keytide.arguments import check_spark_session
+from keytide.base.arguments import check_spark_session
+from keytide.changes import change_scan as core
+from keytide.changes.changed_rows import changed_rows
 from keytide.errors import KeytideError
-from keytide.pictures.changes_table import changes_table
-from keytide.pictures.columns_table import columns_table
-from keytide.pictures.notebook import notebook
-from keytide.pictures.parts import paragraph, problem
-from keytide.table.changes import change_scan as core
-from keytide.table.changes.changed_rows import changed_rows
+from keytide.show.changes_table import changes_table
+from keytide.show.columns_table import columns_table
+from keytide.show.notebook import notebook
+from keytide.show.parts import paragraph, problem
 
 __all__ = ["Changes"]
 

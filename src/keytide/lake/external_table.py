@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from keytide.arguments import checked
-from keytide.errors import NotFoundError
-from keytide.external.creation import refresh_external
-from keytide.external.pinned import PinnedExternal, pin_external
-from keytide.format.schema import TableSchema
-from keytide.lake.foreign_table import ForeignTable
-from keytide.lake.table import Table
-from keytide.table.definition.external import (
+from keytide.base.arguments import checked
+from keytide.definition.external import (
     format_of,
     given_options,
     is_external,
     location_of,
     refuse_external,
 )
-from keytide.table.state.stored import PinnedTable
+from keytide.errors import NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.lake.foreign_table import ForeignTable
+from keytide.lake.table import Table
+from keytide.snapshot.stored import PinnedTable
+from keytide.sources.creation import refresh_external
+from keytide.sources.pinned import PinnedExternal, pin_external
 
 __all__ = ["ExternalTable"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from keytide.arguments import check_spark_session
+from keytide.base.arguments import check_spark_session
 from keytide.errors import KeytideError
-from keytide.pictures.columns_table import columns_table
-from keytide.pictures.notebook import notebook
-from keytide.pictures.parts import problem
-from keytide.pictures.plan_list import plan_list
-from keytide.table.read import fallback as core
+from keytide.read import fallback as core
+from keytide.show.columns_table import columns_table
+from keytide.show.notebook import notebook
+from keytide.show.parts import problem
+from keytide.show.plan_list import plan_list
 
 __all__ = ["FallbackScan"]
 

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.errors import UnsupportedError
-from keytide.external.federated import FederatedTables
-from keytide.external.pinned import PinnedExternal
 from keytide.format.schema import TableSchema
 from keytide.lake.engines import engine_of
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.merge import MergeBuilder
 from keytide.lake.table import Table, is_spark_dataframe
-from keytide.table.conditions.condition import Condition
-from keytide.table.write.input_rows import to_arrow_table
+from keytide.predicate.condition import Condition
+from keytide.sources.federated import FederatedTables
+from keytide.sources.pinned import PinnedExternal
+from keytide.write.input_rows import to_arrow_table
 
 if TYPE_CHECKING:
     from keytide.sql.forms import FederatedForm

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keytide.cdc.report import BatchReport, IngestReport
-from keytide.cdc.request import FeedRequest, columns_of
+from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError, SetupError
-from keytide.kafka import ingest as topics
-from keytide.kafka.address import is_kafka
-from keytide.kafka.dealing import is_template
-from keytide.kafka.feeds import TablesReport, Told, run_feeds
-from keytide.kafka.request import KafkaRequest, TopicOptions
-from keytide.table.catalog import Catalog
+from keytide.feeds.kafka import ingest as topics
+from keytide.feeds.kafka.address import is_kafka
+from keytide.feeds.kafka.dealing import is_template
+from keytide.feeds.kafka.feeds import TablesReport, Told, run_feeds
+from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
+from keytide.feeds.report import BatchReport, IngestReport
+from keytide.feeds.request import FeedRequest, columns_of
 
 __all__ = [
     "FeedRequest",

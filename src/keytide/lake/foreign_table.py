@@ -8,22 +8,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.arguments import check_spark_session, checked
+from keytide.base.arguments import check_spark_session, checked
 from keytide.errors import KeytideError
-from keytide.external import scan as core
-from keytide.external.changes import ExternalChanges
-from keytide.external.pinned import PinnedExternal
-from keytide.external.scan import get_external, get_many_external, scan_external
-from keytide.external.why import why_external
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.pictures.columns_table import columns_table
-from keytide.pictures.markup import element
-from keytide.pictures.notebook import notebook
-from keytide.pictures.parts import named, paragraph, problem
-from keytide.pictures.text import shortened
-from keytide.table.conditions.condition import Condition
-from keytide.table.read.why import Why
+from keytide.predicate.condition import Condition
+from keytide.read.why import Why
+from keytide.show.columns_table import columns_table
+from keytide.show.markup import element
+from keytide.show.notebook import notebook
+from keytide.show.parts import named, paragraph, problem
+from keytide.show.text import shortened
+from keytide.sources import scan as core
+from keytide.sources.changes import ExternalChanges
+from keytide.sources.pinned import PinnedExternal
+from keytide.sources.scan import get_external, get_many_external, scan_external
+from keytide.sources.why import why_external
 
 __all__ = ["ExternalChanges", "ExternalScan", "ForeignTable"]
 

@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from keytide import html
-from keytide.arguments import checked, shown
+from keytide.base import html
+from keytide.base.arguments import checked, shown
+from keytide.catalogs.catalog import (
+    DEFAULT_DATABASE,
+    SYSTEM_DATABASE,
+    NewTable,
+    fields_of,
+)
+from keytide.catalogs.local_writes import fill
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult
+from keytide.commit.transaction import Transaction
+from keytide.definition.external import is_external
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
@@ -22,35 +33,24 @@ from keytide.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from keytide.external.adoption import AdoptionResult, NewAdopted, adopt
-from keytide.external.creation import NewExternalTable, create_external, with_upsert_keys
-from keytide.external.federated import UpsertKeys, federated_tables
-from keytide.external.federated_changes import federated_connector, tables_of
 from keytide.lake.engines import engine_of
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.federated_table import FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
+from keytide.maintenance.upkeep.behind import BEHIND
+from keytide.sources.adoption import AdoptionResult, NewAdopted, adopt
+from keytide.sources.creation import NewExternalTable, create_external, with_upsert_keys
+from keytide.sources.federated import UpsertKeys, federated_tables
+from keytide.sources.federated_changes import federated_connector, tables_of
 from keytide.sql.result import Result
-from keytide.table.catalog import (
-    DEFAULT_DATABASE,
-    SYSTEM_DATABASE,
-    NewTable,
-    fields_of,
-)
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
-from keytide.table.definition.external import is_external
-from keytide.table.local_writes import fill
-from keytide.table.upkeep.behind import BEHIND
-from keytide.table.write.input_rows import to_arrow_table
 from keytide.types import Field
+from keytide.write.input_rows import to_arrow_table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from keytide.cdc.report import IngestReport
-    from keytide.kafka.feeds import TablesReport
+    from keytide.feeds.kafka.feeds import TablesReport
+    from keytide.feeds.report import IngestReport
     from keytide.sql.query_engine import Engine
 
 __all__ = ["Lake"]
@@ -656,8 +656,8 @@ class Lake:
         - `NotFoundError` for columns that the source lacks.
         - What `Table.write` raises.
         """
-        from keytide.cdc.auto_cdc import apply_events
-        from keytide.cdc.flow import FlowRequest, names_of, refuse_stream_settings
+        from keytide.feeds.auto_cdc import apply_events
+        from keytide.feeds.flow import FlowRequest, names_of, refuse_stream_settings
 
         def named(given: Any, argument: str) -> tuple[str, ...] | None:
             return None if given is None else names_of(given, argument)

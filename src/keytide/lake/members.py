@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from keytide.arguments import checked
-from keytide.table.state.stored import StoredTable
+from keytide.base.arguments import checked
+from keytide.snapshot.stored import StoredTable
 
 __all__ = ["member", "member_giving"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
 from keytide.dml.execution import Changed
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from keytide.extras import library
-from keytide.moments import utc
-from keytide.plural import counted
-from keytide.table.history.growth import Step, growth_of
-from keytide.table.state.live_files import BucketId
-from keytide.table.state.stored import StoredTable
+from keytide.base.extras import library
+from keytide.base.moments import utc
+from keytide.base.plural import counted
+from keytide.maintenance.history.growth import Step, growth_of
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.stored import StoredTable
 
 __all__ = ["picture_of"]
 

@@ -11,17 +11,17 @@ from typing import Any, TypeAlias
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
 from keytide.errors import KeytideError
-from keytide.external.scan import ExternalScan
 from keytide.format.arrow import polars_schema
 from keytide.lake.fallback_scan import FallbackScan
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import Scan
 from keytide.lake.table import Table
-from keytide.table.conditions.condition import predicate_of
-from keytide.table.conditions.expression import terms_of
-from keytide.table.conditions.predicate import Predicate, conjunction
+from keytide.predicate.condition import predicate_of
+from keytide.predicate.expression import terms_of
+from keytide.predicate.predicate import Predicate, conjunction
+from keytide.sources.scan import ExternalScan
 from keytide.types import Field
 
 __all__ = ["scan_polars"]

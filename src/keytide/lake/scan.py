@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from keytide.arguments import check_spark_session
+from keytide.base.arguments import check_spark_session
 from keytide.errors import KeytideError
-from keytide.pictures.buckets_table import read_buckets_table
-from keytide.pictures.columns_table import columns_table
-from keytide.pictures.notebook import notebook
-from keytide.pictures.parts import problem
-from keytide.pictures.plan_list import plan_list
-from keytide.table.read import scan as core
-from keytide.table.read.read_buckets import read_buckets
+from keytide.read import scan as core
+from keytide.read.read_buckets import read_buckets
+from keytide.show.buckets_table import read_buckets_table
+from keytide.show.columns_table import columns_table
+from keytide.show.notebook import notebook
+from keytide.show.parts import problem
+from keytide.show.plan_list import plan_list
 
 __all__ = ["Scan"]
 

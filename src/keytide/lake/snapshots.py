@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from keytide import html
+from keytide.base import html
+from keytide.base.moments import moment_text
 from keytide.format.snapshot import Snapshot
-from keytide.moments import moment_text
 
 __all__ = ["Snapshots"]
 

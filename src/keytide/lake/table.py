@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
+from keytide.base.moments import Moment, epoch_ms
+from keytide.catalogs import local_writes
+from keytide.catalogs.alter import alter_table
+from keytide.catalogs.constraints import add_constraint, drop_constraint
+from keytide.catalogs.growing import grown_for
+from keytide.changes.change_scan import changes_of
+from keytide.changes.follow import Pace, follow, start_of
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult
+from keytide.compaction.compact import CompactionResult
+from keytide.definition.evolution import SchemaChange
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.errors import InvalidError
+from keytide.feeds.kafka.address import KafkaAddress
+from keytide.feeds.kafka.lag import PartitionLag, lag
 from keytide.format.schema import TableSchema
-from keytide.kafka.address import KafkaAddress
-from keytide.kafka.lag import PartitionLag, lag
 from keytide.lake.changes import Changes
 from keytide.lake.engines import engine_of
 from keytide.lake.fallback_scan import FallbackScan
@@ -25,39 +36,17 @@ from keytide.lake.picture import picture_of
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
 from keytide.lake.table_html import table_html
-from keytide.moments import Moment, epoch_ms
-from keytide.store import Store
-from keytide.table import local_writes
-from keytide.table.alter import alter_table
-from keytide.table.changes.change_scan import changes_of
-from keytide.table.changes.follow import Pace, follow, start_of
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult
-from keytide.table.compaction.compact import CompactionResult
-from keytide.table.conditions.condition import Condition
-from keytide.table.constraints import add_constraint, drop_constraint
-from keytide.table.definition.evolution import SchemaChange
-from keytide.table.expiry import snapshot_expiry
-from keytide.table.fallback_scans import get_row, get_rows, scan_table
-from keytide.table.growing import grown_for
-from keytide.table.history import automatic_tags
-from keytide.table.history import branches as branch_verbs
-from keytide.table.history import consumers as consumer_verbs
-from keytide.table.history import tags as tag_verbs
-from keytide.table.history.branches import Branches, branches_of
-from keytide.table.history.consumers import NamedConsumer, consumers_of
-from keytide.table.history.log import History, history_of
-from keytide.table.history.tags import Tags, tags_of
-from keytide.table.publishing.publish import publish
-from keytide.table.read import scan as core
-from keytide.table.read.why import Why
-from keytide.table.runner import TaskRunner
-from keytide.table.scans import why_row
-from keytide.table.state.branches import open_branch
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep import branches as ended_branches
-from keytide.table.upkeep import (
+from keytide.maintenance.expiry import snapshot_expiry
+from keytide.maintenance.history import automatic_tags
+from keytide.maintenance.history import branches as branch_verbs
+from keytide.maintenance.history import consumers as consumer_verbs
+from keytide.maintenance.history import tags as tag_verbs
+from keytide.maintenance.history.branches import Branches, branches_of
+from keytide.maintenance.history.consumers import NamedConsumer, consumers_of
+from keytide.maintenance.history.log import History, history_of
+from keytide.maintenance.history.tags import Tags, tags_of
+from keytide.maintenance.upkeep import branches as ended_branches
+from keytide.maintenance.upkeep import (
     conversion,
     going_back,
     mending,
@@ -65,16 +54,27 @@ from keytide.table.upkeep import (
     orphans,
     purging,
 )
-from keytide.table.upkeep.behind import BEHIND
-from keytide.table.upkeep.compacting import compact
-from keytide.table.upkeep.doctor import doctor as diagnose
-from keytide.table.upkeep.glance import glance_of
-from keytide.table.upkeep.indexing import IndexingResult, index_files
-from keytide.table.upkeep.rescale import RescaleResult, rescale
-from keytide.table.upkeep.restore import RestoreResult, restore
-from keytide.table.verify.finding import Verification
-from keytide.table.verify.verify import verify_table
-from keytide.table.write.input_rows import source_table, wider_table
+from keytide.maintenance.upkeep.behind import BEHIND
+from keytide.maintenance.upkeep.compacting import compact
+from keytide.maintenance.upkeep.doctor import doctor as diagnose
+from keytide.maintenance.upkeep.glance import glance_of
+from keytide.maintenance.upkeep.indexing import IndexingResult, index_files
+from keytide.maintenance.upkeep.rescale import RescaleResult, rescale
+from keytide.maintenance.upkeep.restore import RestoreResult, restore
+from keytide.predicate.condition import Condition
+from keytide.publish.publish import publish
+from keytide.read import scan as core
+from keytide.read.fallback_scans import get_row, get_rows, scan_table
+from keytide.read.scans import why_row
+from keytide.read.why import Why
+from keytide.snapshot.branches import open_branch
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.stored import StoredTable
+from keytide.store import Store
+from keytide.tasks.runner import TaskRunner
+from keytide.verify.finding import Verification
+from keytide.verify.verify import verify_table
+from keytide.write.input_rows import source_table, wider_table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -539,7 +539,7 @@ class Table:
     def alter(self, *changes: SchemaChange) -> TableSchema:
         """Change columns, options or comments in one atomic step, and return the new definition.
 
-        `changes` are objects from `keytide.table.definition.evolution`, applied in order. No data
+        `changes` are objects from `keytide.definition.evolution`, applied in order. No data
         file is rewritten: older files are read with the new schema, and older snapshots are read as
         before. If several callers alter the table at the same time, each call's changes are applied
         on top of the others.
@@ -599,7 +599,7 @@ class Table:
 
         - `where` is a condition over columns and literals: a string in a small grammar
           (docs/semantics.md, Reading), the equivalent object of
-          `keytide.table.conditions.predicate`, or a Polars or Arrow expression. Files are pruned
+          `keytide.predicate.predicate`, or a Polars or Arrow expression. Files are pruned
           before the merge, and rows are filtered after it.
         - `snapshot_id`, `tag` or `as_of` reads an older snapshot. Only one of them can be given.
           `as_of` is a datetime, an ISO string (UTC unless it contains an offset) or epoch

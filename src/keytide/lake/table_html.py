@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from keytide.base.plural import counted
 from keytide.format.schema import TableSchema
-from keytide.pictures.buckets import Bucket, Run
-from keytide.pictures.buckets_table import buckets_table
-from keytide.pictures.columns_table import columns_table
-from keytide.pictures.layout_picture import bucket_picture
-from keytide.pictures.legends import levels_legend, timeline_legend
-from keytide.pictures.markup import Markup, element
-from keytide.pictures.notebook import notebook
-from keytide.pictures.parts import details, named, names, paragraph, problem, rows_table
-from keytide.pictures.svg import NARROW
-from keytide.pictures.text import shortened, size_text
-from keytide.pictures.timeline_picture import timeline_picture
-from keytide.plural import counted
-from keytide.table.upkeep.glance import Glance
-from keytide.table.upkeep.layout import Layout
-from keytide.table.upkeep.timeline import Moment, Timeline
+from keytide.maintenance.upkeep.glance import Glance
+from keytide.maintenance.upkeep.layout import Layout
+from keytide.maintenance.upkeep.timeline import Moment, Timeline
+from keytide.show.buckets import Bucket, Run
+from keytide.show.buckets_table import buckets_table
+from keytide.show.columns_table import columns_table
+from keytide.show.layout_picture import bucket_picture
+from keytide.show.legends import levels_legend, timeline_legend
+from keytide.show.markup import Markup, element
+from keytide.show.notebook import notebook
+from keytide.show.parts import details, named, names, paragraph, problem, rows_table
+from keytide.show.svg import NARROW
+from keytide.show.text import shortened, size_text
+from keytide.show.timeline_picture import timeline_picture
 
 __all__ = ["table_html"]
 

@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
+from keytide.base.row_kind import RowKind
 from keytide.merge.checks import check_functions, conflicting
 from keytide.merge.engine import MergeEngine, Thinned
 from keytide.merge.folding import depending_on_order, one_place
@@ -38,7 +39,6 @@ from keytide.merge.refusal import AFTER_DELETE, WITHOUT_COLUMN, Refusal, deletes
 from keytide.merge.sequence_group import SequenceGroup
 from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
 from keytide.options import TableOptions, keys
-from keytide.row_kind import RowKind
 from keytide.types import Field
 
 __all__ = ["Aggregation"]

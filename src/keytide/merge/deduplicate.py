@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import polars as pl
 
+from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.refusal import IGNORED
 from keytide.options import TableOptions
-from keytide.row_kind import RETRACTS, RowKind
 from keytide.types import Field
 
 __all__ = ["Deduplicate"]

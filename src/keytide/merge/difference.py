@@ -8,9 +8,9 @@ from operator import and_
 
 import polars as pl
 
+from keytide.base.row_kind import RowKind
+from keytide.base.scratch import scratch
 from keytide.merge.order import VALUE_KIND, sorted_by_key
-from keytide.row_kind import RowKind
-from keytide.scratch import scratch
 
 __all__ = ["difference", "with_kind"]
 

@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 
 import polars as pl
 
+from keytide.base.row_kind import RowKind
 from keytide.merge.functions.inputs import AggregatedColumn
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
@@ -22,7 +23,6 @@ from keytide.merge.refusal import WITHOUT_KEY, Refusal
 from keytide.merge.sequence_group import SequenceGroup
 from keytide.merge.slices import Marks
 from keytide.options import TableOptions
-from keytide.row_kind import RowKind
 from keytide.types import Field
 
 __all__ = ["Elsewhere", "MergeEngine", "Thinned"]

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import polars as pl
 
+from keytide.base.row_kind import RowKind
 from keytide.errors import InvalidError
 from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.functions.registry import NO_FUNCTIONS
@@ -21,7 +22,6 @@ from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.refusal import IGNORED, Refusal, retracts_of
 from keytide.merge.slices import KeySlices, merge_repeated
 from keytide.options import TableOptions, keys
-from keytide.row_kind import RowKind
 from keytide.types import Field
 
 __all__ = ["FirstRow"]

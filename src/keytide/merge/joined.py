@@ -7,7 +7,7 @@ from typing import Literal
 
 import polars as pl
 
-from keytide.scratch import scratch
+from keytide.base.scratch import scratch
 
 __all__ = ["joined"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from keytide.base.scratch import scratch
 from keytide.merge.joined import joined
 from keytide.merge.order import MergeOrder
-from keytide.scratch import scratch
 
 __all__ = ["RANK", "STORED_RANK", "is_late", "with_ranks"]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from keytide.lazily import cached_property
+from keytide.base.lazily import cached_property
+from keytide.base.row_kind import RowKind
 from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.first_last import FirstNonNullValue, FirstValue, LastValue
 from keytide.merge.functions.numeric import Sum
@@ -16,7 +17,6 @@ from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.provenance import EXTREMES, PICKS, VERSION, Provenance
 from keytide.merge.sequence_group import SequenceGroup
 from keytide.options import keys
-from keytide.row_kind import RowKind
 
 __all__ = ["outcomes", "shown"]
 

@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
+from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError
 from keytide.merge.checks import check_functions, conflicting
 from keytide.merge.engine import MergeEngine, Thinned
@@ -37,7 +38,6 @@ from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
 from keytide.merge.sequence_groups import SequenceGroups
 from keytide.merge.slices import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions, keys
-from keytide.row_kind import RETRACTS, RowKind
 from keytide.types import Field
 
 __all__ = ["OnRetract", "PartialUpdate"]

@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
+from keytide.base.row_kind import RowKind
 from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.collect import Collect
 from keytide.merge.functions.first_last import (
@@ -31,7 +32,6 @@ from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, 
 from keytide.merge.functions.numeric import Max, Min
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.slices import Marks
-from keytide.row_kind import RowKind
 
 __all__ = ["EXTREMES", "PICKS", "VERSION", "Provenance", "Removal", "provenance_of"]
 

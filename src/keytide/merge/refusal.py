@@ -10,12 +10,12 @@ from decimal import Decimal
 import numpy as np
 import polars as pl
 
-from keytide.arguments import shown
+from keytide.base.arguments import shown
+from keytide.base.row_kind import RowKind
+from keytide.base.value_text import held_by_python
 from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.slices import Marks
 from keytide.options import keys
-from keytide.row_kind import RowKind
-from keytide.value_text import held_by_python
 
 __all__ = [
     "AFTER_DELETE",

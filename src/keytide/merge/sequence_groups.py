@@ -28,7 +28,8 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from keytide.lazily import cached_property
+from keytide.base.lazily import cached_property
+from keytide.base.row_kind import RowKind
 from keytide.merge.engine import MergeEngine, Thinned
 from keytide.merge.folding import depending_on_order, one_place
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
@@ -60,7 +61,6 @@ from keytide.merge.slices import (
     take_columns,
 )
 from keytide.options import TableOptions, keys
-from keytide.row_kind import RowKind
 from keytide.types import Field
 
 __all__ = ["SequenceGroups"]

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.lazily import cached_property
+from keytide.base.scratch import is_scratch
+from keytide.base.value_text import held_by_python
 from keytide.errors import InvalidError
-from keytide.lazily import cached_property
-from keytide.scratch import is_scratch
-from keytide.value_text import held_by_python
 
 __all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "rows_with", "take", "take_columns"]
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.scratch import scratch
 from keytide.merge.folding import Merging
 from keytide.merge.order import MergeOrder, is_searchable, physical
-from keytide.scratch import scratch
 
 __all__ = ["merge_runs", "with_keys", "without_contained", "without_keys", "without_outlived"]
 

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import polars as pl
 
+from keytide.base.threads import side_by_side
 from keytide.merge.order import is_searchable, physical
-from keytide.threads import side_by_side
 
 __all__ = ["SIDE_BY_SIDE", "Batch", "Together", "key_windows", "with_whole_keys"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from keytide.arguments import shown
+from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 from keytide.options.value_types import DURATION, DURATION_OR_FOREVER, ValueType
 

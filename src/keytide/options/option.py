@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+from keytide.base.lazily import cached_property
 from keytide.errors import InvalidError
-from keytide.lazily import cached_property
 from keytide.options.value_types import ValueType
 
 __all__ = ["ACTS", "Acts", "Change", "ForOthers", "Option", "Refused", "Use"]

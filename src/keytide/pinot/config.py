@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from keytide.base.lazily import cached_property
 from keytide.errors import InvalidError
-from keytide.lazily import cached_property
 from keytide.pinot.document import (
     Document,
     Given,

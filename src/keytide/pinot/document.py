@@ -13,7 +13,7 @@ from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from keytide.arguments import shown
+from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 
 __all__ = [

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keytide.arguments import checked
-from keytide.callers import warn_caller
+from keytide.base.arguments import checked
+from keytide.base.callers import warn_caller
+from keytide.definition.row_merging import merged_fields
 from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
@@ -17,7 +18,6 @@ from keytide.pinot import definition
 from keytide.pinot.case import Case
 from keytide.pinot.config import parse_schema, parse_table_config
 from keytide.pinot.rules import check, idle_members
-from keytide.table.definition.row_merging import merged_fields
 
 __all__ = ["create_table"]
 

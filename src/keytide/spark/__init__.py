@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import typing
 
-from keytide.extras import library, require
+from keytide.base.extras import library, require
 from keytide.spark.worker import use_cores_of_task
 
 use_cores_of_task()

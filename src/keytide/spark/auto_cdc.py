@@ -12,19 +12,25 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from keytide.cdc.flow import Flow, FlowRequest, refuse_stream_settings
-from keytide.cdc.flow_rows import (
+from keytide.base.row_kind import ROW_KIND, RowKind
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult
+from keytide.commit.transaction import Transaction
+from keytide.errors import InvalidError
+from keytide.feeds.flow import Flow, FlowRequest, refuse_stream_settings
+from keytide.feeds.flow_rows import (
     delete_predicate,
     fields_to_judge,
     truncate_predicate,
     without_place,
 )
-from keytide.cdc.flow_target import flow_target
-from keytide.cdc.flow_writer import EventWriter, write_on_read
-from keytide.cdc.truncating import told_with, truncate_up_to
-from keytide.cdc.truncation import GoingBy, Truncation, beside_truncations, going_by
-from keytide.errors import InvalidError
-from keytide.row_kind import ROW_KIND, RowKind
+from keytide.feeds.flow_target import flow_target
+from keytide.feeds.flow_writer import EventWriter, write_on_read
+from keytide.feeds.truncating import told_with, truncate_up_to
+from keytide.feeds.truncation import GoingBy, Truncation, beside_truncations, going_by
+from keytide.predicate.predicate import Predicate
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.connect import is_connect, refuse_other_servers, runs_batch_function
 from keytide.spark.distribution import by_bucket, order_by_bucket, writers_for_rows
 from keytide.spark.errors import on_driver
@@ -37,14 +43,8 @@ from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append
-from keytide.table.catalog import Catalog
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
-from keytide.table.conditions.predicate import Predicate
-from keytide.table.state.stored import StoredTable
-from keytide.table.write.task import Written
 from keytide.types import arrow_schema
+from keytide.write.task import Written
 
 __all__ = ["FlowStream", "apply_events"]
 

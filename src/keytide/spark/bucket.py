@@ -15,14 +15,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructType
 
+from keytide.base.scratch import scratch
 from keytide.errors import InvalidError
 from keytide.format.binary_row import header_size_bytes
 from keytide.format.bucket import SEED, bucket_ids
-from keytide.scratch import scratch
+from keytide.predicate.values.columns import as_key, convert_column
+from keytide.snapshot.view import TableView
 from keytide.spark.aliases import knows_aliases
 from keytide.spark.predicate import column
-from keytide.table.state.view import TableView
-from keytide.table.values.columns import as_key, convert_column
 from keytide.types import Field, quoted
 
 __all__ = ["with_bucket"]

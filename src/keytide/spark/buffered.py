@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from keytide.table.write.task import WriteTask, Written
+from keytide.write.task import WriteTask, Written
 
 __all__ = ["BufferedTask"]
 

@@ -8,13 +8,13 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from keytide.changes.change_scan import Changes, ChangesTask
+from keytide.changes.lanes import Lane
 from keytide.spark.python import check_python
 from keytide.spark.read import BinTask
 from keytide.spark.runner import Executors
 from keytide.spark.sizing import pack, tasks_for
 from keytide.spark.types import spark_schema
-from keytide.table.changes.change_scan import Changes, ChangesTask
-from keytide.table.changes.lanes import Lane
 
 __all__ = ["bins_of", "changes_to_spark"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from keytide.catalogs.catalog import Catalog, NewTable
+from keytide.commit.author import Author
 from keytide.errors import InvalidError, NotFoundError
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.write import append
-from keytide.table.catalog import Catalog, NewTable
-from keytide.table.commit.author import Author
-from keytide.table.state.stored import StoredTable
 from keytide.types import BYTES, STRING, AtomicType, Field
 
 __all__ = ["DeadLetters"]

@@ -18,12 +18,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from keytide.base.scratch import scratch
 from keytide.format.data_file import missing_file
 from keytide.format.deletion_vector import dead_positions
-from keytide.scratch import scratch
+from keytide.read.sections import PlannedFile
+from keytide.snapshot.view import TableView
 from keytide.store.base import Store, storage_error
-from keytide.table.read.sections import PlannedFile
-from keytide.table.state.view import TableView
 
 __all__ = ["BITS", "FILE", "bitmaps_of", "told_apart", "without_dead_rows", "without_marked"]
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from keytide.external.dealt import CUT, DEALT, DealTask, cuts_of_dealt, dealt_frames
-from keytide.external.key_merge import KeyMerge, budget_of
-from keytide.external.merging import TIMES_STORED, VALUE_BYTES, rows_at_once
-from keytide.external.shown_rows import ShownRows
-from keytide.external.versions import SourceVersions
+from keytide.snapshot.view import TableView
+from keytide.sources.dealt import CUT, DEALT, DealTask, cuts_of_dealt, dealt_frames
+from keytide.sources.key_merge import KeyMerge, budget_of
+from keytide.sources.merging import TIMES_STORED, VALUE_BYTES, rows_at_once
+from keytide.sources.shown_rows import ShownRows
+from keytide.sources.versions import SourceVersions
 from keytide.spark.predicate import column
 from keytide.spark.read import TASK_MEMORY_BYTES
 from keytide.spark.runner import Executors
 from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import pack, tasks_for
 from keytide.spark.types import spark_batches, spark_schema
-from keytide.table.state.view import TableView
 
 __all__ = ["MergeTask", "bytes_of", "dealt_by_key", "memory_of", "places_for"]
 

@@ -15,9 +15,12 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from keytide.base.scratch import scratch
+from keytide.definition.distribution import check_distribution, why_brought_together
 from keytide.errors import UnsupportedError
 from keytide.options import keys
-from keytide.scratch import scratch
+from keytide.snapshot.live_files import LiveFiles
+from keytide.snapshot.view import TableView
 from keytide.spark.bucket import with_bucket
 from keytide.spark.capacity import capacity_of
 from keytide.spark.connect import is_apache_spark, is_connect, server_name
@@ -26,12 +29,9 @@ from keytide.spark.internals import estimated_bytes, partition_count, planned_by
 from keytide.spark.predicate import column
 from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import TASKS_PER_SLOT, tasks_for
-from keytide.table.definition.distribution import check_distribution, why_brought_together
-from keytide.table.state.live_files import LiveFiles
-from keytide.table.state.view import TableView
-from keytide.table.write.task import WriteTask
-from keytide.table.write.ties import Order
 from keytide.types import quoted
+from keytide.write.task import WriteTask
+from keytide.write.ties import Order
 
 __all__ = ["by_bucket", "distributed", "order_by_bucket", "tasks_for_rows", "writers_for_rows"]
 

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
+from keytide.base.lazily import cached_property
+from keytide.compaction.compact import local_runner
 from keytide.dml.execution import Scanned
-from keytide.lazily import cached_property
 from keytide.spark.connect import is_apache_spark
 from keytide.spark.dml_tasks import SPLIT, ScanTask, ScanTasks, scanned_schema
 from keytide.spark.errors import on_driver
@@ -28,8 +29,7 @@ from keytide.spark.runner import Cluster, Executors
 from keytide.spark.sizing import tasks_for
 from keytide.spark.types import batch_schema, spark_schema
 from keytide.sql.pass_through import PassThrough
-from keytide.table.compaction.compact import local_runner
-from keytide.table.runner import FeedTask
+from keytide.tasks.runner import FeedTask
 
 __all__ = ["DriverWorkers", "ExecutorWorkers", "Workers", "one_by_one", "workers_at"]
 

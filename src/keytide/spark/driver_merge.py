@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from keytide.base.lazily import cached_property
 from keytide.dml.execution import Scanned, SplitResult
 from keytide.dml.merge import Sinks
-from keytide.lazily import cached_property
 from keytide.spark.dml_tasks import MergeTask
 from keytide.spark.dml_workers import DriverWorkers
 from keytide.spark.errors import on_driver, reason_of

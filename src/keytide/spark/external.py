@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.dml.attached import PagesScan
-from keytide.external.connector import ExternalHandle
-from keytide.external.merging import Merging, split_condition
-from keytide.external.parquet_part import ParquetPart
+from keytide.sources.connector import ExternalHandle
+from keytide.sources.merging import Merging, split_condition
+from keytide.sources.parquet_part import ParquetPart
 from keytide.spark.dealing import MergeTask, bytes_of, dealt_by_key
 from keytide.spark.external_files import plain_files, rows_of_files
 from keytide.spark.file_systems import locate_in

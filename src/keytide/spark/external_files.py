@@ -16,8 +16,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from keytide.external.connector import ExternalHandle
-from keytide.external.dealt import (
+from keytide.predicate.predicate import columns_of
+from keytide.read.prefetch import prefetched
+from keytide.sources.connector import ExternalHandle
+from keytide.sources.dealt import (
     CUT,
     DEALT,
     FOUND,
@@ -27,10 +29,10 @@ from keytide.external.dealt import (
     found_rows,
     read_found,
 )
-from keytide.external.key_merge import KeyMerge
-from keytide.external.merging import Merging, rows_at_once
-from keytide.external.parquet_part import ParquetPart
-from keytide.external.versions import RowNumbers
+from keytide.sources.key_merge import KeyMerge
+from keytide.sources.merging import Merging, rows_at_once
+from keytide.sources.parquet_part import ParquetPart
+from keytide.sources.versions import RowNumbers
 from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
 from keytide.spark.dealing import MergeTask, bytes_of, dealt_by_key, memory_of, places_for
 from keytide.spark.file_systems import Locate
@@ -42,8 +44,6 @@ from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import tasks_for
 from keytide.spark.types import spark_schema
 from keytide.store.base import Store
-from keytide.table.conditions.predicate import columns_of
-from keytide.table.read.prefetch import prefetched
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
 __all__ = ["PlainFiles", "plain_files", "rows_of_files"]

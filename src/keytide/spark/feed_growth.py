@@ -8,18 +8,18 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from keytide.cdc.feed import FeedSpec
-from keytide.cdc.infer import Sample
-from keytide.cdc.outgrown import feed_growth, together
+from keytide.catalogs.growing import grown
+from keytide.commit.author import Author
+from keytide.feeds.feed import FeedSpec
+from keytide.feeds.infer import Sample
+from keytide.feeds.outgrown import feed_growth, together
+from keytide.snapshot.stored import PinnedTable
 from keytide.spark.errors import on_driver
 from keytide.spark.feed_files import MESSAGE
 from keytide.spark.place import bytes_of_rows, place_of
 from keytide.spark.types import spark_schema
-from keytide.table.commit.author import Author
-from keytide.table.growing import grown
-from keytide.table.state.stored import PinnedTable
-from keytide.table.write.writable import writable_view
 from keytide.types import Field, parse_sql_type
+from keytide.write.writable import writable_view
 
 __all__ = ["grown_with"]
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from keytide.definition.generated import GeneratedColumn, generated_columns
 from keytide.errors import InvalidError
+from keytide.predicate.values.columns import convert_column
+from keytide.snapshot.view import TableView
 from keytide.spark.predicate import column
 from keytide.spark.types import spark_schema
-from keytide.table.definition.generated import GeneratedColumn, generated_columns
-from keytide.table.state.view import TableView
-from keytide.table.values.columns import convert_column
-from keytide.table.write.generated import computed_values
 from keytide.types import arrow_schema
+from keytide.write.generated import computed_values
 
 __all__ = ["with_placing_columns"]
 

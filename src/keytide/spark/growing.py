@@ -10,18 +10,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from keytide.catalogs.growing import grown
+from keytide.commit.author import Author
+from keytide.definition.growth import growth
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
+from keytide.snapshot.stored import PinnedTable, StoredTable
 from keytide.spark.predicate import column
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import check_frame, with_partition
-from keytide.table.commit.author import Author
-from keytide.table.definition.growth import growth
-from keytide.table.growing import grown
-from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.write.overwriting import partition_to_replace
-from keytide.table.write.padded_rows import padded_schema
-from keytide.table.write.writable import writable_view
+from keytide.write.overwriting import partition_to_replace
+from keytide.write.padded_rows import padded_schema
+from keytide.write.writable import writable_view
 
 __all__ = ["grow", "grown_for"]
 
@@ -32,9 +32,9 @@ def grown_for(
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[PinnedTable, DataFrame]:
-    """As `keytide.table.growing.grown_for`. Types are checked first, values while they are written.
+    """As `keytide.catalogs.growing.grown_for`.
 
-    Runs no job.
+    Types are checked first, values while they are written. Runs no job.
     """
     pinned = table.pinned()
     spec = partition_to_replace(writable_view(pinned), partition)

@@ -18,21 +18,29 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from keytide.cdc.apply import ChangeCounts
-from keytide.cdc.batch import ChangeWriter, WrittenChanges
-from keytide.cdc.decode import decode
-from keytide.cdc.feed import UNAVAILABLE_COLUMN, FeedSpec
-from keytide.cdc.omitted import OMITTED
-from keytide.cdc.omitting import stores_omitted, storing_omitted
-from keytide.cdc.refuse import as_table_takes
-from keytide.cdc.report import BatchReport, IngestReport
-from keytide.cdc.request import FeedRequest, columns_of
-from keytide.cdc.target import feed_columns, feed_target
-from keytide.cdc.values import Encoding
+from keytide.base.scratch import scratch
+from keytide.catalogs.catalog import Catalog
+from keytide.catalogs.warehouse import FolderWarehouse
+from keytide.commit.author import Author
+from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError, UnsupportedError
+from keytide.feeds.apply import ChangeCounts
+from keytide.feeds.batch import ChangeWriter, WrittenChanges
+from keytide.feeds.decode import decode
+from keytide.feeds.feed import UNAVAILABLE_COLUMN, FeedSpec
+from keytide.feeds.omitted import OMITTED
+from keytide.feeds.omitting import stores_omitted, storing_omitted
+from keytide.feeds.refuse import as_table_takes
+from keytide.feeds.report import BatchReport, IngestReport
+from keytide.feeds.request import FeedRequest, columns_of
+from keytide.feeds.target import feed_columns, feed_target
+from keytide.feeds.values import Encoding
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
-from keytide.scratch import scratch
+from keytide.maintenance.upkeep.behind import BEHIND
+from keytide.maintenance.upkeep.writing import writing
+from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.view import TableView
 from keytide.spark.connect import is_connect, refuse_other_servers
 from keytide.spark.dead_letters import DeadLetters
 from keytide.spark.distribution import tasks_for_rows, writers_for_rows
@@ -54,17 +62,9 @@ from keytide.spark.sessions import session
 from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.store import open_store
-from keytide.table.catalog import Catalog
-from keytide.table.commit.author import Author
-from keytide.table.commit.transaction import Transaction
-from keytide.table.state.stored import StoredTable
-from keytide.table.state.view import TableView
-from keytide.table.upkeep.behind import BEHIND
-from keytide.table.upkeep.writing import writing
-from keytide.table.warehouse import FolderWarehouse
-from keytide.table.write.layout import Layout
-from keytide.table.write.writable import writable_view
 from keytide.types import Field
+from keytide.write.layout import Layout
+from keytide.write.writable import writable_view
 
 __all__ = ["BatchReport", "IngestReport", "ingest", "run_feed"]
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from keytide.arguments import check_spark_session
+from keytide.base.arguments import check_spark_session
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError
-from keytide.external.federated_changes import tables_of
+from keytide.sources.federated_changes import tables_of
 from keytide.spark.connect import is_apache_spark
 from keytide.spark.errors import reason_of
 from keytide.spark.source import FORMAT

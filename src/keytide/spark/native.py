@@ -12,6 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from keytide.format.data_file import VALUE_KIND
+from keytide.predicate.predicate import columns_of
+from keytide.read.plain_files import PlainShape, has_floats, stored_fields
+from keytide.read.scan import Scan
+from keytide.read.sections import PlannedFile
 from keytide.spark.connect import is_connect
 from keytide.spark.dead_rows import without_dead_rows
 from keytide.spark.file_systems import Locate
@@ -20,10 +24,6 @@ from keytide.spark.pinned import pin
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
 from keytide.spark.words import speak_plainly
-from keytide.table.conditions.predicate import columns_of
-from keytide.table.read.plain_files import PlainShape, has_floats, stored_fields
-from keytide.table.read.scan import Scan
-from keytide.table.read.sections import PlannedFile
 from keytide.types import (
     AtomicType,
     Field,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.row_kind import ROW_KIND
 from keytide.errors import UnsupportedError
-from keytide.row_kind import ROW_KIND
 from keytide.spark.read import BinTask
 
 __all__ = ["NewRowsTask"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.dml.attached import PagesScan, PagesTask
-from keytide.external.connector import ExternalHandle
+from keytide.sources.connector import ExternalHandle
 from keytide.spark.external import merged_to_spark
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors

@@ -13,12 +13,12 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from urllib.parse import unquote
 
+from keytide.base.process import this_host
 from keytide.errors import DataError, KeytideError, SetupError
 from keytide.format.data_file import missing_file
-from keytide.process import this_host
+from keytide.snapshot.view import TableView
 from keytide.store.base import storage_error
 from keytide.store.sharing import HOW_TO_SHARE
-from keytide.table.state.view import TableView
 
 __all__ = ["missing_file_error", "pin", "pin_external"]
 

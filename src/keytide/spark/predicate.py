@@ -12,8 +12,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType, TimestampNTZType, TimestampType
 
-from keytide.table.conditions.matching import balanced, like_parts
-from keytide.table.conditions.predicate import (
+from keytide.predicate.matching import balanced, like_parts
+from keytide.predicate.predicate import (
     And,
     Comparison,
     In,

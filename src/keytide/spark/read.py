@@ -21,23 +21,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from keytide.base.plural import counted
 from keytide.errors import DataError
-from keytide.plural import counted
+from keytide.read.expired import naming_expired
+from keytide.read.fallback import FallbackScan
+from keytide.read.key_ranges import by_key_range
+from keytide.read.plain_files import PlainSplit, split_plain
+from keytide.read.row_source import FramesTask
+from keytide.read.scan import Scan
+from keytide.read.sections import PlannedFile
+from keytide.read.statistics import columns_without_nulls
+from keytide.read.task import ReadTask
 from keytide.spark.file_systems import Locate, far_bytes_min, locate_in, on_local_disk
 from keytide.spark.native import native_rows, spark_reads
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.sizing import pack, tasks_for
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
-from keytide.table.read.expired import naming_expired
-from keytide.table.read.fallback import FallbackScan
-from keytide.table.read.key_ranges import by_key_range
-from keytide.table.read.plain_files import PlainSplit, split_plain
-from keytide.table.read.row_source import FramesTask
-from keytide.table.read.scan import Scan
-from keytide.table.read.sections import PlannedFile
-from keytide.table.read.statistics import columns_without_nulls
-from keytide.table.read.task import ReadTask
 
 __all__ = [
     "BinTask",

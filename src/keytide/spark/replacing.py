@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError
 from keytide.format.binary_row import decode_rows
+from keytide.snapshot.view import TableView
 from keytide.spark.option_names import GivenOptions
 from keytide.spark.option_table import PARTITIONS, WHERE_REPLACED
-from keytide.table.commit.transaction import Transaction
-from keytide.table.state.view import TableView
-from keytide.table.write.partition_spec import every_partition, fitting, partition_condition
+from keytide.write.partition_spec import every_partition, fitting, partition_condition
 
 __all__ = ["Replacing", "replacing"]
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from keytide.scratch import scratch
+from keytide.base.scratch import scratch
 from keytide.spark.connect import is_apache_spark
 from keytide.spark.errors import offered, on_driver
 from keytide.spark.jobs import ended_after_errors
@@ -23,7 +23,7 @@ from keytide.spark.row_batches import counted_batches
 from keytide.spark.types import row_bytes
 from keytide.spark.words import speak_plainly
 from keytide.spark.worker import settle
-from keytide.table.runner import FeedTask, Outcome, attempted, settled, tried
+from keytide.tasks.runner import FeedTask, Outcome, attempted, settled, tried
 
 __all__ = [
     "Cluster",

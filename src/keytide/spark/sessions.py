@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from keytide.arguments import check_spark_session
+from keytide.base.arguments import check_spark_session
 from keytide.spark.internals import mark_streams
 from keytide.spark.java import find_java
 from keytide.spark.other_servers import refuse_what_they_lack

@@ -8,10 +8,10 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from pyspark.sql import SparkSession
 
+from keytide.compaction.compact import local_runner
+from keytide.snapshot.view import TableView
 from keytide.spark.place import Place, place_of
 from keytide.spark.runner import Cluster
-from keytide.table.compaction.compact import local_runner
-from keytide.table.state.view import TableView
 
 __all__ = ["SizedRunner"]
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from keytide.errors import InvalidError
 from keytide.options import parse_memory_size
+from keytide.read.key_ranges import TASK_BYTES
 from keytide.spark.capacity import Capacity, capacity_of
-from keytide.table.read.key_ranges import TASK_BYTES
 
 __all__ = ["TASKS_PER_SLOT", "TASK_SIZE", "pack", "task_count", "tasks_anywhere", "tasks_for"]
 

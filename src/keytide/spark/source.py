@@ -25,8 +25,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from keytide.commit.author import Author
+from keytide.commit.result import warn_of_errors
+from keytide.commit.strays import has_committed, remove_strays
+from keytide.commit.transaction import Transaction, discard
+from keytide.compaction.raising import raise_replacement
 from keytide.errors import KeytideError, UnsupportedError
+from keytide.maintenance.upkeep.behind import BEHIND
+from keytide.maintenance.upkeep.writing import writing
 from keytide.options import keys
+from keytide.read.plain_files import split_tasks
+from keytide.snapshot.state import TableState
+from keytide.snapshot.statement import Statement
+from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.view import TableView
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.change_scan import bins_of
 from keytide.spark.growing import grow
@@ -44,24 +56,12 @@ from keytide.spark.stream_source import ChangeStreamReader, change_stream_schema
 from keytide.spark.types import spark_schema
 from keytide.spark.worker import in_few_words, pass_over_broken_pipes
 from keytide.spark.write import check_columns
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import warn_of_errors
-from keytide.table.commit.strays import has_committed, remove_strays
-from keytide.table.commit.transaction import Transaction, discard
-from keytide.table.compaction.raising import raise_replacement
-from keytide.table.read.plain_files import split_tasks
-from keytide.table.runner import Outcome, settled
-from keytide.table.state.state import TableState
-from keytide.table.state.statement import Statement
-from keytide.table.state.stored import StoredTable
-from keytide.table.state.view import TableView
-from keytide.table.upkeep.behind import BEHIND
-from keytide.table.upkeep.writing import writing
-from keytide.table.write.padded_rows import padded
-from keytide.table.write.task import WriteTask, Written
-from keytide.table.write.tasks import task_anew, task_on
-from keytide.table.write.ties import Order, refuse_ties
-from keytide.table.write.writable import writable_view
+from keytide.tasks.runner import Outcome, settled
+from keytide.write.padded_rows import padded
+from keytide.write.task import WriteTask, Written
+from keytide.write.tasks import task_anew, task_on
+from keytide.write.ties import Order, refuse_ties
+from keytide.write.writable import writable_view
 
 __all__ = ["FORMAT", "KeytideSource"]
 

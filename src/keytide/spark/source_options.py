@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from keytide.catalogs.caching import cache_folder
+from keytide.catalogs.catalog import open_stored
+from keytide.changes.change_scan import Changes, changes_of
+from keytide.commit.author import Author
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
+from keytide.predicate.condition import predicate_of
+from keytide.read.scan import Scan
+from keytide.read.scans import narrowed_scan, scan_table, which_rows, whole_scan
+from keytide.read.settled import settled_state
+from keytide.snapshot.data_files import expired_error
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.option_names import GivenOptions
 from keytide.spark.option_table import (
     BETWEEN_TIMES,
@@ -27,16 +37,6 @@ from keytide.spark.span import (
     start_of_changes,
 )
 from keytide.store import CacheFolder
-from keytide.table.caching import cache_folder
-from keytide.table.catalog import open_stored
-from keytide.table.changes.change_scan import Changes, changes_of
-from keytide.table.commit.author import Author
-from keytide.table.conditions.condition import predicate_of
-from keytide.table.read.scan import Scan
-from keytide.table.read.settled import settled_state
-from keytide.table.scans import narrowed_scan, scan_table, which_rows, whole_scan
-from keytide.table.state.data_files import expired_error
-from keytide.table.state.stored import StoredTable
 
 __all__ = ["STREAM", "SourceOptions"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from keytide.base.moments import epoch_ms
+from keytide.changes.follow import Start, start_of
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.moments import epoch_ms
 from keytide.options import keys
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.option_names import Given, GivenOptions
 from keytide.spark.option_table import BETWEEN_TIMES, SCAN_MODE
-from keytide.table.changes.follow import Start, start_of
-from keytide.table.state.stored import StoredTable
 
 __all__ = ["NAME_A_SNAPSHOT", "end_of_changes", "mode_of", "snapshot_named", "start_of_changes"]
 

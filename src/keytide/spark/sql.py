@@ -13,9 +13,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-from keytide.cdc.flow import FlowRequest
+from keytide.base.lazily import cached_property
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult
+from keytide.commit.transaction import Transaction
 from keytide.errors import UnsupportedError
-from keytide.lazily import cached_property
+from keytide.feeds.flow import FlowRequest
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.aliases import knows_aliases
 from keytide.spark.auto_cdc import FlowStream, apply_events
 from keytide.spark.dml import ExecutorMerge, PlacedMerge, SparkRowHost
@@ -47,11 +52,6 @@ from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery
 from keytide.sql.select_aliases import without_aliases
 from keytide.sql.unnest import spark_unnest
-from keytide.table.catalog import Catalog
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
-from keytide.table.state.stored import StoredTable
 
 __all__ = ["SparkEngine", "SparkResult"]
 

@@ -14,9 +14,9 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
+from keytide.commit.author import Author
 from keytide.errors import InvalidError
 from keytide.spark.connect import is_connect, runs_batch_function
-from keytide.table.commit.author import Author
 
 __all__ = ["StreamBatch", "author_in_stream", "batch_of_task"]
 

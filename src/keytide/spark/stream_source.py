@@ -15,11 +15,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from keytide.base.lazily import cached_property
+from keytide.base.row_kind import ROW_KIND
+from keytide.changes.change_scan import Changes, changes_of, full_rows
+from keytide.changes.follow import KeptPlace, Start, start_of
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
-from keytide.lazily import cached_property
-from keytide.row_kind import ROW_KIND
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.change_scan import bins_of
 from keytide.spark.internals import HAS_READ_LIMITS, ReadMaxRows, SupportsTriggerAvailableNow
 from keytide.spark.new_rows import NewRowsTask
@@ -32,9 +35,6 @@ from keytide.spark.source_options import SourceOptions
 from keytide.spark.span import mode_of, start_of_changes
 from keytide.spark.types import spark_schema
 from keytide.spark.worker import in_few_words
-from keytide.table.changes.change_scan import Changes, changes_of, full_rows
-from keytide.table.changes.follow import KeptPlace, Start, start_of
-from keytide.table.state.stored import StoredTable
 from keytide.types import arrow_schema
 
 __all__ = ["ChangeStream", "ChangeStreamReader", "change_stream_schema"]

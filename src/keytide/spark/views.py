@@ -20,10 +20,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 
 from keytide.errors import KeytideError
+from keytide.snapshot.stored import StoredTable
 from keytide.spark.connect import is_connect
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.view_statements import explained, note_view
-from keytide.table.state.stored import StoredTable
 
 __all__ = ["keep_views_new"]
 

@@ -16,9 +16,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from keytide.base.row_kind import ROW_KIND
+from keytide.catalogs.local_writes import feed
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult
+from keytide.commit.transaction import Transaction
+from keytide.compaction.raising import raise_replacement
 from keytide.format.schema import TableSchema
+from keytide.maintenance.upkeep.writing import writing
 from keytide.options import TableOptions
-from keytide.row_kind import ROW_KIND
+from keytide.snapshot.live_files import NO_FILES, LiveFiles
+from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.view import TableView
 from keytide.spark.buffered import BufferedTask
 from keytide.spark.distribution import distributed
 from keytide.spark.errors import on_driver
@@ -30,21 +39,12 @@ from keytide.spark.runner import Executors
 from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of, spark_schema
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
-from keytide.table.compaction.raising import raise_replacement
-from keytide.table.local_writes import feed
-from keytide.table.state.live_files import NO_FILES, LiveFiles
-from keytide.table.state.stored import StoredTable
-from keytide.table.state.view import TableView
-from keytide.table.upkeep.writing import writing
-from keytide.table.write.input_rows import incoming_rows
-from keytide.table.write.overwriting import partition_to_replace
-from keytide.table.write.partition_spec import PartitionSpec
-from keytide.table.write.task import WriteTask
-from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema
+from keytide.write.input_rows import incoming_rows
+from keytide.write.overwriting import partition_to_replace
+from keytide.write.partition_spec import PartitionSpec
+from keytide.write.task import WriteTask
+from keytide.write.writable import writable_view
 
 __all__ = ["append", "check_columns", "check_frame", "fill", "overwrite", "with_partition"]
 
@@ -69,7 +69,7 @@ def append(
     nothing is committed, and the files of finished tasks are deleted. Inside a `foreachBatch`
     function, commit user and identifier are derived from the query and the batch. On Spark Connect
     they must be given there. A repeated write runs no job, so it reports no rows. `fitting` is the
-    same as for in-memory rows, see `keytide.table.local_writes`. Raises as `Table.write` does.
+    same as for in-memory rows, see `keytide.catalogs.local_writes`. Raises as `Table.write` does.
     """
     check_python(df.sparkSession)
     table = table.pinned()

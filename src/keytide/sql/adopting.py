@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from keytide.arguments import checked, shown
+from keytide.base.arguments import checked, shown
+from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError
-from keytide.external.adoption import NewAdopted, adopt
-from keytide.external.creation import with_upsert_keys
 from keytide.options import keys
+from keytide.sources.adoption import NewAdopted, adopt
+from keytide.sources.creation import with_upsert_keys
 from keytide.sql.external import refuse_location
 from keytide.sql.procedure import Procedure, named_by_commas
-from keytide.table.catalog import Catalog
 
 __all__ = ["ADOPTING"]
 

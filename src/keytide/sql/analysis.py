@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from keytide.plural import counted
-from keytide.table.read.measured import ScanMeasure
+from keytide.base.plural import counted
+from keytide.read.measured import ScanMeasure
 
 __all__ = ["QueryAnalysis", "RelationAnalysis", "millis"]
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from keytide.errors import InvalidError
-from keytide.table.values.columns import cast_exactly
+from keytide.predicate.values.columns import cast_exactly
 from keytide.types import AtomicType, Field
 
 __all__ = ["assign", "check_assignable", "stored_values"]

@@ -9,13 +9,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from keytide.errors import InvalidError
-from keytide.options import keys
-from keytide.options.keys import key_of
-from keytide.sql.cursor import Cursor
-from keytide.sql.dialect import parse_tree, tokenize
-from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
-from keytide.table.definition.evolution import (
+from keytide.definition.evolution import (
     AddColumn,
     After,
     ChangeColumnNullability,
@@ -30,7 +24,13 @@ from keytide.table.definition.evolution import (
     SchemaChange,
     SetOption,
 )
-from keytide.table.definition.external import refuse_secret, refuse_secret_options
+from keytide.definition.external import refuse_secret, refuse_secret_options
+from keytide.errors import InvalidError
+from keytide.options import keys
+from keytide.options.keys import key_of
+from keytide.sql.cursor import Cursor
+from keytide.sql.dialect import parse_tree, tokenize
+from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
 from keytide.types import DataType, Field, parse_sql_type
 
 __all__ = ["alter_table", "check", "create_external_table", "create_table", "options"]

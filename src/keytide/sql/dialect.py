@@ -12,8 +12,8 @@ from sqlglot import Token, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 
+from keytide.base.row_dialect import PARSER_SLIPS, keytide_dialect
 from keytide.errors import InvalidError
-from keytide.row_dialect import PARSER_SLIPS, keytide_dialect
 from keytide.sql.account import unread
 from keytide.sql.idle_brackets import without_idle_brackets
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
+from keytide.definition.kind import kind_of
 from keytide.dml.appended import appended_connector
 from keytide.dml.attached import AttachedCatalog, target_of
 from keytide.dml.execution import Changed, DeleteRows, RowChange, UpdateRows, change_rows
@@ -34,7 +35,6 @@ from keytide.sql.query_engine import Engine, Means
 from keytide.sql.relation import Relation
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.statements import Delete, Merge, Update
-from keytide.table.definition.kind import kind_of
 from keytide.types import Field, type_from_arrow
 
 __all__ = ["Target", "delete", "merge", "on_newest", "target_now", "update", "update_query"]

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.row_dialect import duckdb_spelling
 from keytide.dml.execution import RowChange, Scanned, SplitResult, checked_pages
 from keytide.dml.merge import SinkPages, Sinks
 from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
 from keytide.errors import KeytideError
-from keytide.row_dialect import duckdb_spelling
 from keytide.sql.local import first_line, source_of
 from keytide.sql.local_database import local_database
 from keytide.sql.merge_match import Match

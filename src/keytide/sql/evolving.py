@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.row_kind import ROW_KIND
+from keytide.catalogs.growing import grown
+from keytide.definition.evolution import SchemaChange, evolve
+from keytide.definition.generated import generation_texts
+from keytide.definition.growth import growth
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.row_kind import ROW_KIND
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.names import column_of, table_of
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Merge, Query, When
-from keytide.table.definition.evolution import SchemaChange, evolve
-from keytide.table.definition.generated import generation_texts
-from keytide.table.definition.growth import growth
-from keytide.table.growing import grown
-from keytide.table.state.stored import StoredTable
-from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema
+from keytide.write.writable import writable_view
 
 __all__ = ["Evolution", "evolution_of", "evolved"]
 

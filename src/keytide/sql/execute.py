@@ -9,12 +9,21 @@ from typing import Any, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.cdc.flow import FlowRequest
+from keytide.base.plural import counted
+from keytide.base.record import rows_of
+from keytide.catalogs.alter import alter_table
+from keytide.catalogs.catalog import NewTable
+from keytide.catalogs.constraints import add_constraint, drop_constraint
+from keytide.catalogs.local_writes import truncate
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult, warn_of_errors
+from keytide.definition.evolution import ChangeComment
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
-from keytide.external.creation import NewExternalTable, create_external
-from keytide.plural import counted
-from keytide.record import rows_of
+from keytide.feeds.flow import FlowRequest
+from keytide.maintenance.history.log import HistoryEntry, history_of
+from keytide.snapshot.stored import StoredTable
+from keytide.sources.creation import NewExternalTable, create_external
 from keytide.sql.assign import assign
 from keytide.sql.dialect import refusing_slips
 from keytide.sql.dml import delete, merge, update
@@ -64,15 +73,6 @@ from keytide.sql.statements import (
     Use,
 )
 from keytide.sql.version_names import create_version_name, drop_version_name
-from keytide.table.alter import alter_table
-from keytide.table.catalog import NewTable
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult, warn_of_errors
-from keytide.table.constraints import add_constraint, drop_constraint
-from keytide.table.definition.evolution import ChangeComment
-from keytide.table.history.log import HistoryEntry, history_of
-from keytide.table.local_writes import truncate
-from keytide.table.state.stored import StoredTable
 from keytide.telemetry import span
 
 __all__ = ["Session", "results", "run"]

@@ -6,19 +6,23 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
+from keytide.base.moments import Moment
+from keytide.catalogs.catalog import Catalog
 from keytide.errors import NotFoundError
-from keytide.moments import Moment
+from keytide.maintenance.expiry.snapshot_expiry import (
+    ExpiryResult,
+    expire_changelogs,
+    expire_snapshots,
+)
+from keytide.maintenance.history.consumers import clear_consumers, expire_consumers, reset_consumer
+from keytide.maintenance.upkeep.mending import mend_snapshots
+from keytide.maintenance.upkeep.old_partitions import expire_partitions
+from keytide.maintenance.upkeep.orphans import remove_orphan_files
+from keytide.maintenance.upkeep.purging import purge_files
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.names import table_of
 from keytide.sql.procedure import Procedure, done, procedure, texts
-from keytide.table.catalog import Catalog
-from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_changelogs, expire_snapshots
-from keytide.table.history.consumers import clear_consumers, expire_consumers, reset_consumer
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.mending import mend_snapshots
-from keytide.table.upkeep.old_partitions import expire_partitions
-from keytide.table.upkeep.orphans import remove_orphan_files
-from keytide.table.upkeep.purging import purge_files
 
 __all__ = ["EXPIRING"]
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from keytide.base.plural import counted
+from keytide.definition.evolution import AddColumn, ChangeColumnType, SchemaChange
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import DeleteRows, RowChange, UpdateRows
 from keytide.dml.spi import ColumnHandle, ConnectorSession
 from keytide.dml.trace import Trace
 from keytide.errors import UnsupportedError
-from keytide.plural import counted
+from keytide.predicate.text import text_of
 from keytide.sql.dialect import Keytide
 from keytide.sql.dml import Target, delete, merge, target_now, update, update_query
 from keytide.sql.evolving import Evolution, evolution_of
@@ -23,8 +25,6 @@ from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.show import plan_rows
 from keytide.sql.statements import Delete, Merge, Update
-from keytide.table.conditions.text import text_of
-from keytide.table.definition.evolution import AddColumn, ChangeColumnType, SchemaChange
 
 __all__ = ["analyze_change", "explain_change"]
 

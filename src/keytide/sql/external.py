@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from keytide.catalogs.catalog import Catalog
+from keytide.definition.external import refuse_secret
 from keytide.errors import InvalidError
-from keytide.external.creation import is_named_in_catalog
 from keytide.options import stored_names
+from keytide.sources.creation import is_named_in_catalog
 from keytide.sql.dialect import error_at
 from keytide.store import is_inside
-from keytide.table.catalog import Catalog
-from keytide.table.definition.external import refuse_secret
 
 __all__ = ["WAY_OUT", "is_file", "refuse_location", "refuse_reaching_out", "refused"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 
-from keytide.arguments import shown
+from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 from keytide.sql.cursor import Cursor
 from keytide.sql.dialect import error_at, parse_tree, tokenize

@@ -15,14 +15,21 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.lazily import cached_property
+from keytide.catalogs.growing import grown
+from keytide.catalogs.warehouse import FolderWarehouse
+from keytide.definition.checks import refuse_same_names
+from keytide.definition.growth import growth
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.dml.spi import ConnectorSession, Isolation
 from keytide.errors import InvalidError, NotFoundError
-from keytide.external.connector import EXTERNAL_TABLES, ExternalHandle
-from keytide.external.pinned import PinnedExternal
 from keytide.format.schema import TableSchema
-from keytide.lazily import cached_property
+from keytide.predicate.condition import Condition
+from keytide.snapshot.expected import as_expected
+from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.sources.connector import EXTERNAL_TABLES, ExternalHandle
+from keytide.sources.pinned import PinnedExternal
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.form_texts import FormTexts
@@ -30,15 +37,8 @@ from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import ExternalRelation, GivenRelation, Relation, StoredRelation
 from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
-from keytide.table.conditions.condition import Condition
-from keytide.table.definition.checks import refuse_same_names
-from keytide.table.definition.growth import growth
-from keytide.table.growing import grown
-from keytide.table.state.expected import as_expected
-from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.warehouse import FolderWarehouse
-from keytide.table.write.input_rows import source_table
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
+from keytide.write.input_rows import source_table
 
 __all__ = [
     "Around",

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from keytide.base.moments import Moment, epoch_ms
+from keytide.base.record import Record
 from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
-from keytide.moments import Moment, epoch_ms
+from keytide.maintenance.history import automatic_tags, branches, tags
+from keytide.maintenance.history.rollback import RollbackResult
+from keytide.maintenance.upkeep import branches as ended_branches
+from keytide.maintenance.upkeep import going_back, restore
 from keytide.options import TableOptions
-from keytide.record import Record
+from keytide.snapshot.branches import has_branch
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.procedure import Procedure, done, named_by_commas, places, procedure, texts
-from keytide.table.history import automatic_tags, branches, tags
-from keytide.table.history.rollback import RollbackResult
-from keytide.table.state.branches import has_branch
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep import branches as ended_branches
-from keytide.table.upkeep import going_back, restore
 
 __all__ = ["HISTORY", "place_of_version"]
 

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from keytide.compaction.compact import CompactionResult
 from keytide.errors import InvalidError
+from keytide.maintenance.history.rollback import RollbackResult
+from keytide.maintenance.upkeep import going_back, restore
+from keytide.maintenance.upkeep.compacting import compact
+from keytide.maintenance.upkeep.manifests import compact_manifest
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.procedure import Procedure, chosen, procedure
-from keytide.table.compaction.compact import CompactionResult
-from keytide.table.history.rollback import RollbackResult
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep import going_back, restore
-from keytide.table.upkeep.compacting import compact
-from keytide.table.upkeep.manifests import compact_manifest
 
 __all__ = ["ICEBERG"]
 

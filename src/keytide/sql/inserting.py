@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.plural import counted
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.dml.insert import insert_rows
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.plural import counted
 from keytide.sql.assign import stored_values
 from keytide.sql.dml import Target, on_newest
 from keytide.sql.local_engine import LocalEngine

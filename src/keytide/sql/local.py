@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
+from keytide.base.row_dialect import duckdb_spelling
 from keytide.errors import KeytideError
-from keytide.row_dialect import duckdb_spelling
 from keytide.sql.external import WAY_OUT
 from keytide.sql.local_database import local_database
 from keytide.sql.relation import (

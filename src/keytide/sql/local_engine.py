@@ -8,8 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.cdc.auto_cdc import apply_events
-from keytide.cdc.flow import FlowRequest
+from keytide.catalogs.catalog import Catalog
+from keytide.catalogs.local_writes import append, fill, overwrite
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult
+from keytide.commit.transaction import Transaction
+from keytide.feeds.auto_cdc import apply_events
+from keytide.feeds.flow import FlowRequest
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.analysis import QueryAnalysis
 from keytide.sql.assign import assign
 from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
@@ -21,12 +27,6 @@ from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery
 from keytide.sql.stopping import Stop
-from keytide.table.catalog import Catalog
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
-from keytide.table.local_writes import append, fill, overwrite
-from keytide.table.state.stored import StoredTable
 
 __all__ = ["LocalEngine"]
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.plural import counted
+from keytide.catalogs.stored_view import StoredView
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import AlreadyExistsError, InvalidError
-from keytide.plural import counted
 from keytide.sql.grammar import parse_query
 from keytide.sql.mentions import prepare
 from keytide.sql.query_engine import Engine
@@ -18,7 +19,6 @@ from keytide.sql.relations import bind
 from keytide.sql.show import described
 from keytide.sql.statements import CreateView
 from keytide.sql.stored_views import with_views
-from keytide.table.stored_view import StoredView
 from keytide.types import quoted, type_from_arrow
 
 __all__ = ["create_view", "described_view"]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from keytide.base.lazily import cached_property
 from keytide.dml.attached import PagesScan
-from keytide.lazily import cached_property
+from keytide.read.fallback import FallbackScan
+from keytide.read.measured import MeasuredScan, Tally, timed
 from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
 from keytide.sql.local import Batches, source_of, stream_locally, streamed
 from keytide.sql.relation import AttachedRelation, FallbackRelation, Relation, StoredRelation
 from keytide.sql.relations import BoundQuery
 from keytide.sql.stopping import Stop
-from keytide.table.read.fallback import FallbackScan
-from keytide.table.read.measured import MeasuredScan, Tally, timed
 
 __all__ = ["analyze_locally"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.predicate.values.spellings import has_one_spelling
 from keytide.sql.relation import Relation
-from keytide.table.values.spellings import has_one_spelling
 from keytide.types import Field
 
 __all__ = ["Match", "match_of"]

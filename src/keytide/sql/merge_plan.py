@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from keytide.base.plural import counted
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.merge import SinkPages
 from keytide.dml.spi import ColumnHandle, RowChanges
 from keytide.errors import InvalidError
-from keytide.plural import counted
 from keytide.sql.conditions import CONDITION
 from keytide.sql.merge_match import Match, match_of
 from keytide.sql.merged_rows import CASE, Branch, MergedRows, value_name

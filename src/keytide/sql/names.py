@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from keytide.catalogs.catalog import Catalog
+from keytide.catalogs.system_tables import SYSTEM_TABLES
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.branch import BRANCH_MARK
-from keytide.table.catalog import Catalog
-from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.system_tables import SYSTEM_TABLES
+from keytide.snapshot.stored import PinnedTable, StoredTable
 
 __all__ = ["column_of", "entry_of", "in_own_spelling", "table_of"]
 

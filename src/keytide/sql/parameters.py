@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 
 from sqlglot import Token, TokenType
 
-from keytide.arguments import shown
+from keytide.base.arguments import shown
+from keytide.base.plural import counted
 from keytide.errors import InvalidError
-from keytide.plural import counted
 from keytide.sql.dialect import error_at, tokenize
 
 __all__ = ["Parameters", "with_parameters"]

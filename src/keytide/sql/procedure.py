@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
+from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.names import table_of
-from keytide.table.catalog import Catalog
-from keytide.table.state.stored import StoredTable
-from keytide.table.write.partition_spec import Place, partition_condition
+from keytide.write.partition_spec import Place, partition_condition
 
 __all__ = ["Procedure", "chosen", "done", "named_by_commas", "places", "procedure", "texts"]
 

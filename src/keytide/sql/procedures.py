@@ -11,12 +11,24 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
+from keytide.catalogs.catalog import Catalog
+from keytide.catalogs.local_writes import truncate
+from keytide.compaction.compact import CompactionResult
+from keytide.definition.external import is_external
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
-from keytide.external.creation import refresh_external
-from keytide.external.pinned import pin_external
-from keytide.external.why import why_external
+from keytide.maintenance.upkeep.compacting import compact
+from keytide.maintenance.upkeep.conversion import convert
+from keytide.maintenance.upkeep.indexing import IndexingResult, index_files
+from keytide.maintenance.upkeep.manifests import compact_manifest
+from keytide.maintenance.upkeep.rescale import rescale
 from keytide.options import keys
+from keytide.publish.publish import publish
+from keytide.read.scans import why_row
+from keytide.snapshot.stored import StoredTable
+from keytide.sources.creation import refresh_external
+from keytide.sources.pinned import pin_external
+from keytide.sources.why import why_external
 from keytide.sql.adopting import ADOPTING
 from keytide.sql.expiring import EXPIRING
 from keytide.sql.foreign_statements import ELSEWHERE
@@ -25,18 +37,6 @@ from keytide.sql.iceberg_procedures import ICEBERG
 from keytide.sql.names import entry_of, table_of
 from keytide.sql.procedure import Procedure, chosen, done, places, procedure
 from keytide.sql.statements import Call
-from keytide.table.catalog import Catalog
-from keytide.table.compaction.compact import CompactionResult
-from keytide.table.definition.external import is_external
-from keytide.table.local_writes import truncate
-from keytide.table.publishing.publish import publish
-from keytide.table.scans import why_row
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.compacting import compact
-from keytide.table.upkeep.conversion import convert
-from keytide.table.upkeep.indexing import IndexingResult, index_files
-from keytide.table.upkeep.manifests import compact_manifest
-from keytide.table.upkeep.rescale import rescale
 
 __all__ = ["PROCEDURES", "call"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from sqlglot import exp
 
-from keytide.table.conditions.literals import (
+from keytide.predicate.literals import (
     Literal,
     between,
     comparison,
@@ -27,7 +27,7 @@ from keytide.table.conditions.literals import (
     flag,
     values_of,
 )
-from keytide.table.conditions.predicate import (
+from keytide.predicate.predicate import (
     DEPTH_MAX,
     Comparison,
     IsNull,

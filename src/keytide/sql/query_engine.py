@@ -8,20 +8,20 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from keytide.cdc.flow import FlowRequest
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.author import Author
+from keytide.commit.result import WriteResult
+from keytide.commit.transaction import Transaction
 from keytide.dml.execution import Host
 from keytide.dml.merge import MergeHost
+from keytide.feeds.flow import FlowRequest
 from keytide.options import TableOptions
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.analysis import QueryAnalysis
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery
-from keytide.table.catalog import Catalog
-from keytide.table.commit.author import Author
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
-from keytide.table.state.stored import StoredTable
 
 __all__ = ["Engine", "Means"]
 

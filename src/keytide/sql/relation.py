@@ -13,18 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from keytide.catalogs.system_tables import changes_log, system_table
 from keytide.dml.attached import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
-from keytide.external.connector import ExternalHandle
-from keytide.external.scan import ExternalScan
-from keytide.table import fallback_scans
-from keytide.table.conditions.predicate import Predicate, conjunction
-from keytide.table.conditions.text import text_of
-from keytide.table.read.fallback import FallbackScan
-from keytide.table.read.scan import Scan
-from keytide.table.scans import narrowed_scan, scan_table, selected_columns
-from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.system_tables import changes_log, system_table
+from keytide.predicate.predicate import Predicate, conjunction
+from keytide.predicate.text import text_of
+from keytide.read import fallback_scans
+from keytide.read.fallback import FallbackScan
+from keytide.read.scan import Scan
+from keytide.read.scans import narrowed_scan, scan_table, selected_columns
+from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.sources.connector import ExternalHandle
+from keytide.sources.scan import ExternalScan
 from keytide.types import Field, type_from_arrow
 
 __all__ = [

@@ -17,12 +17,18 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from keytide.definition.checks import refuse_same_names
+from keytide.definition.external import is_external
 from keytide.dml.attached import AttachedCatalog, target_of
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.external.connector import EXTERNAL_TABLES, external_handle
 from keytide.format.branch import main_store
 from keytide.options import keys, stored_name
+from keytide.predicate.predicate import Predicate
+from keytide.read.fallback_scans import reads_two_branches
+from keytide.snapshot.branches import has_branch, open_branch
+from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.sources.connector import EXTERNAL_TABLES, external_handle
 from keytide.sql.conditions import marked_conditions, refused_condition
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
@@ -44,12 +50,6 @@ from keytide.sql.statements import GIVEN, Query
 from keytide.sql.stored_views import with_views
 from keytide.sql.tree_types import schema_of
 from keytide.sql.unnest import resolve_unnests
-from keytide.table.conditions.predicate import Predicate
-from keytide.table.definition.checks import refuse_same_names
-from keytide.table.definition.external import is_external
-from keytide.table.fallback_scans import reads_two_branches
-from keytide.table.state.branches import has_branch, open_branch
-from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.types import Field, RowType, quoted
 
 __all__ = ["BoundQuery", "bind"]

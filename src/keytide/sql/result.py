@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from keytide import html
+from keytide.base import html
+from keytide.base.extras import require
+from keytide.base.plural import counted
+from keytide.base.row_lines import has_union
 from keytide.errors import UnsupportedError
-from keytide.extras import require
 from keytide.format.arrow import from_arrow, in_pandas, in_python, named_apart
 from keytide.format.arrow_rows import ArrowRows
-from keytide.pictures.cells import rows_of
-from keytide.plural import counted
-from keytide.row_lines import has_union
+from keytide.show.cells import rows_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import UnsupportedError
+from keytide.predicate.condition import predicate_of
 from keytide.sql.assign import stored_values
 from keytide.sql.dialect import Keytide, tokenize
 from keytide.sql.dml_grammar import TARGET
@@ -20,7 +21,6 @@ from keytide.sql.pushing import pushed_exactly
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Query
-from keytide.table.conditions.condition import predicate_of
 from keytide.types import Field
 
 __all__ = [

@@ -8,28 +8,28 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from keytide.dml.attached import AttachedCatalog, attached_tables, target_of
-from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
-from keytide.errors import NotFoundError
-from keytide.format.schema import TableSchema
-from keytide.moments import moment_text
-from keytide.options import TableOptions, keys
-from keytide.options.keys import key_of
-from keytide.sql.names import entry_of, table_of
-from keytide.sql.relations import BoundQuery
-from keytide.sql.result import LocalResult, Result
-from keytide.sql.statements import Show
-from keytide.table.definition.external import (
+from keytide.base.moments import moment_text
+from keytide.catalogs.stored_view import StoredView
+from keytide.catalogs.system_tables import system_table
+from keytide.definition.external import (
     format_of,
     given_options,
     is_external,
     is_read_on_demand,
     location_of,
 )
-from keytide.table.definition.generated import generation_texts
-from keytide.table.state.stored import PinnedTable
-from keytide.table.stored_view import StoredView
-from keytide.table.system_tables import system_table
+from keytide.definition.generated import generation_texts
+from keytide.dml.attached import AttachedCatalog, attached_tables, target_of
+from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.errors import NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys
+from keytide.options.keys import key_of
+from keytide.snapshot.stored import PinnedTable
+from keytide.sql.names import entry_of, table_of
+from keytide.sql.relations import BoundQuery
+from keytide.sql.result import LocalResult, Result
+from keytide.sql.statements import Show
 from keytide.types import Field, quoted, type_from_arrow
 
 __all__ = [

@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.definition.evolution import SchemaChange
+from keytide.predicate.condition import Condition
 from keytide.sql.relation import Relation
-from keytide.table.conditions.condition import Condition
-from keytide.table.definition.evolution import SchemaChange
 from keytide.types import Field
 
 __all__ = [

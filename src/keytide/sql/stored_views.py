@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from keytide.catalogs.stored_view import StoredView
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format.branch import split_branch
@@ -20,7 +21,6 @@ from keytide.sql.mentions import lake_name, name_of, prepare, start_of, table_no
 from keytide.sql.names import entry_of
 from keytide.sql.qualified import drop_databases
 from keytide.sql.statements import GIVEN, Query
-from keytide.table.stored_view import StoredView
 
 __all__ = ["with_views"]
 

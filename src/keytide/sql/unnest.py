@@ -16,8 +16,8 @@ from enum import Enum
 
 from sqlglot import exp
 
+from keytide.base.plural import counted
 from keytide.errors import InvalidError
-from keytide.plural import counted
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.tree_types import typed
 from keytide.types import Field

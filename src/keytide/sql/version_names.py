@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from keytide.errors import AlreadyExistsError, NotFoundError
+from keytide.maintenance.history import branches, tags
+from keytide.maintenance.upkeep import branches as ended_branches
+from keytide.snapshot.stored import StoredTable
 from keytide.sql.history import place_of_version
 from keytide.sql.statements import CreateVersionName, DropVersionName
-from keytide.table.history import branches, tags
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep import branches as ended_branches
 
 __all__ = ["create_version_name", "drop_version_name"]
 

@@ -26,7 +26,7 @@ from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
-from keytide.process import refuse_forked_child
+from keytide.base.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store
 from keytide.store.cache_folder import CacheFolder
 from keytide.store.seekable import SeekableReader

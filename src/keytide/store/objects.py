@@ -27,14 +27,14 @@ import pyarrow as pa
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
+from keytide.base.process import refuse_forked_child
+from keytide.base.threads import begin, side_by_side
 from keytide.errors import DataError, InvalidError, KeytideError, SetupError
-from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
 from keytide.store.claim import claim, honours_claims
 from keytide.store.retries import RETRY_OPTIONS, Retries
 from keytide.store.seekable import SeekableReader
 from keytide.store.uploads import Uploads
-from keytide.threads import begin, side_by_side
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from keytide.base.process import this_host
 from keytide.errors import SetupError
-from keytide.process import this_host
 
 __all__ = ["HOW_TO_SHARE", "Origin", "seen_here"]
 

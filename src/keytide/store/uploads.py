@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from threading import BoundedSemaphore, Lock
 
-from keytide.threads import begin
+from keytide.base.threads import begin
 
 __all__ = ["Uploads"]
 

@@ -34,7 +34,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.errors import ConflictError, KeytideError, UnsupportedError
-from keytide.table.conditions.predicate import Comparison
+from keytide.predicate.predicate import Comparison
 
 __all__ = ["CHECKS", "ROWS", "SCHEMA", "BrokenContractError", "Check", "Subject"]
 

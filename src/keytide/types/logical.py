@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
-from keytide.arguments import checked_members
+from keytide.base.arguments import checked_members
 from keytide.errors import InvalidError
 
 __all__ = [

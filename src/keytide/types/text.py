@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from keytide.arguments import checked
+from keytide.base.arguments import checked
 from keytide.errors import InvalidError
 from keytide.types.logical import (
     BYTES,

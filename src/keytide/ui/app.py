@@ -25,7 +25,7 @@ from keytide.errors import (
     NotFoundError,
 )
 from keytide.lake.lake import Lake
-from keytide.pictures.style import page_style
+from keytide.show.style import page_style
 from keytide.ui.access import Access
 from keytide.ui.asked import Asked, Form, form_of
 from keytide.ui.changing import change_routes

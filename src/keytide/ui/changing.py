@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from keytide.base.plural import counted
 from keytide.errors import InvalidError
 from keytide.lake.table import Table
-from keytide.pictures.text import size_text
-from keytide.plural import counted
+from keytide.show.text import size_text
 from keytide.ui.asked import Asked, Form, whole_number
 from keytide.ui.looking import Look, redirected, table_of
 from keytide.ui.site import Site

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from keytide.base.moments import utc
+from keytide.definition.external import is_external
 from keytide.dml.attached import attached_tables
 from keytide.errors import KeytideError, NotFoundError
 from keytide.lake.lake import Lake
-from keytide.moments import utc
-from keytide.table.definition.external import is_external
-from keytide.table.runner import Threads
+from keytide.tasks.runner import Threads
 
 __all__ = ["PAGE_LINES", "Line", "Listing", "listing_of"]
 

@@ -8,15 +8,15 @@ from typing import TypeAlias
 
 from starlette.responses import RedirectResponse, Response
 
+from keytide.changes.changed_rows import changed_rows, first_changes
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.table import Table
-from keytide.pictures.layout_picture import bucket_picture, levels_bar
-from keytide.pictures.timeline_picture import timeline_picture
-from keytide.table.changes.changed_rows import changed_rows, first_changes
-from keytide.table.state.stored import PinnedTable
-from keytide.table.upkeep.layout import layout_of
-from keytide.table.upkeep.timeline import timeline_of
+from keytide.maintenance.upkeep.layout import layout_of
+from keytide.maintenance.upkeep.timeline import timeline_of
+from keytide.show.layout_picture import bucket_picture, levels_bar
+from keytide.show.timeline_picture import timeline_picture
+from keytide.snapshot.stored import PinnedTable
 from keytide.ui.address import page_address, table_address
 from keytide.ui.asked import Asked
 from keytide.ui.listing import listing_of

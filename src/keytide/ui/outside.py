@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from keytide.catalogs.stored_view import StoredView
+from keytide.definition.external import given_options
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import KeytideError, UnsupportedError
 from keytide.lake.external_table import ExternalTable
@@ -16,8 +18,6 @@ from keytide.lake.lake import Lake
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.making_views import described_view
 from keytide.sql.show import create_statement, describe, view_statement
-from keytide.table.definition.external import given_options
-from keytide.table.stored_view import StoredView
 from keytide.ui.overview import ColumnLine
 
 __all__ = ["Outside", "Source", "outside_of", "source_of"]

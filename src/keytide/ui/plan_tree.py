@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keytide.pictures.plan_tree import Plan
+from keytide.show.plan_tree import Plan
 from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
 from keytide.sql.relation import Relation, StoredRelation
 from keytide.sql.relations import BoundQuery

@@ -14,9 +14,9 @@ import pyarrow as pa
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.lake.lake import Lake
-from keytide.pictures.cells import Cell, Column, columns_of, rows_of
-from keytide.pictures.chart import Chart, chart_of
-from keytide.pictures.plan_tree import Plan, plan_of_lines
+from keytide.show.cells import Cell, Column, columns_of, rows_of
+from keytide.show.chart import Chart, chart_of
+from keytide.show.plan_tree import Plan, plan_of_lines
 from keytide.sql.execute import results
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local_engine import LocalEngine

@@ -10,7 +10,7 @@ from types import FrameType
 
 import uvicorn
 
-from keytide.arguments import shown
+from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 from keytide.lake.lake import Lake
 from keytide.ui.access import Access, without_brackets

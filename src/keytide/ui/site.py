@@ -12,10 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
+from keytide.base.plural import counted
 from keytide.format.branch import branched_name, split_branch
 from keytide.lake.lake import Lake
-from keytide.pictures.text import ago_text, harmless, size_text
-from keytide.plural import counted
+from keytide.show.text import ago_text, harmless, size_text
 from keytide.types import quoted
 from keytide.ui.access import Access
 from keytide.ui.address import page_address, table_address

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyarrow import parquet
 from starlette.responses import Response
 
+from keytide.base.row_lines import check_spelled, csv_header, csv_lines
 from keytide.errors import InvalidError, KeytideError
-from keytide.pictures.chart_picture import chart_picture
-from keytide.row_lines import check_spelled, csv_header, csv_lines
+from keytide.show.chart_picture import chart_picture
 from keytide.sql.stopping import Stop
 from keytide.ui.asked import Asked, Form
 from keytide.ui.querying import Answer, answer, changes_nothing, exported

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from keytide.definition.kind import require_key
 from keytide.errors import InvalidError
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.table import Table
-from keytide.pictures.story import Story
-from keytide.table.definition.kind import require_key
-from keytide.table.read.story import story_of
-from keytide.table.values.single import scalar_of_text
+from keytide.predicate.values.single import scalar_of_text
+from keytide.read.story import story_of
+from keytide.show.story import Story
 from keytide.types import Field
 
 __all__ = ["KeyColumn", "key_columns", "story_of_texts"]

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from keytide.kafka.offsets import offsets_told, topics_told
+from keytide.base.moments import is_moment, utc
+from keytide.feeds.kafka.offsets import offsets_told, topics_told
 from keytide.lake.table import Table
-from keytide.moments import is_moment, utc
-from keytide.table.history.consumers import consumers_of
-from keytide.table.history.log import HistoryEntry, entries_before
+from keytide.maintenance.history.consumers import consumers_of
+from keytide.maintenance.history.log import HistoryEntry, entries_before
 
 __all__ = ["ConsumerLine", "Streams", "TopicLine", "WriterLine", "streams_of"]
 

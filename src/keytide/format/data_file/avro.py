@@ -19,13 +19,13 @@ import fastavro
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.lazily import cached_property
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file.avro_rows import record_type, records
 from keytide.format.data_file.layout import physical_schema
 from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
 from keytide.format.encoding import densest
 from keytide.format.schema import TableSchema
-from keytide.lazily import cached_property
 from keytide.store import Store
 
 __all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "write"]

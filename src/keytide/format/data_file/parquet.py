@@ -20,6 +20,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keytide.base.lazily import cached_property
 from keytide.format import int96
 from keytide.format.arrow import from_arrow
 from keytide.format.cache import FILES, version_of
@@ -45,7 +46,6 @@ from keytide.format.data_file.stored_file import (
 )
 from keytide.format.encoding import bounded_leaves, codecs, dictionary_columns
 from keytide.format.schema import TableSchema
-from keytide.lazily import cached_property
 from keytide.store import Store
 
 __all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "write"]

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.lazily import cached_property
+from keytide.base.row_kind import RETRACTS
 from keytide.errors import DataError, KeytideError
 from keytide.format.arrow import polars_schema
 from keytide.format.cache import version_of
@@ -23,8 +25,6 @@ from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.data_file.variants import has_variant, whole_variants
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
-from keytide.lazily import cached_property
-from keytide.row_kind import RETRACTS
 from keytide.store import Store
 from keytide.types import AtomicType, Field
 

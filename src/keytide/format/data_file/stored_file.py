@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeAlias
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.scratch import scratch
 from keytide.format.schema import TableSchema
-from keytide.scratch import scratch
 from keytide.store import Store
 
 __all__ = [

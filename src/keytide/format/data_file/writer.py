@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.row_kind import RowKind
+from keytide.base.threads import begin, side_by_side
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.format.data_file.filters import FileFilters
 from keytide.format.data_file.formats import FORMATS
@@ -24,9 +26,7 @@ from keytide.format.encoding import BALANCED
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import TableSchema
 from keytide.format.stats import collect_piece_stats
-from keytide.row_kind import RowKind
 from keytide.store import Store
-from keytide.threads import begin, side_by_side
 
 __all__ = ["RunWriter", "local_wall_clock_ms"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
+from keytide.base.lazily import cached_property
 from keytide.errors import DataError
-from keytide.lazily import cached_property
 
 __all__ = [
     "APP_ID",

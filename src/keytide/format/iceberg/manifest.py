@@ -10,8 +10,8 @@ from typing import Any
 
 import fastavro
 
+from keytide.base.lazily import cached_property
 from keytide.errors import DataError
-from keytide.lazily import cached_property
 
 __all__ = [
     "ADDED",

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keytide.base.lazily import cached_property
 from keytide.errors import DataError
 from keytide.format.iceberg.columns import column_ids
 from keytide.format.iceberg.manifest import DATA, DELETES, Manifest
 from keytide.format.schema import KEY_FIELD_ID_START
-from keytide.lazily import cached_property
 
 __all__ = [
     "FIRST_WITH_ROW_IDS",

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
+from keytide.base.lazily import cached_property
 from keytide.errors import InvalidError
-from keytide.lazily import cached_property
 from keytide.merge.refusal import Refusal
 from keytide.merge.slices import KeySlices, Marks, Positions, take
 from keytide.options import keys

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import polars as pl
 
+from keytide.base.extras import library
 from keytide.errors import InvalidError
-from keytide.extras import library
 from keytide.merge.functions.inputs import AggregateFunction, Inputs, unsound
 from keytide.merge.refusal import Refusal
 from keytide.merge.slices import Marks

@@ -1,0 +1,78 @@
+"""Records as rows of an Arrow table, and as the table that a notebook shows.
+
+>>> @dataclass(frozen=True)
+... class Done(Record):
+...     snapshot_id: int | None
+...     tags: tuple[str, ...]
+>>> Done(3, ("a", "b")).to_arrow().to_pylist()
+[{'snapshot_id': 3, 'tags': 'a, b'}]
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.base import html
+
+__all__ = ["Record", "rows_of"]
+
+_TYPES: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    bool: pa.bool_(),
+    float: pa.float64(),
+    str: pa.string(),
+    datetime: pa.timestamp("ms", "UTC"),
+    Mapping[str, int]: pa.map_(pa.string(), pa.int64()),
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """Base class of results. The fields are the columns of one row.
+
+    A field with several strings becomes one string with commas between them.
+    """
+
+    @classmethod
+    def columns(cls) -> pa.Schema:
+        """The columns of the row."""
+        return _columns(cls)
+
+    def to_arrow(self) -> pa.Table:
+        """The result as a table with one row."""
+        return pa.Table.from_pylist([_row(self, self.columns())], schema=self.columns())
+
+    def _repr_html_(self) -> str:
+        row = _row(self, self.columns())
+        return html.table([*row], [[*row.values()]])
+
+
+def rows_of(kind: type, records: Iterable[Any]) -> pa.Table:
+    """Instances of a dataclass as rows."""
+    columns = _columns(kind)
+    return pa.Table.from_pylist([_row(each, columns) for each in records], schema=columns)
+
+
+def _columns(kind: type) -> pa.Schema:
+    """The fields of a dataclass as nullable columns."""
+    hints = typing.get_type_hints(kind)
+    # For an optional type or a tuple, the first type argument decides.
+    types = {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}
+    return pa.schema([(member.name, _TYPES[types[member.name]]) for member in fields(kind)])
+
+
+def _row(record: Any, columns: pa.Schema) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in columns.names}
+    return {name: _cell(value) for name, value in values.items()}
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    return ", ".join(value) if isinstance(value, tuple) else value

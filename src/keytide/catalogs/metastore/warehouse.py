@@ -1,0 +1,257 @@
+"""The tables of a metastore as a warehouse.
+
+The metastore determines the tables and their locations. The folder of a table is like any other: it
+contains the schemas, and commits are those of the file system.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from keytide.catalogs.caching import open_near
+from keytide.catalogs.metastore.commits import RegisteredCommits
+from keytide.catalogs.metastore.description import INPUT_FORMAT, Description
+from keytide.catalogs.metastore.registry import RegisteredDatabase, RegisteredTable, Registry
+from keytide.catalogs.stored_view import StoredView
+from keytide.catalogs.warehouse import DATABASE_SUFFIX
+from keytide.definition.external import is_external
+from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.snapshot.metadata import TableMetadata
+from keytide.store import CacheFolder, Store, created, takes_options
+
+__all__ = ["MetastoreWarehouse"]
+
+_EXTERNAL = "EXTERNAL_TABLE"
+
+
+@dataclass(frozen=True)
+class MetastoreWarehouse:
+    """The databases and the Apache Paimon tables that are registered in a metastore.
+
+    New databases, and tables of databases without a location, are created below the address `root`.
+    `storage` are options of the tables' object store, and `copies` is a cache for it.
+    """
+
+    registry: Registry
+    root: str | None
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    copies: CacheFolder | None = None
+
+    @property
+    def uri(self) -> str:
+        """See `Warehouse`."""
+        return self.registry.uri
+
+    @property
+    def folder(self) -> str:
+        """See `Warehouse`. The metastore determines the location of each table."""
+        return ""
+
+    @property
+    def exists(self) -> bool:
+        """See `Warehouse`. If the metastore is not there, requests raise an error."""
+        return True
+
+    @property
+    def places_first(self) -> bool:
+        """See `Warehouse`. A table has a location once it is registered."""
+        return False
+
+    def databases(self) -> list[str]:
+        """See `Warehouse`."""
+        return self.registry.databases()
+
+    def create_database(self, database: str, comment: str | None) -> bool:
+        """See `Warehouse`. Raises `InvalidError` if no location is known, and for upper case."""
+        _check_name(database)
+        location = f"{self._root(database)}/{database}{DATABASE_SUFFIX}"
+        return self.registry.create_database(RegisteredDatabase(database, location, comment))
+
+    def drop_database(self, database: str) -> bool:
+        """See `Warehouse`."""
+        return self.registry.drop_database(database)
+
+    def comment_on(self, database: str) -> str | None:
+        """See `Warehouse`."""
+        found = self.registry.database(database)
+        return None if found is None else found.comment
+
+    def tables(self, database: str) -> list[str]:
+        """See `Warehouse`. Tables of other formats are not included."""
+        return [table.name for table in self.registry.tables(database) if _is_paimon(table)]
+
+    def likely_tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return self.tables(database)
+
+    def holds(self, database: str, table: str) -> bool:
+        """See `Warehouse`."""
+        return self._found(database, table) is not None
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        """See `Warehouse`. One request. Raises `UnsupportedError` for a table of another kind."""
+        name, found = f"{database}.{table}", self._found(database, table)
+        if found is None:
+            # The location is determined when the table is created.
+            return TableMetadata(open_near("memory://unmade"), name)
+        return self._metadata(database, found)
+
+    def create(self, database: str, table: str, definition: TableSchema) -> bool:
+        """See `Warehouse`. Creates the database if it does not exist.
+
+        Creates the table's folder first, and then registers it. If that fails, the folder is
+        removed.
+        """
+        _check_name(database)
+        _check_name(table)
+        if is_external(definition):
+            raise UnsupportedError(
+                f"{database}.{table}: a metastore cannot store external tables of Keytide; "
+                "create it in a folder warehouse"
+            )
+        if self._found(database, table) is not None:
+            return False
+        location = self._free_place(database, table)
+        store = self._store(location)
+        if not created(store, paths.schema_path(definition.id), definition.to_json()):
+            return False
+        try:
+            is_made = self._registered(database, table, Description.of(definition, location))
+        except BaseException:
+            self._discard(location)
+            raise
+        if not is_made:
+            self._discard(location)
+        return is_made
+
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`. Always false: the metastore decides which tables exist."""
+        return False
+
+    def drop(self, database: str, table: str) -> None:
+        """See `Warehouse`. If the table is external for the metastore, its files are kept."""
+        found = self._found(database, table)
+        if found is None:
+            return
+        location = self._place_of(database, found)
+        self.registry.drop_table(database, table)
+        if found.kind != _EXTERNAL:
+            self._delete(location)
+
+    def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        """See `Warehouse`. The files are not moved, unless the metastore moves them."""
+        _check_name(new[1])
+        if self.registry.database(new[0]) is None:
+            raise NotFoundError(
+                f"{self.uri} cannot rename {'.'.join(old)} to {'.'.join(new)}: the database "
+                f"{new[0]} does not exist; create it first"
+            )
+        return self.registry.rename_table(old, new)
+
+    def views(self, database: str) -> list[str]:
+        """See `Warehouse`.
+
+        The metastore's views have another format than Keytide's, so none is visible.
+        """
+        return []
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """See `Warehouse`."""
+        return None
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            f"view {database}.{name}: Keytide cannot create views in a metastore; create it with "
+            "another engine, or in a folder warehouse"
+        )
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        self.create_view(database, name, view)
+
+    def drop_view(self, database: str, name: str) -> None:
+        """See `Warehouse`. No-op, because there are no views."""
+
+    # -- registrations ----------------------------------------------------------------------------
+
+    def _found(self, database: str, table: str) -> RegisteredTable | None:
+        # Metastores ignore the case of names. Here only the registered name is valid.
+        if not _is_lower(database) or not _is_lower(table):
+            return None
+        return self.registry.table(database, table)
+
+    def _metadata(self, database: str, found: RegisteredTable) -> TableMetadata:
+        store = self._store(self._place_of(database, found))
+        commits = RegisteredCommits(self.registry, database, found.name)
+        return TableMetadata(store, f"{database}.{found.name}", commits)
+
+    def _place_of(self, database: str, found: RegisteredTable) -> str:
+        """The location of a Paimon table. Raises `UnsupportedError` for other tables."""
+        name = f"{database}.{found.name}"
+        if not _is_paimon(found):
+            kind = found.parameters.get("table_type") or found.input_format or found.kind
+            raise UnsupportedError(
+                f"{name} in {self.uri} is not a Paimon table but {kind}; read it as an external "
+                f"table from its location: {found.location}"
+            )
+        if not found.location:
+            raise DataError(f"table {name}: {self.uri} has no location for it; check the metastore")
+        return found.location
+
+    def _registered(self, database: str, table: str, description: Description) -> bool:
+        try:
+            return self.registry.create_table(database, table, description)
+        except NotFoundError:
+            self.create_database(database, None)
+            return self.registry.create_table(database, table, description)
+
+    # -- locations --------------------------------------------------------------------------------
+
+    def _store(self, location: str) -> Store:
+        options = self.storage if takes_options(location) else None
+        copies = self.copies if takes_options(location) else None
+        return open_near(location, options, copies)
+
+    def _free_place(self, database: str, table: str) -> str:
+        """The location for a new table: its name, unless that exists, as after a rename."""
+        known = self.registry.database(database)
+        folder = None if known is None else known.location
+        folder = folder or f"{self._root(f'{database}.{table}')}/{database}{DATABASE_SUFFIX}"
+        place = f"{folder.rstrip('/')}/{table}"
+        is_taken = next(iter(self._store(place).list_names()), None) is not None
+        return f"{place}-{uuid.uuid4().hex[:8]}" if is_taken else place
+
+    def _root(self, name: str) -> str:
+        if self.root is None:
+            raise InvalidError(
+                f"{name}: {self.uri} has no location for it; connect with options={{'warehouse': "
+                "'s3://bucket/prefix', ...}, or create the database there with a location"
+            )
+        return self.root.rstrip("/")
+
+    def _discard(self, location: str) -> None:
+        with suppress(KeytideError):
+            self._delete(location)
+
+    def _delete(self, location: str) -> None:
+        folder, _, name = location.rstrip("/").rpartition("/")
+        self._store(folder).delete_tree(name)
+
+
+def _is_paimon(table: RegisteredTable) -> bool:
+    return table.input_format == INPUT_FORMAT
+
+
+def _is_lower(name: str) -> bool:
+    return name == name.lower()
+
+
+def _check_name(name: str) -> None:
+    if not _is_lower(name):
+        raise InvalidError(f"{name!r}: names in a metastore are lower case; use {name.lower()!r}")

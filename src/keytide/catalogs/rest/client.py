@@ -1,0 +1,223 @@
+"""Requests to a catalog service, and interpretation of its responses.
+
+The protocol is Apache Paimon's: JSON over HTTP below `/v1`. The service's configuration contains
+the path prefix of a warehouse.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from keytide.base.lazily import cached_property
+from keytide.errors import DataError, UnsupportedError
+from keytide.format.json_document import OBJECT, TEXT, TEXTS, optional_member
+
+__all__ = ["MISSING", "TAKEN", "Answer", "LostAnswerError", "RestClient", "options_in"]
+
+MISSING = 404
+TAKEN = 409
+_TIMEOUT_S = 60
+_PAGE = 1000
+# A restarting service answers again soon, and read requests can be repeated safely.
+_TRIES = 3
+_WAIT_S = 0.2
+_UNKNOWN = 501
+_BUSY = frozenset({429, 502, 503, 504})
+
+
+class LostAnswerError(DataError):
+    """It is unknown whether the service has executed the request."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response of the service: an HTTP status, and a document that can be empty."""
+
+    status: int
+    document: Mapping[str, Any]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the service executed the request."""
+        return self.status < 300
+
+    @property
+    def about(self) -> str:
+        """The kind of object that is missing or exists, such as 'TABLE', if the service says so."""
+        return str(self.document.get("resourceType") or "")
+
+    def object(self, name: str, where: str) -> Mapping[str, Any]:
+        """A member that is an object, empty if it is missing. Raises `DataError` for another."""
+        found: Mapping[str, Any] = optional_member(self.document, name, OBJECT, where, {})
+        return found
+
+
+def options_in(described: Mapping[str, Any], table: str) -> Mapping[str, Any]:
+    """The options in a description of a table. Raises `DataError` if it is no description."""
+    schema = optional_member(described, "schema", OBJECT, table, {})
+    found: Mapping[str, Any] = optional_member(schema, "options", OBJECT, table, {})
+    return found
+
+
+@dataclass(frozen=True)
+class RestClient:
+    """A client for one warehouse of a service. Can be pickled, and shared between threads.
+
+    Methods raise `DataError`, which says how to fix it, if the service cannot be reached, refuses
+    the token or the request, or fails.
+    """
+
+    address: str
+    warehouse: str
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def uri(self) -> str:
+        """The service and the warehouse, for messages."""
+        return f"{self.address}?{urlencode({'warehouse': self.warehouse})}"
+
+    def setting(self, name: str, own: str | None = None) -> str | None:
+        """A setting of the service. `own` is the user's value, which the service can override.
+
+        The service has defaults, and overrides that take precedence over the user's values.
+        """
+        defaults, overrides = self._settings
+        found = overrides.get(name, defaults.get(name) if own is None else own)
+        return None if found is None else str(found)
+
+    @cached_property
+    def _settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """The service's defaults and overrides, requested once."""
+        query = urlencode({"warehouse": self.warehouse})
+        answer = self._asked("GET", f"/v1/config?{query}")
+        where = f"the configuration at {self.address}"
+        return answer.object("defaults", where), answer.object("overrides", where)
+
+    @cached_property
+    def _base(self) -> str:
+        """The path prefix of the warehouse."""
+        prefix = (self.setting("prefix") or "").strip("/")
+        return f"/v1/{prefix}" if prefix else "/v1"
+
+    def get(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
+        """Read something, and retry if the service is busy. The object may not exist."""
+        asked = f"?{urlencode(query)}" if query else ""
+        return self._asked("GET", f"{self._path(path)}{asked}", accepted=(MISSING,))
+
+    def names(self, member: str, *path: str) -> list[str]:
+        """All names in a paged list, empty if its parent does not exist.
+
+        Raises `DataError` if its pages refer to each other in a circle.
+        """
+        found: list[str] = []
+        seen: set[str] = set()
+        query = {"maxResults": str(_PAGE)}
+        while True:
+            page = self.get(*path, query=query).document
+            where = f"the list of {member} at {self.address}"
+            found += optional_member(page, member, TEXTS, where, [])
+            token = optional_member(page, "nextPageToken", TEXT, where)
+            if not token or token == query.get("pageToken"):
+                return found
+            if token in seen:
+                raise DataError(
+                    f"{where}: its pages lead in a circle, the page token {token[:80]!r} came "
+                    "twice; check the service"
+                )
+            seen.add(token)
+            query["pageToken"] = token
+
+    def post(self, *path: str, body: Mapping[str, Any]) -> Answer:
+        """Create or change something, with one request. An object may be missing, or exist already.
+
+        Raises `LostAnswerError` if the request may have been executed nevertheless.
+        """
+        return self._once("POST", self._path(path), body, accepted=(MISSING, TAKEN))
+
+    def delete(self, *path: str) -> Answer:
+        """Remove something, which may not exist. Raises as `post`."""
+        return self._once("DELETE", self._path(path), None, accepted=(MISSING,))
+
+    def _path(self, parts: tuple[str, ...]) -> str:
+        return "/".join([self._base, *(quote(part, safe="") for part in parts)])
+
+    def _asked(self, method: str, path: str, accepted: tuple[int, ...] = ()) -> Answer:
+        for _ in range(_TRIES - 1):
+            with suppress(LostAnswerError):
+                return self._once(method, path, None, accepted)
+            time.sleep(_WAIT_S)
+        return self._once(method, path, None, accepted)
+
+    def _once(
+        self, method: str, path: str, body: Mapping[str, Any] | None, accepted: tuple[int, ...]
+    ) -> Answer:
+        request = urllib.request.Request(f"{self.address}{path}", method=method)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        if self.token is not None:
+            # A redirect target must not receive the token.
+            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answered:
+                return Answer(answered.status, _document(answered.read()))
+        except urllib.error.HTTPError as error:
+            with error:
+                return self._judged(method, path, error, accepted)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise LostAnswerError(
+                f"{method} {self.address}{path}: the catalog did not respond ({reason}); check "
+                "the address and that the service is running"
+            ) from error
+
+    def _judged(
+        self, method: str, path: str, error: urllib.error.HTTPError, accepted: tuple[int, ...]
+    ) -> Answer:
+        """The response for an error status. Raises unless the caller expects that status."""
+        try:
+            answer = Answer(error.code, _document(error.read()))
+        except (OSError, http.client.HTTPException, ValueError):
+            answer = Answer(error.code, {})
+        if answer.status in accepted:
+            return answer
+        said = answer.document.get("message") or error.reason
+        text = f"{method} {self.address}{path}: the catalog responded with {error.code} ({said})"
+        if error.code == _UNKNOWN:
+            raise UnsupportedError(
+                f"{text}; it does not support this operation, so use another engine"
+            )
+        if error.code in _BUSY or error.code >= 500:
+            raise LostAnswerError(f"{text}; try again, and check the log of the service")
+        raise DataError(f"{text}; {_WAYS_OUT.get(error.code, _WAY_OUT)}")
+
+
+_WAY_OUT = "check the address, the warehouse and the name"
+_WAYS_OUT = {
+    401: "set a valid token in the option 'token' or in KEYTIDE_REST_TOKEN",
+    403: "ask the administrator of the catalog for this permission, or use another token",
+    404: "check the address and the name of the warehouse",
+}
+
+
+def _document(data: bytes) -> Mapping[str, Any]:
+    """The JSON object of a response, empty if there is none. Raises `ValueError` for other JSON."""
+    if not data.strip():
+        return {}
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("its response is nested too deeply") from error
+    if not isinstance(found, dict):
+        # Services sometimes answer changes with plain text.
+        return {}
+    return found

@@ -1,0 +1,305 @@
+"""The tables of a catalog service as a warehouse."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from keytide.base.arguments import shown
+from keytide.catalogs.caching import near
+from keytide.catalogs.rest.client import MISSING, Answer, RestClient, options_in
+from keytide.catalogs.rest.commits import RestCommits
+from keytide.catalogs.rest.kept_store import KeptStore, UnmadeStore
+from keytide.catalogs.rest.table import RestTable
+from keytide.catalogs.rest.token import LENDS, TableToken
+from keytide.catalogs.stored_view import StoredView
+from keytide.definition.external import is_external
+from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.options import keys
+from keytide.snapshot.metadata import TableMetadata
+from keytide.store import CacheFolder, ObjectStore, Store, open_store, takes_options
+
+__all__ = ["TOKEN_VARIABLE", "RestWarehouse", "is_rest_address", "open_rest_warehouse"]
+
+TOKEN_VARIABLE = "KEYTIDE_REST_TOKEN"
+_SCHEMES = ("http://", "https://")
+_WAREHOUSE, _PROVIDER, _TOKEN = "warehouse", "token.provider", "token"
+_BEARER = "bear"
+
+
+@dataclass(frozen=True)
+class RestWarehouse:
+    """The catalog determines the tables, their locations and their latest snapshots.
+
+    `storage` are options of the tables' object store, and `copies` is a cache for it.
+    """
+
+    client: RestClient
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    copies: CacheFolder | None = None
+    lends: str | None = None
+    """The user's option on whether the catalog provides credentials."""
+
+    @property
+    def uri(self) -> str:
+        """See `Warehouse`."""
+        return self.client.uri
+
+    @property
+    def folder(self) -> str:
+        """See `Warehouse`. The catalog determines the location of each table."""
+        return ""
+
+    @property
+    def exists(self) -> bool:
+        """See `Warehouse`. If the catalog is not there, requests raise an error."""
+        return True
+
+    @property
+    def places_first(self) -> bool:
+        """See `Warehouse`. The catalog returns the location after it has created the table."""
+        return False
+
+    def databases(self) -> list[str]:
+        """See `Warehouse`."""
+        return self.client.names("databases", "databases")
+
+    def create_database(self, database: str, comment: str | None) -> bool:
+        """See `Warehouse`."""
+        options = {} if comment is None else {"comment": comment}
+        return self.client.post("databases", body={"name": database, "options": options}).is_done
+
+    def drop_database(self, database: str) -> bool:
+        """See `Warehouse`."""
+        self.client.delete("databases", database)
+        return database not in self.databases()
+
+    def comment_on(self, database: str) -> str | None:
+        """See `Warehouse`."""
+        options = self.client.get("databases", database).object("options", database)
+        comment = options.get("comment")
+        return comment if isinstance(comment, str) else None
+
+    def tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return self.client.names("tables", "databases", database, "tables")
+
+    def likely_tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return self.tables(database)
+
+    def holds(self, database: str, table: str) -> bool:
+        """See `Warehouse`."""
+        return self._described(database, table).is_done
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        """See `Warehouse`. One request. Raises `UnsupportedError` unless it is a managed table."""
+        name = f"{database}.{table}"
+        answer = self._described(database, table)
+        if not answer.is_done:
+            return _unmade(name)
+        found = answer.document
+        path = found.get("path")
+        if not isinstance(path, str):
+            raise DataError(f"table {name}: {self.uri} returns no path for it; check the service")
+        _refuse_others(name, path, found)
+        store = near(self._opened(database, table, path), self.copies)
+        commits = RestCommits(RestTable(self.client, database, table, str(found.get("id"))))
+        return TableMetadata(KeptStore(store, name), name, commits)
+
+    def create(self, database: str, table: str, definition: TableSchema) -> bool:
+        """See `Warehouse`. Creates the database if it does not exist."""
+        if is_external(definition):
+            raise UnsupportedError(
+                f"{database}.{table}: a REST catalog cannot store external tables of Keytide; "
+                "create it in a folder warehouse"
+            )
+        if self.holds(database, table):
+            return False
+        if self._make(database, table, definition):
+            return True
+        if self.holds(database, table):
+            return False
+        self.create_database(database, None)
+        if self._make(database, table, definition):
+            return True
+        if self.holds(database, table):
+            return False
+        raise DataError(
+            f"table {database}.{table}: {self.uri} created the database but does not find it; "
+            "check the service"
+        )
+
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`. Always false: the catalog decides which tables exist."""
+        return False
+
+    def drop(self, database: str, table: str) -> None:
+        """See `Warehouse`. The catalog deletes the files."""
+        self.client.delete("databases", database, "tables", table)
+
+    def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
+        """See `Warehouse`."""
+        source, destination = ({"database": d, "object": t} for d, t in (old, new))
+        body = {"source": source, "destination": destination}
+        answer = self.client.post("tables", "rename", body=body)
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.uri} cannot rename {'.'.join(old)} to {'.'.join(new)}: "
+                f"{answer.document.get('message') or 'one of them is not there'}; create the "
+                "database first, and check whether the table was already renamed"
+            )
+        return answer.is_done
+
+    def views(self, database: str) -> list[str]:
+        """See `Warehouse`.
+
+        The catalog's views have another format than Keytide's, so none is visible.
+        """
+        return []
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """See `Warehouse`."""
+        return None
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            f"view {database}.{name}: Keytide cannot create views in a REST catalog; create it "
+            "with another engine, or in a folder warehouse"
+        )
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        self.create_view(database, name, view)
+
+    def drop_view(self, database: str, name: str) -> None:
+        """See `Warehouse`. No-op, because there are no views."""
+
+    def _make(self, database: str, table: str, definition: TableSchema) -> bool:
+        """Whether this call created a table. False if something is missing or exists already."""
+        identifier = {"database": database, "object": table}
+        body = {"identifier": identifier, "schema": _schema_of(definition)}
+        return self.client.post("databases", database, "tables", body=body).is_done
+
+    def _opened(self, database: str, table: str, path: str) -> Store:
+        """The store of a table, with the catalog's credentials if it provides some."""
+        options = self.storage if takes_options(path) else {}
+        if not takes_options(path) or not self._lends:
+            return open_store(path, options)
+        token = TableToken(self.client, database, table)
+        opened = open_store(path, {**options, **token.options()})
+        if not isinstance(opened, ObjectStore) or not path.startswith("s3"):
+            raise UnsupportedError(
+                f"table {database}.{table}: {self.uri} issues credentials for {path}, but this "
+                "release supports only S3 credentials; connect with 'data-token.enabled' = "
+                "'false' and your own credentials, if the catalog allows it"
+            )
+        return replace(opened, lender=token)
+
+    @property
+    def _lends(self) -> bool:
+        """Whether the catalog provides credentials for tables."""
+        return self.client.setting(LENDS, self.lends) == "true"
+
+    def _described(self, database: str, table: str) -> Answer:
+        return self.client.get("databases", database, "tables", table)
+
+
+def is_rest_address(address: str) -> bool:
+    """Whether an address is that of a catalog service."""
+    return address.startswith(_SCHEMES)
+
+
+def open_rest_warehouse(
+    address: str, options: Mapping[str, str] | None, copies: CacheFolder | None
+) -> RestWarehouse:
+    """The warehouse of a catalog service. No request is sent yet. Raises `InvalidError`.
+
+    Options are those of Apache Paimon's catalogs. Others are those of the tables' object store.
+    """
+    given = dict(options or {})
+    parts = urlsplit(address)
+    if "@" in address or not _has_plain_port(parts):
+        raise InvalidError(
+            "the URI of the catalog contains credentials, which messages would show; set the "
+            "option 'token', or KEYTIDE_REST_TOKEN in the environment"
+        )
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    warehouse = _named_warehouse(parts, given.pop(_WAREHOUSE, None))
+    client = RestClient(base, warehouse, _token(given))
+    return RestWarehouse(client, given, copies, given.pop(LENDS, None))
+
+
+def _has_plain_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:  # for example a key in place of the port
+        return False
+
+
+def _named_warehouse(parts: SplitResult, option: str | None) -> str:
+    asked = parse_qs(parts.query, keep_blank_values=True)
+    base = f"{parts.scheme}://{parts.hostname}"  # the rest may contain secrets
+    if unknown := sorted(asked.keys() - {_WAREHOUSE}):
+        raise InvalidError(
+            f"{base}: the URI of a catalog supports only ?warehouse=name, found "
+            f"{shown(unknown[0])}; pass everything else as options"
+        )
+    named = {*asked.get(_WAREHOUSE, []), *([] if option is None else [option])} - {""}
+    if len(named) == 1:
+        return named.pop()
+    found = " and ".join(map(shown, sorted(named))) or "none"
+    raise InvalidError(
+        f"{base}: a catalog requires a warehouse name, found {found}; set "
+        f"options={{'{_WAREHOUSE}': ...}}, or put it into the URI: {base}?{_WAREHOUSE}=name"
+    )
+
+
+def _token(options: dict[str, str]) -> str | None:
+    """The token to send. Its option is removed from the options."""
+    provider = options.pop(_PROVIDER, None)
+    token = options.pop(_TOKEN, None) or os.environ.get(TOKEN_VARIABLE) or None
+    if provider not in (None, _BEARER):
+        raise UnsupportedError(
+            f"'{_PROVIDER}' is {shown(provider)}, but this release supports only '{_BEARER}'; "
+            "use a bearer token, or open tables by path: kt.open_table"
+        )
+    if provider is not None and token is None:
+        raise InvalidError(
+            f"'{_PROVIDER}' is '{_BEARER}', but there is no token; set '{_TOKEN}', or "
+            f"{TOKEN_VARIABLE} in the environment"
+        )
+    return token
+
+
+def _unmade(name: str) -> TableMetadata:
+    """Metadata of a table that does not exist, whose location would be unknown."""
+    return TableMetadata(UnmadeStore.of(name), name)
+
+
+def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
+    """Raise `UnsupportedError` for objects in the catalog that are not managed tables."""
+    kind = options_in(found, name).get(keys.TYPE, "table")
+    if kind != "table":
+        raise UnsupportedError(
+            f"{name} is a {kind} of the catalog, which Keytide cannot read by name; read the "
+            f"files at {path}"
+        )
+    if found.get("isExternal"):
+        raise UnsupportedError(
+            f"table {name} is external to the catalog, which does not manage its snapshots; open "
+            f"it by path: kt.open_table({path!r})"
+        )
+
+
+def _schema_of(definition: TableSchema) -> dict[str, Any]:
+    """A definition in the format of the protocol, which is that of a schema file."""
+    stored = json.loads(definition.to_json())
+    members = ("fields", "partitionKeys", "primaryKeys", "options", "comment")
+    return {name: stored.get(name) for name in members}

@@ -1,0 +1,314 @@
+"""The difference between two snapshots, planned from metadata and computed by key ranges.
+
+Files that are live in both snapshots contain the same rows. So a lane of buckets is read only if
+its live files differ, and only the keys in files that one snapshot has and the other does not. This
+is true if both snapshots are read in the same way. If an alteration in between changes how stored
+rows are merged, every key is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+import polars as pl
+
+from keytide.base.lazily import cached_property
+from keytide.base.row_kind import RowKind
+from keytide.changes.files import FilesTask, MarkedTask
+from keytide.changes.images import Images, ImagesTask
+from keytide.changes.indexed import IndexedDiffTask
+from keytide.changes.kinds import with_shown_kind
+from keytide.changes.lanes import Lane, lanes
+from keytide.definition.conversion import as_kind_of
+from keytide.definition.option_changes import keeps_stored_rows
+from keytide.format.index_manifest import IndexFile
+from keytide.format.manifest import Identity, ManifestEntry
+from keytide.merge.difference import difference
+from keytide.merge.engines import engine_class
+from keytide.merge.windows import key_windows
+from keytide.options import TableOptions
+from keytide.predicate.predicate import Predicate
+from keytide.read.found import Found
+from keytide.read.lifetime import Lifetime
+from keytide.read.lookup import key_range
+from keytide.read.merged_versions import rows_in
+from keytide.read.plan import plan_files
+from keytide.read.sections import BucketPlan, PlannedFile, is_out_of_order
+from keytide.read.statistics import decoded
+from keytide.read.versions_of_keys import find, keys_in
+from keytide.snapshot.state import TableState
+from keytide.snapshot.view import TableView
+
+__all__ = ["DiffTask", "plan_diff"]
+
+# The keys of changed files are in memory while rows are read. They use at most this part of the
+# memory.
+_KEYS_SHARE = 8
+_KEY_BYTES = 64
+# In addition to what is found, files are decoded, several at a time if the store is remote.
+_SHARE_OF_FILE = 4
+
+
+@dataclass(frozen=True)
+class DiffTask:
+    """The changes of one lane of buckets between two snapshots. Picklable.
+
+    Keys that are in none of the `changed` files have equal rows. None: any row may differ. Rows
+    differ if their `compared` columns do. None: any column.
+    """
+
+    before: Images
+    after: Images
+    changed: tuple[PlannedFile, ...] | None
+    lane: Lane
+    compared: frozenset[str] | None = None
+
+    @property
+    def view(self) -> TableView:
+        """The table as its rows are shown."""
+        return self.after.target
+
+    @property
+    def files(self) -> list[PlannedFile]:
+        """What is read, each file once for each snapshot."""
+        buckets = (*self.before.buckets, *self.after.buckets)
+        return [file for bucket in buckets for file in bucket.files]
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The changes, in key order within a bucket. A pair of -U and +U is in one frame."""
+        key = self.view.schema.trimmed_primary_keys
+        keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
+        # Both snapshots have most files in common, so the versions in these files are found once.
+        found = None if keys is None else self._found(keys, memory_bytes // 2)
+        before = self.before.runs(memory_bytes // 2, keys, found)
+        after = self.after.runs(memory_bytes // 2, keys, found)
+        for window in key_windows([*before, *after], key):
+            # A run without a batch has no columns either.
+            empty = next(frame for frame in window if frame.width).clear()
+            then, now = (
+                pl.concat([empty, *(frame for frame in side if frame.width)])
+                for side in (window[: len(before)], window[len(before) :])
+            )
+            told = difference(then, now, key, self.compared)
+            if told.height:
+                yield with_shown_kind(told, self.view.schema.names)
+
+    def _changed_keys(self, memory_bytes: int) -> pl.DataFrame | None:
+        """The keys in changed files, each once and sorted, if they fit in the memory."""
+        if self.changed is None:
+            return None
+        key = self.view.schema.trimmed_primary_keys
+        rows = sum(file.meta.row_count for file in self.changed)
+        if rows * _KEY_BYTES * len(key) > memory_bytes:
+            return None
+        calls = [partial(keys_in, self.view, file) for file in self.changed]
+        found = pl.concat(self.view.store.together(calls))
+        return found.unique().sort(key, nulls_last=False)
+
+    def _found(self, keys: pl.DataFrame, memory_bytes: int) -> Found | None:
+        """The versions of the keys in files, if they fit in the memory."""
+        files = {file.entry.identity: file for file in self.files}.values()
+        rows = rows_in(memory_bytes, self.files, self.view.schema.fields)
+        most = sum(min(file.meta.row_count, keys.height) for file in files)
+        return find(self.view, files, keys, rows // _SHARE_OF_FILE) if most <= rows else None
+
+
+def plan_diff(
+    before: TableState, after: TableState, compared: frozenset[str] | None = None
+) -> list[DiffTask | FilesTask | IndexedDiffTask]:
+    """The changes between two snapshots, as tasks for one lane of buckets each.
+
+    Rows have the columns of `after`, and differ if their `compared` columns do. None: any column.
+    Raises the same errors as `plan_files`.
+    """
+    alike = are_read_alike(before.view, after.view)
+    if alike:
+        before = replace(before, view=after.view)
+    pairs = _pairs(before, after, differing=alike)
+    if before.view.kind is not after.view.kind:
+        return [_converted_task(pair, compared) for pair in pairs]
+    if after.view.kind.has_key_index:
+        indexed = (_indexed_task(pair, compared) for pair in pairs)
+        return [task for task in indexed if task.files]
+    if not after.view.kind.keeps_versions:
+        return [task for pair in pairs for task in _append_tasks(pair)]
+    # In both snapshots, only rows that have not expired by now are compared.
+    lifetime = Lifetime.of(after.view)
+    made = (_diff_task(pair, lifetime, alike=alike) for pair in pairs)
+    return [replace(task, compared=compared) for task in made if task is not None]
+
+
+def are_read_alike(before: TableView, after: TableView) -> bool:
+    """Whether files have the same rows under both views, except for columns that one view lacks."""
+    if before.schema == after.schema:
+        return True
+    was = {field.id: field.type for field in before.schema.fields}
+    retyped = any(was.get(f.id, f.type) != f.type for f in after.schema.fields)
+    return (
+        keeps_stored_rows(before.schema, after.schema)
+        and before.options.deletion_vectors_enabled == after.options.deletion_vectors_enabled
+        and before.options.merges_on_read == after.options.merges_on_read
+        and (not retyped or engine_class(after.options).picks_a_version)
+    )
+
+
+# -- lanes of buckets ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The files of a lane in one of the snapshots."""
+
+    view: TableView
+    entries: tuple[ManifestEntry, ...]
+    vector_files: tuple[IndexFile, ...]
+
+    def plan(self, condition: Predicate | None = None) -> tuple[BucketPlan, ...]:
+        return plan_files(self.view, self.entries, condition, self.vector_files).buckets
+
+    @cached_property
+    def shown(self) -> dict[Identity, PlannedFile]:
+        """The files that readers use."""
+        return {file.entry.identity: file for file in _files_of(self.plan())}
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether readers use all rows of all files."""
+        return not self.vector_files and self.view.options.merges_on_read
+
+    def without(self, other: _Side) -> list[PlannedFile]:
+        """The files that the other side lacks, or that have other dead rows there."""
+        if self._is_plain and other._is_plain:
+            known = {entry.identity for entry in other.entries}
+            own = tuple(entry for entry in self.entries if entry.identity not in known)
+            return _files_of(replace(self, entries=own).plan()) if own else []
+        return [file for each, file in self.shown.items() if other.shown.get(each) != file]
+
+
+def _files_of(buckets: Iterable[BucketPlan]) -> list[PlannedFile]:
+    return [file for bucket in buckets for file in bucket.files]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Both sides of a lane."""
+
+    lane: Lane
+    before: _Side
+    after: _Side
+
+
+def _pairs(before: TableState, after: TableState, *, differing: bool) -> list[_Pair]:
+    """Both sides of each lane. With `differing`, only lanes whose files differ."""
+    lane_of = lanes(after.view.schema, _bucket_counts(before, after))
+    sides = [_by_lane(state, lane_of) for state in (after, before)]
+    pairs = []
+    for lane in dict.fromkeys(lane for side in sides for lane in side):
+        now, then = (side.get(lane, ((), ())) for side in sides)
+        if not differing or _names(now) != _names(then):
+            pairs.append(_Pair(lane, _Side(before.view, *then), _Side(after.view, *now)))
+    return pairs
+
+
+_Files: TypeAlias = "tuple[tuple[ManifestEntry, ...], tuple[IndexFile, ...]]"
+
+
+def _names(files: _Files) -> tuple[set[Identity], set[str]]:
+    entries, vector_files = files
+    return {entry.identity for entry in entries}, {file.file_name for file in vector_files}
+
+
+def _by_lane(state: TableState, lane_of: Callable[[bytes, int], Lane]) -> dict[Lane, _Files]:
+    entries: dict[Lane, list[ManifestEntry]] = {}
+    vectors: dict[Lane, list[IndexFile]] = {}
+    for entry in state.live.entries:
+        entries.setdefault(lane_of(entry.partition, entry.bucket), []).append(entry)
+    for file in state.vector_files:
+        vectors.setdefault(lane_of(file.partition, file.bucket), []).append(file)
+    return {lane: (tuple(own), tuple(vectors.get(lane, ()))) for lane, own in entries.items()}
+
+
+def _bucket_counts(*states: TableState) -> dict[bytes, set[int]]:
+    """The numbers of buckets of each partition in the states."""
+    counts: dict[bytes, set[int]] = {}
+    for state in states:
+        for partition, count in state.live.partition_buckets.items():
+            counts.setdefault(partition, set()).add(count)
+    return counts
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+def _diff_task(pair: _Pair, lifetime: Lifetime | None, *, alike: bool) -> DiffTask | None:
+    before, after = pair.before, pair.after
+    if not alike:
+        sides = [
+            Images(side.view, after.view, side.plan(), lifetime=lifetime)
+            for side in (before, after)
+        ]
+        return DiffTask(sides[0], sides[1], None, pair.lane)
+    changed = [*before.without(after), *after.without(before)]
+    if not changed:
+        return None
+    condition = _hull(changed, after.view)
+    sides = [
+        Images(side.view, after.view, side.plan(condition), condition, lifetime)
+        for side in (before, after)
+    ]
+    return DiffTask(sides[0], sides[1], tuple(changed), pair.lane)
+
+
+def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
+    """A condition that is true for all keys in the files."""
+    fields = view.schema.trimmed_primary_key_fields()
+    if any(is_out_of_order(file.entry, fields) for file in files):
+        return None
+    ends = [end for file in files for end in (file.meta.min_key, file.meta.max_key)]
+    return key_range(decoded(ends, fields))
+
+
+def _indexed_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
+    tasks = [*_append_tasks(pair)]
+    gone = tuple(task for task in tasks if task.kind is RowKind.DELETE)
+    came = tuple(task for task in tasks if task.kind is RowKind.INSERT)
+    return IndexedDiffTask(pair.after.view, gone, came, pair.lane, compared)
+
+
+def _converted_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
+    """The task for two different kinds of tables: all rows are compared, because they share no
+    files.
+    """
+    gone, came = (
+        _every_row(side, pair.after.view, pair.lane) for side in (pair.before, pair.after)
+    )
+    return IndexedDiffTask(pair.after.view, (gone,), (came,), pair.lane, compared)
+
+
+def _every_row(side: _Side, target: TableView, lane: Lane) -> FilesTask | ImagesTask:
+    if side.view.kind.keeps_versions:
+        return ImagesTask(Images(side.view, target, side.plan()))
+    schema = as_kind_of(target.schema, side.view.schema)
+    view = replace(side.view, schema=schema, options=TableOptions.parse(schema.options))
+    return FilesTask(view, tuple(side.shown.values()), lane, RowKind.INSERT)
+
+
+def _append_tasks(pair: _Pair) -> Iterator[FilesTask]:
+    before, after = pair.before, pair.after
+    for one, other, kind in (
+        (before, after, RowKind.DELETE),
+        (after, before, RowKind.INSERT),
+    ):
+        differing = one.without(other)
+        lone = [file for file in differing if file.entry.identity not in other.shown]
+        if lone:
+            yield FilesTask(after.view, tuple(lone), pair.lane, kind)
+        # For a file that both sides have, a row is on one side only if it is dead on the other.
+        pairs = [(f, other.shown.get(f.entry.identity)) for f in differing]
+        marked = [(f, twin.dead_rows) for f, twin in pairs if twin is not None and twin.dead_rows]
+        if marked:
+            files, places = zip(*marked, strict=True)
+            yield MarkedTask(after.view, files, pair.lane, kind, dead_elsewhere=places)

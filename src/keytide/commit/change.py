@@ -1,0 +1,353 @@
+"""What a commit changes, and whether it fits with what others have committed: values only."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+from keytide.commit.author import Author
+from keytide.commit.moved_keys import MovedKeys
+from keytide.commit.progress import Progress
+from keytide.format.index_manifest import IndexFile, IndexKey
+from keytide.format.manifest import FileKind, Identity, ManifestEntry
+from keytide.format.snapshot import CommitKind, Operation
+from keytide.snapshot.bucket_index import BucketIndex, by_index_key
+from keytide.snapshot.dead_rows import DeadRows
+from keytide.snapshot.dynamic_buckets import HashFiles
+from keytide.snapshot.live_files import BucketId, LiveFiles, number_after
+from keytide.write.task import Written
+
+__all__ = [
+    "Change",
+    "Conflict",
+    "Decision",
+    "Fits",
+    "Restamp",
+    "Restored",
+    "decide",
+    "made_files",
+    "moved_since",
+]
+
+NOTHING_DEAD = DeadRows()
+_OPERATIONS = {
+    CommitKind.APPEND: Operation.WRITE.value,
+    CommitKind.OVERWRITE: Operation.OVERWRITE.value,
+}
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Stored files and indexes that come back in the partitions that a change replaces.
+
+    `files` and `indexes` also belong to other snapshots, so they are never deleted, whatever the
+    outcome of the change. `anew` are the indexes that must be stored again.
+    """
+
+    files: tuple[ManifestEntry, ...] = ()
+    indexes: tuple[IndexFile, ...] = ()
+    anew: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether an index comes back with the files."""
+        return bool(self.indexes or self.anew)
+
+
+NOTHING_RESTORED = Restored()
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit must do with the results of tasks, and for which author."""
+
+    made: Written
+    author: Author
+    kind: CommitKind = CommitKind.APPEND
+    replaces: Callable[[bytes], bool] | None = None
+    """The partitions that lose all files that they have when the commit is made. None for none."""
+    source: LiveFiles | None = None
+    """The files, of their buckets, whose rows the new rows were made from.
+
+    None for rows that were not made from stored rows. Another commit to one of these buckets is a
+    conflict, because the new rows would undo it. For a compaction, only a commit that changed files
+    above level 0 is a conflict: the rows do not change, and rows that are appended in the meantime
+    are on top of them.
+    """
+    watched: Callable[[bytes], bool] | None = None
+    """Partitions in which another commit to any bucket is a conflict too."""
+    indexed: HashFiles = field(default_factory=dict)
+    """The index by which keys were assigned to dynamic buckets."""
+    renumbers: bool = True
+    """Whether the sequence numbers of its rows only say that they came later, so that new numbers
+    can be assigned. False if the numbers come from the rows.
+    """
+
+    restored: Restored = NOTHING_RESTORED
+    """What comes back to the partitions that it replaces."""
+
+    marked: tuple[ManifestEntry, ...] = ()
+    """The files that stay, but get dead rows."""
+
+    converts: bool = False
+    """Whether it converts the whole of `source` to another kind of table.
+
+    It fits on no other snapshot.
+    """
+
+    progress: Progress | None = None
+    """The progress of the feed that the rows come from.
+
+    A commit with progress is made even without rows.
+    """
+
+    merges_manifests: bool = False
+    """Whether the manifests of earlier commits are merged as far as possible, due or not."""
+
+    @property
+    def entries(self) -> tuple[ManifestEntry, ...]:
+        """The files that are added, and those that are deleted by name."""
+        return self.made.entries
+
+    @property
+    def changelog(self) -> tuple[ManifestEntry, ...]:
+        """The files of its changelog. Their sequence numbers never change."""
+        return self.made.changelog
+
+    def with_entries(self, entries: Iterable[ManifestEntry]) -> Change:
+        """The same change with other files."""
+        return replace(self, made=replace(self.made, entries=tuple(entries)))
+
+    def onto(self, present: Mapping[BucketId, DeadRows]) -> Change:
+        """The same change on top of the present dead rows of the buckets that it depends on."""
+        dead = {bucket: rows.onto(present[bucket]) for bucket, rows in self.made.dead.items()}
+        indexes = {**self.made.indexes, **by_index_key(dead)}
+        return replace(self, made=replace(self.made, indexes=indexes)) if dead else self
+
+    @property
+    def operation(self) -> str | None:
+        """The operation to record in the snapshot. None if the rows do not change."""
+        told = _OPERATIONS.get(self.kind)
+        return told if told is None or self.author.asked is None else self.author.asked.value
+
+    def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
+        """The entries, plus entries that delete what is live in the partitions to replace."""
+        # Computed again at each attempt, so what another writer added in the meantime is replaced
+        # too.
+        if self.replaces is None:
+            return self.entries
+        partitions = live.files.column("_PARTITION")
+        gone = [partition for partition in partitions.unique() if self.replaces(partition)]
+        back = {entry.identity for entry in self.restored.files}
+        there = live.present(back)
+        # Deletes come before adds, which is natural to read. Readers need no order.
+        deletes = tuple(
+            replace(entry, kind=FileKind.DELETE)
+            for entry in live.files.filter(partitions.is_in(gone))
+            if entry.identity not in there
+        )
+        adds = (entry for entry in self.restored.files if entry.identity not in there)
+        return (*deletes, *self.entries, *adds)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The change can be made as it is."""
+
+
+@dataclass(frozen=True)
+class Restamp:
+    """The change can be made after some files get higher sequence numbers.
+
+    `numbers` has the first number of each of these files, by its index in the entries.
+    """
+
+    numbers: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """The change cannot be made. `reason` says why and what to do.
+
+    If it is final, making the change again does not help.
+    """
+
+    reason: str
+    is_final: bool = False
+
+
+Decision: TypeAlias = "Fits | Restamp | Conflict"
+
+
+def made_files(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
+    """The entries of files that are new. A file that only moves to another level is not new."""
+    moved = {_place(entry) for entry in entries if entry.kind is FileKind.DELETE}
+    return [entry for entry in entries if entry.kind is FileKind.ADD and _place(entry) not in moved]
+
+
+def moved_since(files: Iterable[ManifestEntry], live: LiveFiles) -> list[ManifestEntry]:
+    """Those files that are live under another identity, for example on another level."""
+    by_place = {_place(entry): entry for entry in files}
+    names = {name for _, _, name in by_place}
+    there = live.files.filter(live.files.column("_FILE_NAME").is_in(names))
+    found = ((by_place.get(_place(entry)), entry) for entry in there)
+    return [was for was, now in found if was is not None and was.identity != now.identity]
+
+
+def _place(entry: ManifestEntry) -> tuple[bytes, int, str]:
+    return entry.partition, entry.bucket, entry.file.file_name
+
+
+def decide(
+    change: Change,
+    live: LiveFiles,
+    moved: Iterable[MovedKeys] = (),
+    dead_rows: Mapping[BucketId, DeadRows] = MappingProxyType({}),
+) -> Decision:
+    """Whether a change fits with the live files. Pure: the same values give the same result.
+
+    - An append fits on top of anything. If the numbers in its buckets are not below its own, it is
+      restamped.
+    - Rows that were made from stored ones conflict with every change to the files of their buckets
+      since then.
+    - A compaction conflicts only with changes above level 0, where another one may have written to
+      the level that this one chose.
+    - A change that deletes a file conflicts if the file is gone.
+    - A change that adds files conflicts if the partition now has another number of buckets.
+    - With dynamic buckets, it conflicts if a key is now in another bucket. `moved` describes the
+      partitions whose index is not the one that the change was based on.
+    - A change that is based on the deletion vectors of a bucket conflicts if these are now in other
+      index files. If it depends on some files only, it conflicts if rows of these files died in the
+      meantime. `dead_rows` has the present ones.
+    - It conflicts if a file is gone in which it marks rows, or if a file must come back that is
+      live under another identity.
+    - A conversion conflicts with every other commit.
+    """
+    conflicts = itertools.chain(
+        _conflicting_files(change, live), _conflicting_rows(change, live, moved, dead_rows)
+    )
+    for reason in conflicts:
+        return Conflict(reason)
+    # A compaction keeps the numbers of its rows: higher ones would put them above rows written
+    # since then.
+    if change.kind is not CommitKind.APPEND or not change.renumbers:
+        return Fits()
+    numbers = _numbers_needed(change, live)
+    return Restamp(numbers) if numbers else Fits()
+
+
+def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
+    """What happened to the files that a change deletes, marks, moves or adds."""
+    if change.converts and (change.source is None or change.source.snapshot != live.snapshot):
+        yield ("another commit changed the table while it was converted; run the conversion again")
+    deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
+    marked = {entry.identity for entry in change.marked}
+    present = live.present(deleted | marked)
+    for entry in change.entries:
+        reason = _stands_against(entry, change, live, present)
+        if reason is not None:
+            yield reason
+    if not marked <= present:
+        yield (
+            "this commit marks rows of a file as deleted, but another commit replaced the file; "
+            "run the operation again on the latest snapshot"
+        )
+    if change.restored.files and moved_since(change.restored.files, live):
+        yield (
+            "another commit moved a file that is restored to another level; run the operation "
+            "again on the latest snapshot"
+        )
+
+
+def _conflicting_rows(
+    change: Change,
+    live: LiveFiles,
+    moved: Iterable[MovedKeys],
+    dead_rows: Mapping[BucketId, DeadRows],
+) -> Iterator[str]:
+    """What happened to the rows that a change was made from, to the keys that it places, and to
+    dead rows.
+    """
+    if change.source is not None and _has_changed(change, change.source, live):
+        yield ("another writer changed rows that this commit is based on; run the operation again")
+    if any(each.stands_against() for each in moved):
+        yield (
+            "another writer put keys of this commit into other buckets, or replaced the rows of "
+            "their partition; run the operation again on the latest snapshot"
+        )
+    replaced = change.replaces or (lambda _: False)
+    dead = [each for each in change.made.dead.items() if not replaced(each[0][0])]
+    if any(rows.is_outdated(dead_rows.get(bucket, NOTHING_DEAD)) for bucket, rows in dead):
+        yield (
+            "another commit changed a deletion vector that this commit also changes; run the "
+            "operation again on the latest snapshot"
+        )
+
+
+def _stands_against(
+    entry: ManifestEntry, change: Change, live: LiveFiles, present: Collection[Identity]
+) -> str | None:
+    if entry.kind is FileKind.DELETE:
+        if entry.identity in present:
+            return None
+        return (
+            f"another commit replaced file {entry.file.file_name} of bucket {entry.bucket}, "
+            "which this commit replaces too; run the operation again on the latest snapshot"
+        )
+    if entry.bucket < 0 or (change.replaces is not None and change.replaces(entry.partition)):
+        # Postponed rows fit any number of buckets, and a replaced partition gets a new number.
+        return None
+    found = live.partition_buckets.get(entry.partition, entry.total_buckets)
+    if found == entry.total_buckets:
+        return None
+    return (
+        f"Try to write partition/table with a new bucket num {entry.total_buckets}, but the "
+        f"previous bucket num is {found}; another writer created the partition meanwhile. Run "
+        "the write again"
+    )
+
+
+def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
+    """Whether files were added to or removed from a bucket of the change or a partition that it
+    watches.
+    """
+    if source.snapshot == live.snapshot:
+        return False
+    buckets = {(entry.partition, entry.bucket) for entry in change.entries}
+    watched = change.watched or (lambda _: False)
+    before, now = source.by_identity, live.by_identity
+    # Files are never changed, so every change of rows adds or removes files.
+    moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
+    lowest = 1 if change.kind is CommitKind.COMPACT else 0
+    return any(
+        ((entry.partition, entry.bucket) in buckets or watched(entry.partition))
+        and entry.file.level >= lowest
+        for entry in moved
+    )
+
+
+def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
+    """The first number for each entry whose bucket has already reached its numbers.
+
+    All files of a bucket move by the same amount, because later rows of one write have higher
+    numbers.
+    """
+    lowest: dict[tuple[bytes, int], int] = {}
+    added = [(place, e) for place, e in enumerate(change.entries) if e.kind is FileKind.ADD]
+    for _, entry in added:
+        bucket = (entry.partition, entry.bucket)
+        number = entry.file.min_sequence_number
+        lowest[bucket] = min(lowest.get(bucket, number), number)
+    shifts = {
+        bucket: number_after(live.bucket(bucket).max_sequence_number, bucket) - low
+        for bucket, low in lowest.items()
+    }
+    return {
+        place: entry.file.min_sequence_number + shift
+        for place, entry in added
+        for shift in [shifts[(entry.partition, entry.bucket)]]
+        if shift > 0
+    }

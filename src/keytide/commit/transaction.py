@@ -1,0 +1,443 @@
+"""Transactions: one change of a table, from the first read to the outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+
+from keytide.commit.author import Author
+from keytide.commit.change import Change, Conflict, Restored, made_files
+from keytide.commit.progress import Progress
+from keytide.commit.publish import Committed, Committer, Redo
+from keytide.commit.result import WriteResult
+from keytide.commit.sharing import check_shared
+from keytide.commit.strays import remove_strays
+from keytide.errors import ConflictError, DataError
+from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.snapshot import CommitKind, Operation, Snapshot
+from keytide.read.laid_out import are_laid_out, lay_out
+from keytide.snapshot.live_files import LiveFiles
+from keytide.snapshot.state import TableState
+from keytide.snapshot.statement import Statement
+from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.view import TableView
+from keytide.write.bucket_writer import restamp
+from keytide.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
+from keytide.write.task import WriteTask, Written
+from keytide.write.tasks import task_anew, task_on, written_by
+
+__all__ = ["Transaction", "discard"]
+
+
+def discard(view: TableView, written: Iterable[Written]) -> None:
+    """Delete what tasks wrote and no commit references, as far as possible."""
+    made = [entry for each in written for entry in (*made_files(each.entries), *each.changelog)]
+    view.store.discard([path for entry in made for path in view.stored_paths(entry)])
+
+
+class Transaction:
+    """One change of a table. Used in the driver only.
+
+    One read gives the files that the change is based on, and `done`, the author's own commit among
+    the snapshots up to there. So none is overlooked between the two. The transaction hands out
+    tasks that write, and collects their results. Then `commit` or `abort` decides the outcome. As a
+    context manager, it aborts when an error leaves the block. No file remains that a task wrote and
+    no snapshot references, unless the outcome of a commit is unknown.
+    """
+
+    def __init__(
+        self,
+        table: StoredTable,
+        state: TableState,
+        author: Author,
+        done: Snapshot | None,
+        statement: Statement | None = None,
+    ) -> None:
+        self._table = table
+        self.state = state.in_statement(statement or Statement.new())
+        self.author = author
+        self.done = done
+        self.taken: list[Written] = []
+        self.progress: Progress | None = None
+        """The progress of the feed that the rows come from, to store with the append."""
+        self.committed: Committed | None = None
+        """The committed change, once it is part of the table."""
+        self._begun = time.monotonic()
+        self._is_settled = False
+        self._uploading, self._uploaded = state.view.store.uploading()
+
+    @classmethod
+    def begin(
+        cls,
+        table: StoredTable,
+        view: TableView,
+        author: Author | None = None,
+        statement: Statement | None = None,
+    ) -> Transaction:
+        """Read the table once, for an author or, with None, for a new author.
+
+        `view` is the result of `writable_view`: how the rows to write are interpreted. `statement`
+        is the statement of tasks that were handed out before.
+        """
+        state = table.state_to_write(view)
+        if author is None:
+            return cls(table, state, Author.fresh(), None, statement)
+        # In the snapshot just read and earlier ones. `Committer` checks those that come later.
+        done = author.own(table.metadata, state.snapshot, CommitKind.APPEND)
+        return cls(table, state, author, done, statement)
+
+    @classmethod
+    def on(
+        cls, table: StoredTable, state: TableState, statement: Statement | None = None
+    ) -> Transaction:
+        """A change by an unnamed author, based on an already known snapshot. See `begin`."""
+        return cls(table, state, Author.fresh(), None, statement)
+
+    def asked_for(self, operation: Operation | None) -> None:
+        """Record in the snapshot which statement made it."""
+        self.author = replace(self.author, asked=operation)
+
+    @property
+    def view(self) -> TableView:
+        """How the rows to write are interpreted."""
+        return self.state.view
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self,
+        raised: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.abort()
+
+    def task(self) -> WriteTask:
+        """The work of each part of an append. Picklable."""
+        return task_on(self.state)
+
+    def here(self, task: WriteTask) -> WriteTask:
+        """A task for this process: its files may still be being written when it has ended.
+
+        The commit waits for them.
+        """
+        view = replace(task.view, store=self._uploading)
+        seen = lay_out if are_laid_out(view) else None
+        return replace(task, view=view, confirm=self._table.confirm, seen=seen)
+
+    def settle(self) -> None:
+        """Wait for files that are still being written, and raise their errors."""
+        self._uploaded()
+
+    def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
+        """The same for partitions to replace."""
+        return task_anew(self.state, partition)
+
+    def take(self, written: Written) -> None:
+        """Collect the result of a task. From then on, its files are committed or deleted."""
+        self.taken.append(written)
+
+    def already_done(self, rows: int = 0) -> WriteResult:
+        """The result if the author's commit exists already: nothing is written again."""
+        assert self.done is not None
+        self.abort()
+        return WriteResult(self.done.id, rows, 0, 0, is_new=False)
+
+    def commit(self, again: Callable[[], None] | None = None) -> WriteResult:
+        """Append the collected files in one atomic commit.
+
+        Does nothing if there are no files, unless there is progress to store.
+
+        With dynamic buckets, another writer may put a key into another bucket in the meantime. Then
+        nothing is committed, and `again` is called, up to 'commit.max-retries' times. It must let
+        tasks write on top of the latest snapshot and collect their results. Raises the errors of
+        `again`, `ConflictError` if the change does not fit any more or too many races were lost,
+        and `DataError` if the store fails permanently. Then nothing is committed, unless the error
+        says that the outcome is unknown.
+        """
+        if not self._written.entries and not self._tells_without_rows:
+            return self._result(None)
+        goes_by_index = self.view.has_dynamic_buckets or self.view.kind.has_key_index
+        redo = self._redoing(again) if again and goes_by_index else None
+        return self._publish(self._appending(), redo)
+
+    def replace(self, replaces: Callable[[bytes], bool]) -> WriteResult:
+        """Replace all files of some partitions with the collected files, in one atomic commit.
+
+        Every commit attempt replaces what is live at that time. Raises like `commit`.
+        """
+        stored = self.state.live.partition_buckets
+        written = self._written
+        if not written.entries and not any(map(replaces, stored)):
+            return self._result(None)
+        kind = CommitKind.OVERWRITE
+        return self._publish(Change(written, self.author, kind, replaces))
+
+    def overwrite(self, partition: PartitionSpec | None = None) -> WriteResult:
+        """Replace a partition or, by default, what the table's options say.
+
+        Otherwise like `replace`.
+        """
+        if partition is not None:
+            return self.replace(partition)
+        if self.view.schema.partition_keys and self.view.options.dynamic_partition_overwrite:
+            return self.replace(self.touched())
+        return self.replace(every_partition)
+
+    def relayout(self, replaces: Callable[[bytes], bool]) -> WriteResult:
+        """Replace all files of some partitions with files that were made from exactly these files.
+
+        Raises `ConflictError` if another writer committed to one of the partitions in the meantime,
+        and the errors of `commit`.
+        """
+        kind, source = CommitKind.OVERWRITE, self.state.live
+        change = Change(
+            self._written,
+            self.author,
+            kind,
+            replaces,
+            source,
+            watched=replaces,
+            progress=self.progress,
+        )
+        return self._publish(change)
+
+    def restore(
+        self,
+        replaces: Callable[[bytes], bool],
+        returning: Callable[[LiveFiles], tuple[Restored, tuple[ManifestEntry, ...]]],
+    ) -> Committed:
+        """Replace all files of some partitions with files that are stored already.
+
+        `returning` says what comes back for a table with the given live files: stored files, and
+        files that it created for this commit only. Every commit attempt replaces what is live at
+        that time. Raises like `commit`, and the errors of `returning`.
+        """
+
+        def made(live: LiveFiles) -> Change:
+            restored, copies = returning(live)
+            # A delete entry counts wherever it is, so none may remain for a file that comes back.
+            return Change(
+                Written(copies),
+                self.author,
+                CommitKind.OVERWRITE,
+                replaces,
+                restored=restored,
+                merges_manifests=True,
+            )
+
+        outcome = self._settle(made(self.state.live), made)
+        if not isinstance(outcome, Committed):
+            reason = "nothing had to be changed" if outcome is None else outcome.reason
+            raise ConflictError(f"table {self._table.name}: {reason}")
+        return outcome
+
+    def touched(self) -> TouchedPartitions:
+        """The partitions of the collected files."""
+        return TouchedPartitions(frozenset(entry.partition for entry in self._written.entries))
+
+    def build_on(self, *, serializable: bool = False) -> WriteResult:
+        """Append rows that were made from those of the transaction's snapshot.
+
+        Raises `ConflictError` if another writer committed to one of their buckets in the meantime,
+        or to any bucket if serializable. Also raises the errors of `commit`.
+        """
+        change = replace(self._appending(), source=self.state.live)
+        if serializable:
+            change = replace(change, watched=every_partition)
+        return self._publish(change) if change.entries else self._result(None)
+
+    def change_rows(
+        self,
+        marked: Iterable[ManifestEntry] = (),
+        watched: Callable[[bytes], bool] | None = None,
+    ) -> WriteResult:
+        """Commit the collected results: new files, which may replace others, and dead rows.
+
+        `marked` are the files that stay, but get dead rows. The change fits next to the appends of
+        others, unless these went to a bucket of a partition that is `watched`. Raises
+        `ConflictError` if one of the files is gone, or if its dead rows changed, and the errors of
+        `commit`.
+        """
+        written, stays = self._written, tuple(marked)
+        takes_away = any(entry.kind is FileKind.DELETE for entry in written.entries)
+        if not written.entries and not stays:
+            return self._result(None)
+        change = Change(written, self.author, renumbers=self._renumbers, marked=stays)
+        if takes_away or stays:
+            # The format calls everything that is not a plain append an overwrite: readers of
+            # appends skip it.
+            change = replace(change, kind=CommitKind.OVERWRITE)
+        if watched is not None:
+            change = replace(change, source=self.state.live, watched=watched)
+        return self._publish(change)
+
+    def compact(self) -> Committed | Conflict | None:
+        """Commit the collected results of compactions. None if there are none.
+
+        It fits next to any appends. A conflict, mainly with an earlier compaction, is a result:
+        nothing is lost, and the new files are deleted. Raises `DataError` like `commit`.
+        """
+        written, source = self._written, self.state.live
+        if not written.entries:
+            return None
+        return self._settle(Change(written, self.author, CommitKind.COMPACT, source=source))
+
+    def convert(self) -> Committed | Conflict:
+        """Replace all files with files of another kind of table that contain the same rows.
+
+        A conflict with any other commit is a result, as in `compact`. Raises `DataError` like
+        `commit`.
+        """
+        kind, source = CommitKind.COMPACT, self.state.live
+        change = Change(
+            self._written,
+            self.author,
+            kind,
+            every_partition,
+            source,
+            renumbers=False,
+            converts=True,
+        )
+        outcome = self._settle(change)
+        assert outcome is not None, "only a change that is made again can be none"
+        return outcome
+
+    def place(self) -> Committed | Conflict | None:
+        """Commit rows that were in no bucket yet, as an append that replaces their files.
+
+        A conflict, because another process placed them first, is a result, as in `compact`. Raises
+        `DataError` like `commit`.
+        """
+        return self._settle(self._appending()) if self._written.entries else None
+
+    def merge_manifests(self) -> Committed | Conflict | None:
+        """Commit the same files with as few manifests as possible.
+
+        It fits next to any other commit. Raises `DataError` like `commit`.
+        """
+        kind = CommitKind.COMPACT
+        return self._settle(Change(Written(()), self.author, kind, merges_manifests=True))
+
+    def abort(self) -> None:
+        """Delete the collected files.
+
+        Does nothing after a commit has begun, which cleans up itself.
+        """
+        if not self._is_settled:
+            self._is_settled = True
+            with suppress(DataError):
+                self._uploaded()
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        discard(self.view, self.taken)
+        remove_strays(self.view)
+
+    def _redoing(self, again: Callable[[], None]) -> Redo:
+        def made(live: LiveFiles) -> Change:
+            self._look_again(live)
+            try:
+                again()
+                check_shared(self.view, self.taken)
+            except BaseException:
+                self._clean_up()
+                raise
+            return self._appending()
+
+        return made
+
+    def _look_again(self, live: LiveFiles) -> None:
+        view = self._table.view_on(live, self.view)
+        if view.options.merges_rows and any(
+            view.schemas[number].fields != view.schema.fields
+            for number in view.schemas.keys() - self.view.schemas.keys()
+        ):
+            raise ConflictError(
+                f"table {self._table.name}: another writer changed its columns and wrote rows "
+                "that this write is merged into; run the operation again"
+            )
+        # Files of the attempt before this one may be part of a snapshot.
+        self.state = self._table.state_on(live, view).in_statement(Statement.new())
+        self.taken = []
+
+    def _appending(self) -> Change:
+        change = Change(
+            self._written,
+            self.author,
+            indexed=self.state.hash_files,
+            renumbers=self._renumbers,
+            progress=self.progress,
+        )
+        if self.view.kind.has_key_index:
+            # Files that were added to the buckets since then may have other rows with the same
+            # keys.
+            return replace(change, source=self.state.live)
+        if not self.view.moves_keys:
+            return change
+        # Keys were looked up in all partitions, and rows added since then may have one of them.
+        return replace(change, source=self.state.live, watched=every_partition)
+
+    @property
+    def _written(self) -> Written:
+        return written_by(self.view, self.taken)
+
+    @property
+    def _tells_without_rows(self) -> bool:
+        return self.progress is not None and self.progress.stands_alone
+
+    @property
+    def _renumbers(self) -> bool:
+        # Padded numbers are computed from a column of the rows, and higher ones would contradict
+        # it. Rows without a key have no meaningful numbers.
+        return self.view.kind.keeps_versions and not self.view.options.sequence_auto_padding
+
+    def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
+        outcome = self._settle(change, redo)
+        if isinstance(outcome, Conflict):
+            raise ConflictError(f"table {self._table.name}: {outcome.reason}")
+        return self._result(outcome)
+
+    def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
+        check_shared(self.view, self.taken)
+        self._is_settled = True
+        # From here on, the committer deletes files: it knows what a snapshot may reference.
+        committer = Committer(
+            self._table.live.metadata,
+            self.view,
+            restamp,
+            settle=self._uploaded,
+            begin_check=self._table.begin_check,
+        )
+        outcome = committer.publish(change, self.state.live, redo)
+        if isinstance(outcome, Committed):
+            self.committed = outcome
+            self._table.remember(outcome.live)
+        return outcome
+
+    def _result(self, committed: Committed | None) -> WriteResult:
+        written = self._written
+        late = written.out_of_order if self.view.options.tells_out_of_order else None
+        errors = written.errors if self.view.options.counts_row_errors else None
+        if committed is None:
+            return WriteResult(None, written.rows, 0, 0, out_of_order=late, errors=errors)
+        snapshot_id, entries = committed.snapshot.id, committed.change.entries
+        if not committed.is_new:
+            return WriteResult(snapshot_id, written.rows, 0, 0, is_new=False)
+        stored = sum(entry.file.row_count for entry in entries)
+        return WriteResult(
+            snapshot_id,
+            written.rows,
+            stored,
+            len(entries),
+            out_of_order=late,
+            errors=errors,
+            bytes=sum(entry.file.file_size for entry in entries),
+            retries=committed.retries,
+            milliseconds=round((time.monotonic() - self._begun) * 1000),
+        )

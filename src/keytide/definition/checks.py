@@ -1,0 +1,469 @@
+"""Checks and completes a table's definition, beyond its structure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+from keytide.base.row_kind import ROW_KIND
+from keytide.definition.counting import check_counted, with_stored_counts
+from keytide.definition.defaults import read_defaults, write_default
+from keytide.definition.distribution import check_distribution
+from keytide.definition.generated import check_generated
+from keytide.definition.kind import kind_of
+from keytide.definition.partition_times import PartitionTimes
+from keytide.definition.post_merge import check_post_merge
+from keytide.definition.publication import check_publication
+from keytide.definition.tag_period import TagPeriod
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format import paths
+from keytide.format.bloom_filter import has_hash
+from keytide.format.data_file import FORMATS, physical_schema
+from keytide.format.schema import TableSchema
+from keytide.merge.engines import engine_class, engine_of, engines_with
+from keytide.merge.functions.registry import (
+    DEFAULT_FUNCTION,
+    FUNCTION_OPTIONS,
+    function_names,
+    with_stored_names,
+)
+from keytide.merge.order import order_of
+from keytide.merge.validation import validate_merge_options
+from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
+from keytide.types import AtomicType, Field, RowType
+
+__all__ = [
+    "check_dml_watermark",
+    "check_types",
+    "check_upsert_keys",
+    "check_uses",
+    "complete_options",
+    "doubts_of_keys",
+    "refuse_same_names",
+    "validate_definition",
+]
+
+_STORABLE = frozenset(
+    (
+        "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL",
+        "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
+    )
+)  # fmt: skip
+
+
+def complete_options(schema: TableSchema) -> dict[str, str]:
+    """The options to store with a definition: the given ones, and those that follow from them.
+
+    The number of buckets is always stored, with the default of the kind of table. A watermark key
+    is stored as a sequence field for every engine, and merge functions are stored under names that
+    every engine knows.
+    """
+    kind = kind_of(schema)
+    named = with_stored_names(with_stored_counts(schema.options)) | kind.implied(schema)
+    stored = {keys.BUCKET: kind.default_bucket, keys.FILE_FORMAT: "parquet", **named}
+    options = TableOptions.parse(stored)
+    if options.watermark_key:
+        fields = ",".join(options.watermark_key)
+        if options.sequence_field and options.sequence_field != options.watermark_key:
+            raise InvalidError(
+                f"'{keys.WATERMARK_KEY}' is {fields!r} and '{keys.SEQUENCE_FIELD}' is "
+                f"{','.join(options.sequence_field)!r}; both order the same versions, so give "
+                "only one of them"
+            )
+        # Engines that do not know watermark keys then order versions in the same way.
+        stored[keys.SEQUENCE_FIELD] = fields
+    return stored
+
+
+def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]:
+    """Refuse what cannot work, and return warnings about probable mistakes.
+
+    Raises `InvalidError`, or `UnsupportedError` for types and layouts for which this release cannot
+    keep its guarantees.
+    """
+    check_types(schema)
+    check_upsert_keys(schema, options)
+    check_dml_watermark(schema, options)
+    _check_indexed_alone(schema, options)
+    validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
+    kind_of(schema).check(schema, options)
+    check_post_merge(schema, options)
+    check_generated(schema, options)
+    _check_file_formats(schema, options)
+    _check_bloom_filters(schema, options)
+    _check_defaults(schema, options)
+    check_counted(schema, options)
+    check_distribution(schema, options)
+    _check_retention(options)
+    _check_partition_expiry(schema, options)
+    _check_tags(options)
+    check_publication(schema, options)
+    return _warnings(schema, options)
+
+
+def check_uses(given: Mapping[str, str]) -> list[str]:
+    """Warnings about options that a user sets but that only other engines use.
+
+    Raises `UnsupportedError` for an option that no engine would apply.
+    """
+    messages = []
+    for key, value in given.items():
+        option = option_of(key)
+        use = None if option is None else option.use_of(value)
+        if isinstance(use, Refused):
+            raise UnsupportedError(f"'{key}' = '{value}' cannot be set: {use.why}; {use.instead}")
+        if isinstance(use, ForOthers):
+            messages.append(
+                f"Keytide ignores '{key}' and stores it only for other engines: {use.here}"
+            )
+    return messages
+
+
+def refuse_same_names(fields: Iterable[Field]) -> None:
+    """Refuse columns, or members of a ROW, whose names differ only in case.
+
+    SQL could not distinguish them. Tables of other engines may have them, so this check is for new
+    definitions. Raises `InvalidError`.
+    """
+    seen: dict[str, str] = {}
+    for field in fields:
+        other = seen.setdefault(field.name.lower(), field.name)
+        if other != field.name:
+            raise InvalidError(
+                f"columns {other!r} and {field.name!r} differ only in case, which SQL does not "
+                "distinguish; choose another name"
+            )
+        if isinstance(field.type, RowType):
+            refuse_same_names(field.type.fields)
+
+
+def check_types(schema: TableSchema) -> None:
+    """Raise `InvalidError` or `UnsupportedError` for column types that are not supported here."""
+    for field in schema.fields:
+        if field.name == ROW_KIND:
+            raise InvalidError(
+                f"column name {ROW_KIND!r} is reserved for row kinds; choose another name"
+            )
+        if isinstance(field.type, AtomicType) and field.type.root not in _STORABLE:
+            raise UnsupportedError(
+                f"column {field.name!r} is {field.type.sql()}, which this release cannot write"
+            )
+
+
+def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
+    """Refuse columns and a codec that a file format does not support.
+
+    Changelog files may have their own format.
+    """
+    by_level = dict(options.file_formats_by_level)
+    for level, word in by_level.items():
+        if word not in FORMATS:
+            raise InvalidError(
+                f"'{keys.FILE_FORMAT_PER_LEVEL}' = '{options.raw[keys.FILE_FORMAT_PER_LEVEL]}': "
+                f"found {word!r} for level {level}, expected one of {', '.join(sorted(FORMATS))}"
+            )
+    formats = {options.file_format, options.changelog_file_format or options.file_format}
+    for file_format in formats | {*by_level.values()}:
+        FORMATS[file_format].check_columns(physical_schema(schema))
+    codecs = {
+        keys.FILE_COMPRESSION: (options.file_format, options.file_compression),
+        keys.CHANGELOG_FILE_COMPRESSION: (
+            options.changelog_file_format or options.file_format,
+            options.changelog_file_compression,
+        ),
+    }
+    for key, (file_format, codec) in codecs.items():
+        has_avro = file_format == "avro" or (
+            key == keys.FILE_COMPRESSION and "avro" in by_level.values()
+        )
+        if has_avro and codec == "lz4":
+            raise UnsupportedError(
+                f"'{key}' = 'lz4': other readers do not support Avro files with lz4; use 'zstd' "
+                "or 'snappy'"
+            )
+
+
+def _check_bloom_filters(schema: TableSchema, options: TableOptions) -> None:
+    for name in options.bloom_filter_columns:
+        if name not in schema.by_name:
+            raise InvalidError(
+                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which does not "
+                f"exist; columns: {', '.join(schema.names)}"
+            )
+        if not has_hash(schema.field(name).type):
+            raise UnsupportedError(
+                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which is "
+                f"{schema.field(name).type.sql()}; bloom filters support only strings, bytes, "
+                "integers, floating-point numbers, dates and times"
+            )
+
+
+def _check_retention(options: TableOptions) -> None:
+    for least, most, least_key, most_key in (
+        (options.snapshots_retained_min, options.snapshots_retained_max,
+         keys.SNAPSHOT_NUM_RETAINED_MIN, keys.SNAPSHOT_NUM_RETAINED_MAX),
+        (options.least_changelogs, options.most_changelogs,
+         keys.CHANGELOG_NUM_RETAINED_MIN, keys.CHANGELOG_NUM_RETAINED_MAX),
+    ):  # fmt: skip
+        if most is not None and least > most:
+            raise InvalidError(
+                f"'{least_key}' is {least}, which should not be larger than '{most_key}', which "
+                f"is {most}; set both"
+            )
+
+
+def _check_tags(options: TableOptions) -> None:
+    TagPeriod.of(options)
+    if options.tag_batch_name is not None:
+        paths.tag_path(options.tag_batch_name)
+
+
+def _check_partition_expiry(schema: TableSchema, options: TableOptions) -> None:
+    if options.partition_lifetime_ms is not None and not schema.partition_keys:
+        raise InvalidError(
+            f"'{keys.PARTITION_EXPIRATION_TIME}' requires partition columns, and this table has "
+            "none"
+        )
+    if schema.partition_keys:
+        PartitionTimes.of(schema.partition_fields(), options)
+
+
+def check_upsert_keys(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for watermark and tombstone keys that cannot work: rules R9 to R13."""
+    watermark, tombstone = options.watermark_key, options.tombstone_key
+    if watermark and not schema.primary_keys:
+        raise InvalidError(f"'{keys.WATERMARK_KEY}' requires a primary key")
+    if tombstone and not watermark:
+        raise InvalidError(f"'{keys.TOMBSTONE_KEY}' requires a '{keys.WATERMARK_KEY}'")
+    if len(tombstone) > 1:
+        raise InvalidError(
+            f"'{keys.TOMBSTONE_KEY}' names {len(tombstone)} columns ({', '.join(tombstone)}); "
+            "expected exactly one"
+        )
+    for role, names in ((keys.WATERMARK_KEY, watermark), (keys.TOMBSTONE_KEY, tombstone)):
+        _check_key_columns(schema, role, names)
+    if set(tombstone) & set(watermark):
+        raise InvalidError(
+            f"column {tombstone[0]!r} cannot be both watermark key and tombstone key"
+        )
+    if tombstone:
+        _check_tombstone(schema.field(tombstone[0]), options.tombstone_string_key_value)
+    elif options.tombstone_string_key_value is not None:
+        raise InvalidError(f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' requires a '{keys.TOMBSTONE_KEY}'")
+
+
+def check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for a way to fill watermarks that the keys do not allow."""
+    policy, watermark = options.dml_watermark, options.watermark_key
+    if policy == "copy":
+        return
+    told = f"'{keys.UPSERT_DML_WATERMARK}' = '{policy}'"
+    if not watermark:
+        raise InvalidError(f"{told} requires a '{keys.WATERMARK_KEY}'")
+    types = [schema.field(name).type for name in watermark]
+    if policy == "statement-time" and [t.root in _INSTANTS for t in types] != [True]:
+        found = ", ".join(f"{n} {t.sql()}" for n, t in zip(watermark, types, strict=True))
+        raise InvalidError(
+            f"{told} requires one {' or '.join(_INSTANTS)} column as '{keys.WATERMARK_KEY}', "
+            f"found {found}"
+        )
+    if policy == "statement-time" and options.sequence_sort_order == "descending":
+        raise InvalidError(
+            f"{told} makes later statements newer, but '{keys.SEQUENCE_FIELD_SORT_ORDER}' is "
+            "'descending'; remove one of them"
+        )
+
+
+_INSTANTS = ("TIMESTAMP", "TIMESTAMP_LTZ")
+
+
+def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
+    """Options that have a meaning only with a key index."""
+    if schema.is_indexed:
+        return
+    if options.delete_record_column is not None:
+        raise InvalidError(
+            f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
+            f"'{keys.UPSERT_MODE}'; set it, or use '{keys.TOMBSTONE_KEY}'"
+        )
+    unset = TableOptions()
+    given = [key for key in _OF_INDEXES if options.value(key) != unset.value(key)]
+    if given:
+        raise InvalidError(
+            f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}', because it "
+            "needs a key index; set this option, or remove the first"
+        )
+
+
+_OF_INDEXES = (
+    keys.UPSERT_ROW_ERRORS, keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN,
+    keys.UPSERT_LATE_ROWS, keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL,
+    keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
+)  # fmt: skip
+
+
+def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in schema.names:
+            raise InvalidError(
+                f"'{role}' names column {name!r}, which does not exist; columns: "
+                f"{', '.join(schema.names)}"
+            )
+        if schema.field(name).type.is_nested:
+            type_ = schema.field(name).type.sql()
+            raise InvalidError(
+                f"'{role}' must name primitive columns: {name!r} is a nested {type_}"
+            )
+        if name in schema.primary_keys:
+            raise InvalidError(
+                f"'{role}' names column {name!r}, which is in the primary key, so all versions "
+                "of a key have the same value; use another column"
+            )
+
+
+def _check_tombstone(field: Field, marker: str | None) -> None:
+    assert isinstance(field.type, AtomicType)
+    if marker is not None and field.type.root not in ("CHAR", "VARCHAR"):
+        raise InvalidError(
+            f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' = {marker!r} requires a string column as "
+            f"'{keys.TOMBSTONE_KEY}'; {field.name!r} is {field.type.sql()}"
+        )
+    if marker is None and field.type.root != "BOOLEAN" and not field.type.nullable:
+        raise InvalidError(
+            f"tombstone key {field.name!r} is {field.type.sql()}: a non-boolean, marker-less "
+            "tombstone column must be nullable, or every row would be a deletion"
+        )
+
+
+def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
+    return [
+        *_idle_options(options),
+        *_idle_bucket_options(schema, options),
+        *_idle_levels(schema, options),
+        *_untold(schema, options),
+        *_idle_lifetime(schema, options),
+        *_idle_version_retention(schema, options),
+        *doubts_of_keys(schema, options),
+    ]
+
+
+def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:
+    """Probable mistakes in watermark and tombstone keys (rules R8 and R27)."""
+    messages = []
+    for name in options.tombstone_key:
+        type_ = schema.field(name).type
+        if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+            messages.append(
+                f"tombstone key {name!r} is {type_.sql()}: every value except NULL deletes, even "
+                "0. If 0 should not delete, use a BOOLEAN column"
+            )
+    for name in options.watermark_key:
+        type_ = schema.field(name).type
+        if type_.root in ("FLOAT", "DOUBLE"):
+            messages.append(
+                f"watermark key {name!r} is {type_.sql()}: NaN is newer than any number; prefer "
+                "a timestamp or an integer"
+            )
+    return messages
+
+
+def _idle_levels(schema: TableSchema, options: TableOptions) -> list[str]:
+    """File formats for levels that the table does not have."""
+    if not options.file_formats_by_level or kind_of(schema).keeps_versions:
+        return []
+    return [
+        f"'{keys.FILE_FORMAT_PER_LEVEL}' has no effect: rows of this table are not merged, so "
+        "its files have no levels"
+    ]
+
+
+def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:
+    """A maximum age of rows that has no effect."""
+    if options.row_lifetime_ms is None or schema.primary_keys:
+        return []
+    return [
+        f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' has no effect: rows expire only in tables with a "
+        "primary key"
+    ]
+
+
+def _idle_options(options: TableOptions) -> list[str]:
+    """Options that have no effect with the merge engine of the table."""
+    messages = []
+    own = FUNCTION_OPTIONS if options.merges_rows else engine_class(options).options
+    for key in options.raw:
+        option = option_of(key)
+        engines = () if option is None or option.key in own else engines_with(option.key)
+        if engines:
+            messages.append(
+                f"'{key}' has no effect: the merge engine is {options.merge_engine!r}, but the "
+                f"option is for {' and '.join(map(repr, engines))}"
+            )
+        elif option is not None and option.functions:
+            (column,), _ = option.columns_of(key, "")
+            function = function_names([column], options, DEFAULT_FUNCTION)[column]
+            if function not in option.functions:
+                messages.append(
+                    f"'{key}' has no effect: the function of {column!r} is {function!r}, but the "
+                    f"option is for {' and '.join(map(repr, option.functions))}"
+                )
+    return messages
+
+
+def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
+    """A changelog that compactions must create, in a table without compactions."""
+    if not options.compactions_tell or not schema.primary_keys:
+        return []
+    order = order_of(schema.trimmed_primary_keys, schema.fields, options)
+    engine = engine_of(order, schema.fields, options, partition_keys=schema.partition_keys)
+    reason = engine.why_kept_apart
+    if reason is None:
+        return []
+    return [
+        f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect: "
+        "compactions would create the changelog, but in this table they merge nothing: "
+        f"{reason}. changes(mode='diff') and follow() need no changelog"
+    ]
+
+
+def _idle_version_retention(schema: TableSchema, options: TableOptions) -> list[str]:
+    """A retention for versions that are not kept separately."""
+    if options.version_retention_ms is None:
+        return []
+    if schema.primary_keys:
+        order = order_of(schema.trimmed_primary_keys, schema.fields, options)
+        engine = engine_of(order, schema.fields, options, partition_keys=schema.partition_keys)
+        if engine.why_kept_apart is not None:
+            return []
+    return [f"'{keys.VERSION_RETENTION}' has no effect: compactions merge all versions of a key"]
+
+
+def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:
+    """Options for one kind of buckets, in a table with another kind."""
+    has_key = bool(schema.primary_keys)
+    if has_key and options.bucket == -1:
+        idle = {keys.BUCKET_FUNCTION_TYPE: "a fixed number"}
+    else:
+        idle = dict.fromkeys(keys.DYNAMIC_BUCKET, "'-1' in a table with a primary key")
+    if not has_key or options.bucket != -2:
+        idle[keys.POSTPONE_DEFAULT_BUCKET_NUM] = "'-2' in a table with a primary key"
+    return [
+        f"'{key}' has no effect: '{keys.BUCKET}' is '{options.bucket}', but the option is for "
+        f"{wanted}"
+        for key, wanted in idle.items()
+        if key in options.raw and _asks_for(key, options.raw[key], idle)
+    ]
+
+
+def _asks_for(key: str, text: str, options: Container[str]) -> bool:
+    """Whether a key is one of the options and has a value other than its default."""
+    option = option_of(key)
+    if option is None or option.key not in options:
+        return False
+    return bool(option.parse(key, text) != option.default_value)
+
+
+def _check_defaults(schema: TableSchema, options: TableOptions) -> None:
+    read_defaults(schema, options)
+    for field in schema.fields:
+        if field.default_value is not None:
+            write_default(field)

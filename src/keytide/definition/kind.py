@@ -1,0 +1,327 @@
+"""Kinds of tables: what a primary key, or its absence, means for readers and writers.
+
+A kind answers three questions:
+
+1. Is there at most one row per key?
+2. Do files store versions of keys, sorted by key, each with a sequence number and a kind, which are
+   merged on read? Or do they store rows in order of arrival, so that each file can be read
+   separately?
+3. Can a written row remove another one?
+
+For a table with a primary key, all answers are yes. For an append table, all are no. Another kind
+is another class here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from keytide.definition.marking_columns import check_marking_columns
+from keytide.definition.row_merging import check_row_merging
+from keytide.definition.times_to_live import check_times_to_live
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.merge.engine import Elsewhere
+from keytide.merge.engines import engine_class
+from keytide.merge.functions.registry import FUNCTION_OPTIONS
+from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
+
+__all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
+
+
+class TableKind(ABC):
+    """How one kind of table differs from the others."""
+
+    has_key: ClassVar[bool]
+    """Whether a primary key identifies each row, so that readers see at most one row per key."""
+
+    keeps_versions: ClassVar[bool]
+    """Whether files store versions of keys, with system columns, and are merged on read."""
+
+    takes_deletes: ClassVar[bool]
+    """Whether rows of kinds other than +I can be written, which replace the row of a key."""
+
+    default_bucket: ClassVar[str]
+    """The default of the option 'bucket' for new tables."""
+
+    has_key_index: ClassVar[bool] = False
+    """Whether an index says where the current row of each key is."""
+
+    is_changed_by_key: ClassVar[bool]
+    """Whether a statement changes rows by writing them under their keys, or by their positions."""
+
+    def implied(self, schema: TableSchema) -> dict[str, str]:
+        """Options that follow from the kind of table, and are stored with it."""
+        return {}
+
+    @abstractmethod
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """Refuse a layout or options that cannot work.
+
+        Raises `InvalidError`, or `UnsupportedError` for what this release does not support.
+        """
+
+    @abstractmethod
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """Why this release must not write to such a table. None if it can."""
+
+
+class KeyedTable(TableKind):
+    """A table with a primary key."""
+
+    has_key = True
+    keeps_versions = True
+    is_changed_by_key = True
+    takes_deletes = True
+    # With dynamic buckets, the format's default, other engines support only one writer.
+    default_bucket = "1"
+
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """See `TableKind`."""
+        missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
+        if missing and (options.bucket != -1 or len(missing) < len(schema.partition_keys)):
+            raise UnsupportedError(
+                f"the primary key {', '.join(schema.primary_keys)} does not contain the "
+                f"partition columns {', '.join(missing)}: a key could be in two partitions. Add "
+                "them to the primary key, or partition by a key column; or remove all partition "
+                f"columns from the key and set '{keys.BUCKET}' to '-1', so that keys move "
+                "between partitions"
+            )
+        reason = why_in_both_partitions(schema, options)
+        if reason is not None:
+            raise UnsupportedError(reason)
+        reason = _why_no_buckets(options)
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; set '{keys.BUCKET}' to 1 or more")
+        reason = _why_no_vectors(options) if options.deletion_vectors_enabled else None
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; remove '{keys.DELETION_VECTORS_ENABLED}'")
+
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        reason = _why_no_buckets(options)
+        if reason is not None:
+            return reason
+        if options.sequence_auto_padding and not options.sequence_field:
+            return f"'{keys.SEQUENCE_AUTO_PADDING}' without a '{keys.SEQUENCE_FIELD}'"
+        if options.deletion_vectors_enabled:
+            return _why_no_vectors(options)
+        return None
+
+
+def _why_no_vectors(options: TableOptions) -> str | None:
+    """Why rows of a table with deletion vectors could not be moved to where readers look."""
+    if options.value(keys.PK_CLUSTERING_OVERRIDE):
+        return f"'{keys.PK_CLUSTERING_OVERRIDE}' = 'true' sorts files by other columns than the key"
+    if options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
+        return (
+            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' stores deletion vectors next to the "
+            "data, which this release does not support"
+        )
+    return None
+
+
+def why_in_both_partitions(schema: TableSchema, options: TableOptions) -> str | None:
+    """Why a key that moves to another partition would also stay in the previous one."""
+    can_move = options.bucket == -1 and schema.is_cross_partition
+    if not (can_move and options.ignore_delete):
+        return None
+    if engine_class(options).elsewhere is not Elsewhere.MOVES:
+        return None
+    return (
+        f"'{keys.IGNORE_DELETE}' ignores the delete that is written when a key moves to another "
+        "partition, so the key would be in both; remove it, or add the columns "
+        f"{', '.join(schema.partition_keys)} to the primary key"
+    )
+
+
+def _why_no_buckets(options: TableOptions) -> str | None:
+    """Why rows cannot be assigned to buckets as the options require. None if they can."""
+    if options.bucket == -1 and options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
+        return (
+            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' stores the dynamic bucket index next "
+            "to the data, which this release does not support"
+        )
+    return None
+
+
+class AppendTable(TableKind):
+    """A table without a primary key: rows are added, and do not change until they are removed."""
+
+    has_key = False
+    keeps_versions = False
+    is_changed_by_key = False
+    takes_deletes = False
+    default_bucket = "-1"  # no buckets: rows need not be grouped
+
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """See `TableKind`."""
+        for key, text in options.raw.items():
+            option = option_of(key)
+            if option in _OF_VERSIONS and option.parse(key, text) != option.default_value:
+                raise InvalidError(
+                    f"'{key}' = '{text}' is about merging versions of a key, but the table has "
+                    "no primary key: add one, or remove the option"
+                )
+        reason = _why_no_vectors(options) if options.deletion_vectors_enabled else None
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; remove '{keys.DELETION_VECTORS_ENABLED}'")
+        if options.deletion_vectors_merge_on_read:
+            raise InvalidError(
+                f"'{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true' is about merging versions of "
+                "a key, but the table has no primary key; remove it"
+            )
+        if options.bucket < -1:
+            raise InvalidError(
+                f"'{keys.BUCKET}' = '{options.bucket}' requires a primary key; remove it, or set "
+                f"it to 1 or more together with '{keys.BUCKET_KEY}'"
+            )
+        if options.bucket > 0 and not options.bucket_key:
+            raise InvalidError(
+                f"You should define a '{keys.BUCKET_KEY}' for bucketed append mode: "
+                f"'{keys.BUCKET}' is '{options.bucket}', and there is no primary key that could "
+                f"determine the bucket. Set it, or remove '{keys.BUCKET}'"
+            )
+
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        if options.bucket > 0 and not options.bucket_key:
+            return f"'{keys.BUCKET}' = '{options.bucket}' without a '{keys.BUCKET_KEY}'"
+        return _why_no_vectors(options) if options.deletion_vectors_enabled else None
+
+
+# Options about versions that also apply to rows, so append tables may have them.
+_KEPT = (
+    keys.ROWKIND_FIELD, keys.IGNORE_DELETE, keys.IGNORE_UPDATE_BEFORE, keys.DEFAULT_VALUE,
+    keys.USER,
+)  # fmt: skip
+_OF_VERSIONS = [
+    option
+    for section in ("Ordering and merging", "Columns")
+    for option in SECTIONS[section]
+    if isinstance(option.use, Acts) and option.key not in _KEPT
+]
+
+
+class IndexedTable(TableKind):
+    """A table with a primary key and an index of its keys. Its rows need no merge.
+
+    For other engines, it is an append table with deletion vectors.
+    """
+
+    has_key = True
+    keeps_versions = False
+    takes_deletes = True
+    default_bucket = "1"
+    has_key_index = True
+    is_changed_by_key = True
+
+    def implied(self, schema: TableSchema) -> dict[str, str]:
+        """The key, in an option that other engines do not interpret, and options that other engines
+        enforce.
+        """
+        vectors = schema.options.get(keys.DELETION_VECTORS_ENABLED, "true")
+        if vectors.lower() != "true":
+            raise InvalidError(
+                f"'{keys.DELETION_VECTORS_ENABLED}' = '{vectors}': '{keys.UPSERT_MODE}' already "
+                "uses deletion vectors for replaced rows; remove the option"
+            )
+        named = [name for name in schema.primary_keys if name not in schema.partition_keys]
+        return {
+            keys.UPSERT_KEY: ",".join(schema.primary_keys),
+            keys.BUCKET_KEY: schema.options.get(keys.BUCKET_KEY, ",".join(named)),
+            keys.DELETION_VECTORS_ENABLED: "true",
+        }
+
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """See `TableKind`."""
+        self._check_layout(schema, options)
+        for key, text in options.raw.items():
+            option = option_of(key)
+            if options.merges_rows and option in _OF_MERGING_ROWS:
+                continue
+            if option in _OF_MERGING and option.parse(key, text) != option.default_value:
+                raise InvalidError(
+                    f"'{key}' = '{text}' is about merging versions of a key, which tables with "
+                    f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' do not do; remove one of "
+                    "them"
+                )
+        if options.changelog_producer != "none":
+            raise InvalidError(
+                f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}': a table with "
+                f"'{keys.UPSERT_MODE}' returns its changes without a changelog; remove it"
+            )
+        check_marking_columns(schema, options)
+        check_times_to_live(schema, options)
+        if options.merges_rows:
+            check_row_merging(schema, options)
+
+    def _check_layout(self, schema: TableSchema, options: TableOptions) -> None:
+        missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
+        if missing:
+            raise UnsupportedError(
+                f"the primary key {', '.join(schema.primary_keys)} does not contain the "
+                f"partition columns {', '.join(missing)}: a key could be in two partitions. Add "
+                "them to the primary key"
+            )
+        if options.bucket < 1:
+            raise UnsupportedError(
+                f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' requires a fixed number of "
+                f"buckets, found '{keys.BUCKET}' = '{options.bucket}'; set it to 1 or more"
+            )
+        if options.upsert_hash_function == "uuid" and options.bucket > 1:
+            raise UnsupportedError(
+                f"'{keys.UPSERT_HASH_FUNCTION}' = 'uuid' treats different spellings of a UUID as "
+                f"the same key, but they could go to different buckets; set '{keys.BUCKET}' to "
+                "'1', or write UUIDs in one spelling and remove the function"
+            )
+        if options.primary_key_nullable:
+            raise UnsupportedError(
+                f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' cannot be combined with "
+                f"'{keys.UPSERT_MODE}', because a key index does not support NULL; remove one of "
+                "them"
+            )
+        reason = _why_no_vectors(options)
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; remove it")
+
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        return _why_no_vectors(options)
+
+
+# Options about versions that also apply to a key index.
+_INDEXED_BY = (
+    keys.SEQUENCE_FIELD, keys.SEQUENCE_FIELD_SORT_ORDER, keys.WATERMARK_KEY, keys.TOMBSTONE_KEY,
+    keys.TOMBSTONE_STRING_KEY_VALUE, keys.UPSERT_DML_WATERMARK, keys.UPSERT_MODE, keys.UPSERT_KEY,
+    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_ROW_ERRORS,
+    keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_LATE_ROWS,
+    keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL,
+    keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
+)  # fmt: skip
+# Column functions are never retracted here, and `count` does not describe a key's row.
+_OF_MERGING_ROWS = [
+    option_of(key)
+    for key in (*FUNCTION_OPTIONS, keys.POST_MERGE_EXPRESSION)
+    if key not in (keys.IGNORE_RETRACT, keys.COUNT_VALUES)
+]
+_OF_MERGING = [option for option in _OF_VERSIONS if option.key not in _INDEXED_BY]
+
+
+_KEYED, _APPEND, _INDEXED = KeyedTable(), AppendTable(), IndexedTable()
+
+
+def kind_of(schema: TableSchema) -> TableKind:
+    """The kind of a table with this definition."""
+    if schema.is_indexed:
+        return _INDEXED
+    return _KEYED if schema.primary_keys else _APPEND
+
+
+def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> None:
+    """Raise `UnsupportedError` if there is no primary key, which `what` needs."""
+    if not kind_of(schema).has_key:
+        raise UnsupportedError(
+            f"table {table} has no primary key, which {what} requires. {way_out}"
+        )

@@ -1,0 +1,256 @@
+"""Common definitions of change feeds: the description of a feed, and of a message format.
+
+A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
+images of the rows in one JSON document. Everything else is the same for every format and is in
+:mod:`keytide.feeds.parse` and :mod:`keytide.feeds.decode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from keytide.base.arguments import checked_members
+from keytide.base.row_kind import ROW_KIND
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.feeds.json_sql import literal, pointer, quoted
+from keytide.feeds.order import Derived, Ordering, SequenceSource
+from keytide.feeds.values import Encoding, is_supported
+from keytide.types import DataType, Field, arrow_schema
+
+__all__ = [
+    "DECODER_COLUMNS",
+    "MESSAGE_COLUMN",
+    "ORDINAL_COLUMN",
+    "REJECTED_SCHEMA",
+    "UNAVAILABLE_COLUMN",
+    "UNAVAILABLE_VALUE",
+    "Decoded",
+    "Envelope",
+    "FeedSpec",
+    "at_path",
+]
+
+ORDINAL_COLUMN = "_ordinal"
+UNAVAILABLE_COLUMN = "_unavailable"
+MESSAGE_COLUMN = "_message"
+
+UNAVAILABLE_VALUE = "__debezium_unavailable_value"
+"""Debezium's placeholder for a large value that an update did not change."""
+
+
+@checked_members
+@dataclass(frozen=True)
+class FeedSpec:
+    """The description of one feed for decoding. Can be pickled.
+
+    - ``columns`` are the table's columns, including ordering columns. Each is read from the field
+      with the same name, but those in ``sequence`` are read from feed metadata.
+    - ``empty_as_null`` names columns whose source writes '' for NULL.
+    - ``encoding`` describes how the source writes dates, decimals and bytes in messages without a
+      schema. None means the format's defaults.
+    - ``generated`` names columns that the table computes if messages lack them.
+    - ``source_table`` is the table of the source, as messages name it (``shop.public.orders``), in
+      which ``*`` matches any part. Changes of other tables are rejected. None means the table of
+      the batch's first change.
+    - ``before_images`` adds a ``-U`` row to each update whose before image is in the feed.
+
+    Raises InvalidError or UnsupportedError for arguments that contradict each other.
+    """
+
+    format: str
+    columns: tuple[Field, ...]
+    primary_key: tuple[str, ...]
+    sequence: tuple[SequenceSource, ...] = ()
+    empty_as_null: frozenset[str] = frozenset()
+    unavailable_value: str = UNAVAILABLE_VALUE
+    encoding: Encoding | None = None
+    before_images: bool = False
+    generated: frozenset[str] = frozenset()
+    source_table: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        for name in set(names) & set(DECODER_COLUMNS):
+            raise InvalidError(f"Column {name!r} is added by the decoder; rename your column")
+        _check_known("primary_key", self.primary_key, names)
+        _check_known("sequence", [source.column for source in self.sequence], names)
+        _check_known("empty_as_null", sorted(self.empty_as_null), names)
+        if not self.primary_key:
+            raise InvalidError("primary_key is empty: name the columns that identify a row")
+        for column in self.columns:
+            if not is_supported(column.type):
+                raise UnsupportedError(
+                    f"Column {column.name!r}: a change feed has no values of type "
+                    f"{column.type.sql()}; use STRING or BYTES"
+                )
+
+    @property
+    def image_columns(self) -> tuple[Field, ...]:
+        """The columns that are read from row images."""
+        filled = {source.column for source in self.sequence}
+        return tuple(column for column in self.columns if column.name not in filled)
+
+    @property
+    def rows_schema(self) -> pa.Schema:
+        """The schema of :attr:`Decoded.rows`.
+
+        Every column is nullable, because deletes omit values.
+        """
+        extra = [
+            pa.field(ROW_KIND, pa.string()),
+            pa.field(ORDINAL_COLUMN, pa.int64()),
+            pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())),
+            pa.field(MESSAGE_COLUMN, pa.binary()),
+        ]
+        columns = [column.with_nullable(True) for column in arrow_schema(self.columns)]
+        return pa.schema(columns + extra)
+
+
+class Decoded(NamedTuple):
+    """The content of a batch. Each message is in exactly one of the four parts.
+
+    - ``rows``: the table's columns, then ``_row_kind``, ``_ordinal`` (position of the message in
+      the batch), ``_unavailable`` (columns whose value the source omitted; they are NULL in the
+      row, and must keep the current value) and ``_message`` (the bytes of the message if a value
+      was omitted). Rows are in the order of the messages and, within a message, in the order to
+      apply them. Either all rows of a message are included, or none.
+    - ``rejected``: ``raw`` bytes, ``reason`` and ``ordinal`` of each message that cannot be
+      applied.
+    - ``tombstones``: the number of NULL messages, which only repeat a delete.
+    - ``control``: the number of messages about the feed or the schema, which change no row.
+    """
+
+    rows: pa.Table
+    rejected: pa.Table
+    tombstones: int
+    control: int
+
+
+REJECTED_SCHEMA = pa.schema(
+    [pa.field("raw", pa.binary()), pa.field("reason", pa.string()), pa.field("ordinal", pa.int64())]
+)
+"""The columns of rejected messages."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The format of messages with row changes. Strings are SQL. JSON null is read as SQL NULL.
+
+    ``members``: names for JSON pointers into the change, each of which becomes a column of JSON.
+    ``wrapper``: pointers to the change and to its schema, in messages that contain a schema.
+    ``action``: 'insert', 'update', 'delete', 'control', 'tombstone', or NULL when unknown.
+    ``problem``: the reason for rejecting a message, used if ``action`` is NULL. ``changes``: LIST
+    of STRUCT(before, after), one for each row. If a column is missing in ``before``, the change did
+    not affect it. ``metadata``: paths of :class:`SequenceSource` that are not just a field of the
+    payload. ``orderings``: possible orders, best first. A feed's default is the first one that is
+    known by one of its fields. ``former``: defaults of earlier versions, which tables may have.
+    ``origin``: the paths that name the table of a change. ``encoding``: the format's default.
+    ``placeholders``: the forms of an unavailable value in the columns of each type.
+    ``read_layout``: reads the encoding of each column from a message's schema. ``types_pointer``,
+    ``read_types``: where a message states column types, and how to read them. ``key_pointer``:
+    where a message lists the columns of the primary key. ``housekeeping``: fields of a row image
+    that are not columns. ``has_keys``: whether the key of a message is a part of its row.
+    """
+
+    members: Mapping[str, str]
+    action: str
+    problem: str
+    changes: str
+    wrapper: tuple[str, str] | None = None
+    metadata: Mapping[str, Derived] = field(default_factory=lambda: MappingProxyType({}))
+    orderings: tuple[Ordering, ...] = ()
+    former: tuple[tuple[SequenceSource, ...], ...] = ()
+    origin: tuple[str, ...] = ()
+    encoding: Encoding = field(default_factory=Encoding)
+    placeholders: Callable[[str], list[str]] = lambda value: []
+    read_layout: Callable[[Any, Encoding], Mapping[str, Encoding]] = lambda schema, default: {}
+    types_pointer: str | None = None
+    connector_pointer: str | None = None
+    read_types: Callable[[Any, str | None], Mapping[str, DataType]] = lambda stated, connector: {}
+    key_pointer: str | None = None
+    housekeeping: frozenset[str] = frozenset()
+    has_keys: bool = False
+
+    def events_sql(self, paths: tuple[str, ...]) -> str:
+        """SELECT with one line per changed row FROM ``documents(ordinal, document)``.
+
+        Columns: ``ordinal``, ``layout`` (a number for the message's schema, NULL without one),
+        ``action``, ``problem`` (NULL if the row can be read), ``before``, ``after``, and
+        ``at PATH`` for each path, as JSON text.
+        """
+        plain = [path for path in paths if path not in self.metadata]
+        derived = {path: self.metadata[path] for path in paths if path in self.metadata}
+        columns = {**self.members, **{at_path(path): pointer(*path.split(".")) for path in plain}}
+        for each in derived.values():
+            columns |= each.members
+        named = ", ".join(
+            f"""nullif(found[{i}]::VARCHAR, 'null') AS "{quoted(name)}\""""
+            for i, name in enumerate(columns, start=1)
+        )
+        meta = "".join(f', {each.sql} AS "{at_path(path)}"' for path, each in derived.items())
+        pointers = ", ".join(map(literal, columns.values()))
+        return f"""
+            WITH {self._extracted_sql(pointers, len(columns))},
+            named AS (SELECT ordinal, layout, is_empty, {named} FROM extracted),
+            judged AS (SELECT *, {self.action} AS action {meta} FROM named),
+            listed AS (
+                SELECT *, CASE WHEN action IN ('insert', 'update', 'delete')
+                    THEN {self.changes} END AS changes FROM judged),
+            unfolded AS (
+                SELECT *, unnest(CASE WHEN len(changes) > 0 THEN changes
+                    ELSE [{{'before': NULL, 'after': NULL}}] END) AS change FROM listed)
+            SELECT ordinal, layout, action,
+                CASE WHEN action IS NULL THEN {self.problem}
+                    WHEN action IN ('insert', 'update')
+                        AND NOT coalesce(starts_with(change.after, '{{'), FALSE)
+                        THEN action || ' without an after image'
+                    WHEN action = 'delete'
+                        AND NOT coalesce(starts_with(change.before, '{{'), FALSE)
+                        THEN 'delete without a before image'
+                END AS problem,
+                CASE WHEN starts_with(change.before, '{{') THEN change.before END AS before,
+                change.after AS after
+                {"".join(f', "{quoted(at_path(path))}"' for path in paths)}
+            FROM unfolded"""
+
+    def _extracted_sql(self, pointers: str, count: int) -> str:
+        """Common table expressions up to ``extracted(ordinal, layout, is_empty, found)``.
+
+        A change without a wrapper is read in one pass. Only a wrapped one is unwrapped first.
+        """
+        if self.wrapper is None:
+            return f"""extracted AS (
+                SELECT ordinal, NULL::UBIGINT AS layout, FALSE AS is_empty,
+                    json_extract(document, [{pointers}]) AS found FROM documents)"""
+        change, schema = f"outside[{count + 1}]", f"outside[{count + 2}]"
+        wrapper = ", ".join(map(literal, self.wrapper))
+        return f"""opened AS (
+                SELECT ordinal, json_extract(document, [{pointers}, {wrapper}]) AS outside
+                FROM documents),
+            extracted AS (
+                SELECT ordinal,
+                    CASE WHEN {schema} IS NOT NULL THEN hash({schema}::VARCHAR) END AS layout,
+                    coalesce({change}::VARCHAR = 'null', FALSE) AS is_empty,
+                    CASE WHEN {change} IS NULL THEN outside
+                        ELSE json_extract({change}, [{pointers}]) END AS found
+                FROM opened)"""
+
+
+DECODER_COLUMNS = (ROW_KIND, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
+"""Columns that decoding adds to the columns of a table."""
+
+
+def at_path(path: str) -> str:
+    """The column of events for a field of their messages."""
+    return f"at {path}"
+
+
+def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise InvalidError(f"{what}: found {name!r}, expected one of {', '.join(known)}")

@@ -1,0 +1,257 @@
+"""The request for a flow of change events into a table, and its meaning for a source.
+
+The names are those of AUTO CDC in Spark's and Databricks' pipelines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.base.arguments import shown
+from keytide.base.lazily import cached_property
+from keytide.base.row_kind import ROW_KIND
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.feeds.history import IGNORED_NULLS, History
+from keytide.feeds.latest import DELETED_AT, SEQUENCES, Latest
+from keytide.merge.order import order_of
+from keytide.snapshot.view import TableView
+from keytide.types import STRING, ArrayType, Field, RowType, type_from_arrow
+
+__all__ = ["Flow", "FlowRequest", "names_of", "refuse_stream_settings"]
+
+START, END = "__START_AT", "__END_AT"
+
+
+def names_of(given: Any, argument: str) -> tuple[str, ...]:
+    """The columns of an argument: a string, a Spark column, or several of them.
+
+    `struct(a, b)` is two columns. Raises `InvalidError` for anything else.
+    """
+    if isinstance(given, str):
+        found = _STRUCT.fullmatch(given.strip())
+        return tuple(n.strip().strip("`") for n in found[1].split(",")) if found else (given,)
+    if type(given).__module__.partition(".")[0] == "pyspark":
+        found = _COLUMN.fullmatch(str(given))
+        if found is not None:
+            return names_of(found[1], argument)
+    if isinstance(given, Sequence) and not isinstance(given, bytes) and len(given):
+        return tuple(name for each in given for name in names_of(each, argument))
+    raise InvalidError(
+        f"Lake.auto_cdc: {argument} is {shown(given)}; expected column names: a string, a Spark "
+        "column without an expression, or a list of them"
+    )
+
+
+_STRUCT = re.compile(r"struct\((.+)\)", re.IGNORECASE)
+_COLUMN = re.compile(r"Column<'(.+)'>")
+
+
+@dataclass(frozen=True)
+class FlowRequest:
+    """The arguments of `Lake.auto_cdc`.
+
+    Raises `InvalidError` for contradictions, and `UnsupportedError` for combinations that are not
+    supported yet.
+    """
+
+    target: str
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    deletes: Any = None
+    truncates: Any = None
+    columns: tuple[str, ...] | None = None
+    except_columns: tuple[str, ...] | None = None
+    ignores_nulls: bool = False
+    scd_type: int = 1
+    tracked: tuple[str, ...] | None = None
+    except_tracked: tuple[str, ...] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    merge_schema: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scd_type not in (1, 2):
+            raise _wrong(f"stored_as_scd_type is {shown(self.scd_type)}; expected 1 or 2")
+        if self.columns is not None and self.except_columns is not None:
+            raise _wrong(
+                "column_list and except_column_list cannot be combined; give only one of them"
+            )
+        if self.tracked is not None and self.except_tracked is not None:
+            raise _wrong(
+                "track_history_column_list and track_history_except_column_list cannot be "
+                "combined; give only one of them"
+            )
+        tracks = self.tracked is not None or self.except_tracked is not None
+        if tracks and self.scd_type == 1:
+            raise _wrong("track_history_* require SCD type 2, because SCD type 1 keeps no history")
+        if self.truncates is not None and self.scd_type == 2:
+            raise _wrong(
+                "apply_as_truncates requires SCD type 1, because a history cannot be truncated"
+            )
+        if self.ignores_nulls and self.scd_type == 1:
+            self._check_latest()
+        both = set(self.keys) & set(self.sequence_by)
+        if both:
+            raise _wrong(
+                f"column {min(both)!r} is in keys and in sequence_by; the column that orders the "
+                "events of a key cannot be part of the key"
+            )
+
+    def _check_latest(self) -> None:
+        if len(self.sequence_by) > 1:
+            raise UnsupportedError(
+                "Lake.auto_cdc: ignore_null_updates with SCD type 1 requires one column in "
+                f"sequence_by, found {len(self.sequence_by)}; compute a single column with the "
+                "same order, or use stored_as_scd_type=2"
+            )
+        if self.merge_schema:
+            raise UnsupportedError(
+                "Lake.auto_cdc: ignore_null_updates with SCD type 1 does not support "
+                "merge_schema; create another target, or use stored_as_scd_type=2"
+            )
+
+    @property
+    def marks(self) -> str:
+        """The string that a table stores to recognize the flow."""
+        kept = {
+            "keys": self.keys, "sequence_by": self.sequence_by, "scd_type": self.scd_type,
+            "ignore_null_updates": self.ignores_nulls, "track_history": self.tracked,
+            "track_history_except": self.except_tracked,
+        }  # fmt: skip
+        return json.dumps({name: value for name, value in kept.items() if value})
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow with a known source schema. Raises as `of` does. Can be pickled."""
+
+    request: FlowRequest
+    source: pa.Schema
+    names: tuple[str, ...]
+    """The columns that source and target share, without the keys."""
+
+    @classmethod
+    def of(cls, request: FlowRequest, source: pa.Schema) -> Flow:
+        """The flow for a source. Raises `NotFoundError` for columns that it lacks."""
+        known = [name for name in source.names if name != ROW_KIND]
+        asked = {
+            "keys": request.keys, "sequence_by": request.sequence_by,
+            "column_list": request.columns, "except_column_list": request.except_columns,
+            "track_history_column_list": request.tracked,
+            "track_history_except_column_list": request.except_tracked,
+        }  # fmt: skip
+        for argument, named in asked.items():
+            _check_known(argument, named or (), known)
+        _check_unique(known)
+        left_out = set(request.except_columns or ())
+        chosen = known if request.columns is None else request.columns
+        fixed = (*request.keys, *left_out)
+        names = [name for name in chosen if name not in fixed]
+        if request.scd_type == 1:  # otherwise a late event could not be recognized
+            names += [name for name in request.sequence_by if name not in names]
+        return cls(request, source, tuple(names))
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether the target has one row for each interval."""
+        return self.request.scd_type == 2
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether the rows to write depend on stored rows."""
+        return self.keeps_history or self.request.ignores_nulls
+
+    @cached_property
+    def starts(self) -> tuple[str, ...]:
+        """The columns for the start of an interval, one for each ordering column."""
+        return self._at(START)
+
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """The columns for the end of an interval."""
+        return self._at(END)
+
+    def _at(self, name: str) -> tuple[str, ...]:
+        by = self.request.sequence_by
+        return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
+
+    def kernel(self, view: TableView) -> History | Latest:
+        """The computation of rows from events, for a target.
+
+        REQUIRES: `reads_first`.
+        """
+        request, columns = self.request, view.schema.names
+        order = order_of(request.keys, view.schema.fields, view.options)
+        if not self.keeps_history:
+            others = {*request.keys, *order.sequence, SEQUENCES}
+            return Latest(order, tuple(name for name in columns if name not in others))
+        own = {*request.keys, *self.starts, *self.ends, IGNORED_NULLS}
+        values = tuple(name for name in columns if name not in own)
+        default = set(values) - set(request.sequence_by) - set(request.except_tracked or ())
+        tracked = default if request.tracked is None else set(request.tracked) & set(values)
+        return History(order, self.ends, values, frozenset(tracked), request.ignores_nulls)
+
+    @property
+    def fields(self) -> list[Field]:
+        """The columns of a target that is created for the flow."""
+        rows = [self._field(name) for name in (*self.request.keys, *self.names)]
+        if not self.keeps_history:
+            return [*rows, *self._sequences] if self.request.ignores_nulls else rows
+        at = [self._field(name).type.with_nullable(True) for name in self.request.sequence_by]
+        rows += [Field(-1, name, type_) for name, type_ in zip(self.starts, at, strict=True)]
+        rows += [Field(-1, name, type_) for name, type_ in zip(self.ends, at, strict=True)]
+        if self.request.ignores_nulls:
+            rows.append(Field(-1, IGNORED_NULLS, ArrayType(STRING)))
+        return rows
+
+    @property
+    def _sequences(self) -> list[Field]:
+        (sequence,) = self.request.sequence_by
+        at = self._field(sequence).type.with_nullable(True)
+        values = (*(n for n in self.names if n != sequence), DELETED_AT)
+        return [Field(-1, SEQUENCES, RowType(tuple(Field(-1, n, at) for n in values)))]
+
+    def _field(self, name: str) -> Field:
+        try:
+            return Field(-1, name, type_from_arrow(self.source.field(name).type))
+        except InvalidError as error:
+            raise _wrong(f"column {name!r} of the source: {error}") from error
+
+
+def refuse_stream_settings(name: Any, checkpoint: Any, trigger: Any) -> None:
+    """Refuse settings of a streaming query if there is no stream."""
+    given = {"name": name, "checkpoint": checkpoint, "trigger": trigger}
+    found = [argument for argument, value in given.items() if value is not None]
+    if found:
+        raise _wrong(
+            f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} only for streaming "
+            f"DataFrames, and the source is not one; remove {'it' if len(found) == 1 else 'them'}"
+        )
+
+
+def _check_known(argument: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise NotFoundError(
+                f"Lake.auto_cdc: {argument} names {name!r}, which is not a column of the source; "
+                f"columns: {', '.join(known)}"
+            )
+
+
+def _check_unique(known: Sequence[str]) -> None:
+    for name in known:
+        if known.count(name) > 1:
+            raise _wrong(f"the source has two columns named {name!r}; rename or drop one")
+        if name in (START, END, IGNORED_NULLS, SEQUENCES):
+            raise _wrong(
+                f"the source has a column {name!r}, which is reserved in the target; rename it"
+            )
+
+
+def _wrong(what: str) -> InvalidError:
+    return InvalidError(f"Lake.auto_cdc: {what}")

@@ -1,0 +1,317 @@
+"""Infers a table from a sample of a feed: columns, primary key, and order of changes.
+
+Types that messages state (Debezium's schema, Canal's ``mysqlType``) are used unchanged. Otherwise
+each column gets the narrowest type that holds every sampled value with all its digits:
+
+=============================================  ============================== values (JSON null and
+placeholders left out)   type =============================================
+============================== none at all                                    STRING ``true`` and
+``false``                         BOOLEAN whole numbers                                  BIGINT,
+else DECIMAL(38, 0) numbers                                        DOUBLE strings, all of them dates
+DATE strings, all of them times without offset      TIMESTAMP(6) strings, all of them times, some
+with offset   TIMESTAMP(6) WITH LOCAL TIME ZONE all else, and mixtures
+STRING (objects and arrays as JSON text) =============================================
+==============================
+
+Strings of digits stay STRING, because leading zeros can matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.arguments import checked
+from keytide.base.lazily import cached_property
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.feeds.documents import Documents, read_documents
+from keytide.feeds.epochs import EPOCH, LOG, PLACE_PATHS, Epoch, parse_epochs
+from keytide.feeds.feed import (
+    DECODER_COLUMNS,
+    UNAVAILABLE_VALUE,
+    Envelope,
+    FeedSpec,
+    at_path,
+)
+from keytide.feeds.formats import envelope_of
+from keytide.feeds.json_sql import JsonValues, read_entries, read_members
+from keytide.feeds.order import BIGINT, EPOCH_SOURCE, Ordering, SequenceSource
+from keytide.feeds.parse import read_events, read_json
+from keytide.feeds.places import single_origin, with_origin, with_places
+from keytide.feeds.sampled_epochs import sampled_epochs
+from keytide.feeds.values import Encoding, convert, has_offset, places_of
+from keytide.types import STRING, AtomicType, DataType, Field
+
+__all__ = ["Sample", "default_sequence", "infer_columns", "infer_primary_key"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The first messages of a feed, which are read once, and what they say about its table.
+
+    `paths` are the feed fields for which :meth:`source` can be called. Raises InvalidError for an
+    unknown format and, when messages are read, for messages of another type.
+    """
+
+    messages: pa.Array | pa.ChunkedArray
+    format: str
+    paths: tuple[str, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
+
+    def columns(self) -> tuple[Field, ...]:
+        """The columns of the feed's rows. See :func:`infer_columns`."""
+        self._refuse_unsupported()
+        seen = _columns_seen(self._events, self._envelope)
+        columns = {**dict.fromkeys(seen), **_declared(self._documents, self._envelope)}
+        if not columns:
+            raise InvalidError(
+                f"The sample of {len(self.messages)} messages contains no row of format "
+                f"{self.format!r}; use another sample, or declare the columns"
+            )
+        return tuple(
+            Field(-1, name, type or _type_that_fits(seen[name])) for name, type in columns.items()
+        )
+
+    def brought(self, spec: FeedSpec) -> tuple[Field, ...]:
+        """The columns that a spec of the feed lacks, and those whose type may be too narrow.
+
+        Their types are those that messages state, otherwise those of the values, which are only
+        read if some do not fit. A column without a value or a stated type is not included yet.
+        """
+        seen = _columns_seen(self._events, self._envelope)
+        stated_types = _declared(self._documents, self._envelope)
+        encoding = spec.encoding or self._envelope.encoding
+        known = {column.name: column.type for column in spec.columns}
+        types = {
+            name: _type_that_fits(values)
+            for name, values in seen.items()
+            if name not in stated_types
+            and values.text.is_not_null().any()
+            and not (name in known and _all_fit(values, known[name], encoding))
+        }
+        types |= {n: type for n, type in stated_types.items() if type != known.get(n)}
+        return tuple(Field(-1, n, type) for n, type in types.items() if n not in DECODER_COLUMNS)
+
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns that messages name themselves, empty if none does."""
+        key_pointer = self._envelope.key_pointer
+        if key_pointer is None:
+            return ()
+        [names] = read_members(self._documents.text.to_arrow(), [key_pointer])
+        lists = names.text.filter((names.type == "ARRAY").fill_null(False))
+        return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
+
+    def sequence(self) -> tuple[SequenceSource, ...]:
+        """The ordering columns that the feed can fill. See :func:`default_sequence`."""
+        self._refuse_unsupported()
+        ordering = self._ordering
+        if ordering is None:
+            return ()
+        if ordering.refusal is not None:
+            raise InvalidError(f"order: {ordering.refusal}")
+        if ordering.sources[0] != EPOCH_SOURCE:
+            return ordering.sources
+        epochs = self.epochs or sampled_epochs(with_places(self._events))
+        return (replace(EPOCH_SOURCE, epochs=epochs), *ordering.sources[1:])
+
+    def origin(self) -> str | None:
+        """The table of the source. None if messages do not name it.
+
+        Raises InvalidError if there are several.
+        """
+        return single_origin(with_origin(self._events, self._envelope))
+
+    def orders_by(self, columns: tuple[str, ...]) -> bool:
+        """Whether the columns are those of the feed's order."""
+        ordering = self._ordering
+        return ordering is not None and tuple(s.column for s in ordering.sources) == columns
+
+    def former(self, columns: tuple[str, ...]) -> str | None:
+        """The fields of a former order of the format with these columns, None if there is none."""
+        for sources in self._envelope.former:
+            if tuple(source.column for source in sources) == columns:
+                return ",".join(source.path for source in sources)
+        return None
+
+    def source(self, path: str) -> SequenceSource:
+        """The ordering column for a field of the feed, such as ``source.lsn``.
+
+        A field that is known for the format has its usual name and type. Any other is named after
+        its last part, and is BIGINT if every sampled value is an integer, otherwise STRING.
+        REQUIRES: a known field, or one of `paths`.
+        """
+        orders = (*self._envelope.former, *(o.sources for o in self._envelope.orderings))
+        known = {source.path: source for sources in orders for source in sources}
+        if path in known:
+            return known[path]
+        values = self._member(path).drop_nulls()
+        # 18 digits always fit into a BIGINT, but 19 may not.
+        is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
+        column = "_" + path.rsplit(".", 1)[-1]
+        return SequenceSource(path, column, BIGINT if is_whole else STRING)
+
+    def _refuse_unsupported(self) -> None:
+        """Raises UnsupportedError for a connector whose messages contain no rows."""
+        problems = self._events["problem"].drop_nulls()
+        unsupported = problems.filter(problems.str.starts_with("connector "))
+        if len(unsupported):
+            raise UnsupportedError(f"{unsupported[0]}; use a connector of a relational database")
+
+    @cached_property
+    def _ordering(self) -> Ordering | None:
+        """The best order whose field the sample has."""
+        orderings = self._envelope.orderings
+        return next(
+            (o for o in orderings if any(self._member(p).count() for p in o.known_by)), None
+        )
+
+    @cached_property
+    def _envelope(self) -> Envelope:
+        return envelope_of(self.format)
+
+    @cached_property
+    def _documents(self) -> Documents:
+        return read_documents(self.messages)
+
+    @cached_property
+    def _members(self) -> list[str]:
+        known_by = (path for each in self._envelope.orderings for path in each.known_by)
+        places = PLACE_PATHS if LOG in self._envelope.metadata else ()
+        paths = (*known_by, *places, *self._envelope.origin, *self.paths)
+        return list(dict.fromkeys(path for path in paths if path != EPOCH))
+
+    @cached_property
+    def _events(self) -> pl.DataFrame:
+        exact = self._documents.with_exact_numbers()
+        return read_events(exact, self._envelope, tuple(self._members))
+
+    def _member(self, path: str) -> pl.Series:
+        return self._events[at_path(path)]
+
+
+@checked
+def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Field, ...]:
+    """Infer the columns of a feed's rows, in the order of their first appearance, with ids -1.
+
+    Ordering columns are not included. Raises `InvalidError` if no message contains a row, and as
+    `infer_primary_key` does.
+    """
+    return Sample(messages, format).columns()
+
+
+@checked
+def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[str, ...]:
+    """Return the key columns that messages name (Canal, Maxwell), empty if none does.
+
+    Raises `InvalidError` for an unknown format, and for messages that are neither strings nor
+    bytes.
+    """
+    return Sample(messages, format).primary_key()
+
+
+@checked
+def default_sequence(
+    messages: pa.Array | pa.ChunkedArray,
+    format: str,
+    *,
+    epochs: Sequence[str] = (),
+    source_table: str | None = None,
+) -> tuple[SequenceSource, ...]:
+    """Return the ordering columns that give the commit order of a feed's source.
+
+    - Debezium: ``_epoch``, then the position of the commit in the log of its source, then the
+      position of the change. Other connectors: ``source.ts_ms`` and ``ts_ms``.
+    - Maxwell: ``_epoch``, then the binlog position.
+    - Canal: ``ts`` and ``id``.
+    - DMS: ``AR_H_CHANGE_SEQ``, otherwise the time of the commit and the place in the transaction.
+
+    Rows of a snapshot precede the changes that follow it. `epochs` are the logs of the source in
+    their order, such as ``mysql-bin@1``. By default they are those of the sample, which must be in
+    the order of the feed. docs/feed-order.md lists the orders and explains epochs.
+
+    Empty if the sample has none of these fields. Raises InvalidError if the fields do not give an
+    order, if the order of logs is unknown, for changes of several tables without a `source_table`,
+    and as `infer_primary_key` does.
+    """
+    sample = Sample(messages, format, epochs=parse_epochs(epochs))
+    if source_table is None:
+        sample.origin()
+    return sample.sequence()
+
+
+def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType]:
+    """The types that messages state. A later message overrides earlier ones."""
+    if envelope.types_pointer is None:
+        return {}
+    pointers = [envelope.types_pointer, envelope.connector_pointer or envelope.types_pointer]
+    schemas, connectors = read_members(documents.text.to_arrow(), pointers)
+    stated = pl.DataFrame({"schema": schemas.text, "connector": connectors.text})
+    distinct = stated.filter(schemas.type == "OBJECT").unique(maintain_order=True)
+    types: dict[str, DataType] = {}
+    for text, connector in distinct.iter_rows():
+        types |= envelope.read_types(read_json(text), connector)
+    return types
+
+
+def _columns_seen(events: pl.DataFrame, envelope: Envelope) -> dict[str, JsonValues]:
+    """Every value of each column in the images of a sample. Placeholders are None."""
+    images = pl.concat([events["after"], events["before"]]).drop_nulls()
+    json_types = pl.repeat("OBJECT", len(images), dtype=pl.String, eager=True)
+    _, names, values = read_entries(JsonValues(images, json_types))
+    is_known = ~values.text.is_in(envelope.placeholders(UNAVAILABLE_VALUE))
+    entries = pl.DataFrame(
+        {"name": names.text, "text": values.text.set(~is_known, None), "type": values.type}
+    ).filter(~pl.col("name").is_in(envelope.housekeeping))
+    groups = entries.partition_by("name", maintain_order=True)
+    return {group["name"][0]: JsonValues(group["text"], group["type"]) for group in groups}
+
+
+def _type_that_fits(values: JsonValues) -> DataType:
+    values = JsonValues(*(column.filter(values.text.is_not_null()) for column in values))
+    json_types = set(values.type)
+    if not json_types:
+        return STRING
+    if json_types <= {"VARCHAR"}:
+        candidates = _types_of_strings(values.text)
+    else:
+        candidates = next((types for known, types in _TYPES_OF_JSON if json_types <= known), ())
+    if json_types <= _NUMBERS:
+        candidates = [*candidates, _decimal_that_fits(values.text)]
+    return next((type for type in candidates if _fits(values, type)), STRING)
+
+
+def _decimal_that_fits(text: pl.Series) -> AtomicType:
+    """A decimal with the places of some numbers, and as many other digits as possible."""
+    places = int(places_of(text).clip(0, _DIGITS_MAX).max() or 0)  # type: ignore[arg-type]
+    return AtomicType("DECIMAL", precision=_DIGITS_MAX, scale=places)
+
+
+_DIGITS_MAX = 38
+
+
+def _types_of_strings(text: pl.Series) -> Sequence[DataType]:
+    if not text.str.contains(":", literal=True).any():
+        return [AtomicType("DATE")]
+    zoned = AtomicType("TIMESTAMP_LTZ", precision=6)
+    return [zoned] if has_offset(text).any() else [AtomicType("TIMESTAMP", precision=6)]
+
+
+def _all_fit(values: JsonValues, type: DataType, encoding: Encoding) -> bool:
+    return bool(convert(values, type, encoding).null_count == values.text.null_count())
+
+
+def _fits(values: JsonValues, type: DataType) -> bool:
+    array = convert(values, type, Encoding())
+    return bool(array.null_count == 0)
+
+
+_TYPES_OF_JSON: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
+    (frozenset({"BOOLEAN"}), [AtomicType("BOOLEAN")]),
+    (frozenset({"BIGINT", "UBIGINT"}), [BIGINT, AtomicType("DECIMAL", precision=38, scale=0)]),
+    (frozenset({"BIGINT", "UBIGINT", "DOUBLE"}), [AtomicType("DOUBLE")]),
+)
+_NUMBERS = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"})

@@ -1,0 +1,1 @@
+"""Everything that changes a table on request or after a write, but not its rows."""

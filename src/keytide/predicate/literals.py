@@ -1,0 +1,343 @@
+"""The meaning of a literal that is compared with a column: a value of the column's own type.
+
+Also creates the terms that compare a column with such values.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from keytide.base.arguments import shown
+from keytide.errors import InvalidError
+from keytide.predicate.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Predicate,
+    conjunction,
+    negation,
+    plain,
+)
+from keytide.predicate.values.single import array_of_texts
+from keytide.types import AtomicType, Field
+
+__all__ = [
+    "NUMBER",
+    "Literal",
+    "between",
+    "comparison",
+    "equalities",
+    "flag",
+    "known_values",
+    "literal_of",
+    "values_of",
+]
+
+NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+"""The syntax of a number, without its sign."""
+
+
+class Literal(NamedTuple):
+    """A literal as it is written: its form, and its text without quotes.
+
+    The forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN and NULL. For `DATE '...'`
+    and similar literals, the form is the word in front. OTHER is a value without a literal.
+    """
+
+    form: str
+    text: str
+
+    def __str__(self) -> str:
+        """The literal as SQL."""
+        if self.form in ("NUMBER", "BOOLEAN", "NULL", "OTHER"):
+            return self.text
+        quoted = "'" + self.text.replace("'", "''") + "'"
+        return {"TEXT": "", "BYTES": "X"}.get(self.form, self.form + " ") + quoted
+
+
+def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
+    """Literals as values of a column, see `predicate.plain`. Decimals keep their own scale.
+
+    Raises `ValueError`, with the literal as its text, for a literal that is not a value of that
+    type.
+    """
+    if not isinstance(field.type, AtomicType) or field.type.root not in _CONVERT:
+        raise _wrong(literals[0] if literals else _NOTHING)  # there are no literals for this type
+    return _CONVERT[field.type.root](literals, field.type)
+
+
+def known_values(literals: Sequence[Literal], field: Field, table: str, said: str) -> list[Any]:
+    """The values of `values_of`. Raises `InvalidError`, which quotes the condition `said`."""
+    if any(literal.form == "NULL" for literal in literals):
+        raise InvalidError(
+            f"table {table}: {said} compares column {field.name} with NULL, which is never true; "
+            "write IS NULL"
+        )
+    try:
+        return values_of(literals, field)
+    except ValueError as error:
+        raise InvalidError(
+            f"table {table}: {said} compares column {field.name} of type {field.type.sql()} with "
+            f"{error}, which is not a value of this type"
+        ) from error
+
+
+def literal_of(value: Any, field: Field) -> Literal:
+    """The literal of a column's value, given as in predicates, in Python or in Arrow.
+
+    `values_of` converts it back to the value.
+    """
+    try:
+        return _written(value, field)
+    except Exception:  # a caller's value may raise anything
+        return Literal("OTHER", shown(value))
+
+
+def _written(value: Any, field: Field) -> Literal:
+    root = field.type.root
+    if root in _TICKING and isinstance(value, int) and not isinstance(value, bool):
+        return _instant(value, field.type.to_arrow().unit, root)
+    if isinstance(value, datetime | np.datetime64):
+        value = pa.scalar(value)
+    if isinstance(value, pa.TimestampScalar) and value.is_valid:
+        form = "TIMESTAMP" if value.type.tz is None else "TIMESTAMP_LTZ"
+        return _instant(value.value, value.type.unit, form)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if value is None:
+        return Literal("NULL", "NULL")
+    if isinstance(value, float) and not math.isfinite(value):
+        return Literal("TEXT" if root in ("FLOAT", "DOUBLE") else "NUMBER", str(value))
+    return next(
+        Literal(form, text(value)) for kind, form, text in _WRITTEN if isinstance(value, kind)
+    )
+
+
+def comparison(field: Field, operator: str, value: Any) -> Predicate:
+    """`field operator value`. Decimals of any scale and size are compared exactly."""
+    if not isinstance(value, Decimal):
+        return Comparison(field.name, operator, value)
+    assert isinstance(field.type, AtomicType)
+    fits = _Fit.of(value, field.type)
+    if fits.low == fits.high:
+        return Comparison(field.name, operator, fits.low)
+    never = In(field.name, ())
+    if operator in ("=", "!="):
+        return never if operator == "=" else negation(never)
+    # The value is between two values of the column, or beyond all: the adjacent value has the same
+    # effect.
+    bound, kept = (fits.low, "<=") if operator in ("<", "<=") else (fits.high, ">=")
+    if bound is not None:
+        return Comparison(field.name, kept, bound)
+    return never
+
+
+def equalities(field: Field, values: Sequence[Any]) -> Predicate:
+    """`field IN (values)`."""
+    if values and isinstance(values[0], Decimal):
+        assert isinstance(field.type, AtomicType)
+        fits = [_Fit.of(value, field.type) for value in values]
+        values = [fit.low for fit in fits if fit.low == fit.high]
+    distinct = tuple(dict.fromkeys(values))
+    if len(distinct) == 1:
+        return Comparison(field.name, "=", distinct[0])
+    return In(field.name, distinct)
+
+
+def between(field: Field, low: Any, high: Any) -> Predicate:
+    """`field BETWEEN low AND high`."""
+    both = conjunction([comparison(field, ">=", low), comparison(field, "<=", high)])
+    assert both is not None
+    return both
+
+
+def flag(field: Field, value: bool) -> Predicate:
+    """`field IS TRUE` or `field IS FALSE`, which are never unknown."""
+    return And((negation(IsNull(field.name)), Comparison(field.name, "=", value)))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The nearest values of a DECIMAL type below and above a number. None if there is none."""
+
+    low: Decimal | None
+    high: Decimal | None
+
+    @classmethod
+    def of(cls, value: Decimal, type_: AtomicType) -> _Fit:
+        precision, scale = type_.precision or 0, type_.scale or 0
+        largest = Decimal((0, (9,) * precision, -scale))
+        smallest = largest.copy_negate()
+        if value > largest:
+            return cls(largest, None)
+        if value < smallest:
+            return cls(None, smallest)
+        step = Decimal((0, (1,), -scale))
+        # Python's default context would round to 28 digits.
+        exact = Context(prec=precision + 1)
+        return cls(
+            value.quantize(step, ROUND_FLOOR, exact), value.quantize(step, ROUND_CEILING, exact)
+        )
+
+
+_Values = Callable[[Sequence[Literal], AtomicType], list[Any]]
+_NUMBER = re.compile(rf"\s*[+-]?{NUMBER}\s*", re.ASCII)
+_NO_NUMBERS = re.compile(r"\s*([+-]?(inf|infinity)|nan)\s*", re.IGNORECASE)
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+
+
+def _wrong(literal: Literal) -> ValueError:
+    return ValueError(str(literal))
+
+
+def _instant(ticks: int, unit: str, form: str) -> Literal:
+    text = pa.scalar(ticks, pa.timestamp(unit)).cast(pa.string()).as_py()
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return Literal(form, text + "+00:00" if form == "TIMESTAMP_LTZ" else text)
+
+
+def _decimal_text(value: Decimal) -> str:
+    # Digits are easier to read than an exponent, unless there are too many.
+    return f"{value:f}" if abs(value.adjusted()) < _DIGITS_SHOWN else str(value)
+
+
+def _unicode(text: str) -> str:
+    text.encode()  # half of a surrogate pair is not a valid string
+    return str(text)
+
+
+_NOTHING = Literal("OTHER", "nothing")
+_DIGITS_SHOWN = 100
+_WRITTEN: tuple[tuple[type, str, Callable[[Any], str]], ...] = (
+    (bool, "BOOLEAN", lambda value: str(value).upper()),
+    (int, "NUMBER", str),
+    (float, "NUMBER", repr),
+    (Decimal, "NUMBER", _decimal_text),
+    (str, "TEXT", _unicode),
+    (bytes, "BYTES", bytes.hex),
+    (date, "DATE", date.isoformat),
+    (time, "TIME", time.isoformat),
+)
+"""How to write the literal of each type of value. bool comes first, because it is an int too."""
+
+
+def _texts(literals: Sequence[Literal], *forms: str) -> list[str]:
+    for literal in literals:
+        if literal.form not in forms:
+            raise _wrong(literal)
+    return [literal.text for literal in literals]
+
+
+def _decimals(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    _texts(literals, "NUMBER", "TEXT")
+    for literal in literals:
+        if not _NUMBER.fullmatch(literal.text):
+            raise _wrong(literal)
+    return [Decimal(literal.text) for literal in literals]
+
+
+def _whole_numbers(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    texts = _texts(literals, "NUMBER", "TEXT")
+    bits = type_.to_arrow().bit_width
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    found = []
+    for literal, text in zip(literals, texts, strict=True):
+        if not _WHOLE.fullmatch(text):
+            (number,) = _decimals([literal], type_)
+            in_range = low <= number <= high
+            if not in_range or number != number.to_integral_value():
+                raise _wrong(literal)
+            found.append(int(number))
+            continue
+        # Longer strings may exceed Python's limit for conversions.
+        number = int(text) if len(text) < 64 else high + 1
+        if not low <= number <= high:
+            raise _wrong(literal)
+        found.append(number)
+    return found
+
+
+def _floats(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    width = np.float32 if type_.root == "FLOAT" else np.float64
+    found = []
+    for literal in literals:
+        (text,) = _texts([literal], "NUMBER", "TEXT")
+        is_named = literal.form == "TEXT" and _NO_NUMBERS.fullmatch(text)
+        if not is_named and not _NUMBER.fullmatch(text):
+            raise _wrong(literal)
+        with np.errstate(over="ignore"):
+            value = float(width(float(text)))
+        if math.isinf(value) and not is_named:
+            raise _wrong(literal)
+        # -0.0 equals 0.0. One NaN object for all makes equal predicates equal.
+        found.append(math.nan if math.isnan(value) else value + 0.0)
+    return found
+
+
+def _booleans(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    for literal in literals:
+        if literal.form not in ("BOOLEAN", "TEXT") or literal.text.lower() not in _TRUTH:
+            raise _wrong(literal)
+    return [_TRUTH[literal.text.lower()] for literal in literals]
+
+
+def _characters(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    return _texts(literals, "TEXT")
+
+
+def _bytes(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    texts = _texts(literals, "TEXT", "BYTES")
+    return [
+        text.encode() if literal.form == "TEXT" else bytes.fromhex(text)
+        for literal, text in zip(literals, texts, strict=True)
+    ]
+
+
+def _moments(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    texts = _texts(literals, "TEXT", *_MOMENTS[type_.root])
+    for literal in literals:
+        if literal.form == "DATE" and not _DATE.fullmatch(literal.text):
+            raise _wrong(literal)
+        if literal.text.startswith("0000"):  # the format supports the years 1 to 9999
+            raise _wrong(literal)
+    try:
+        return [plain(value) for value in array_of_texts(texts, type_.to_arrow())]
+    except (pa.ArrowInvalid, ValueError) as error:
+        if len(literals) == 1:
+            raise _wrong(literals[0]) from error
+        for literal in literals:
+            # Converted together, the error does not name the wrong one. Converted alone, it does.
+            _moments([literal], type_)
+        raise
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TICKING = ("TIMESTAMP", "TIMESTAMP_LTZ")
+_TRUTH = {"true": True, "false": False}
+_MOMENTS = {
+    "DATE": ("DATE",),
+    "TIME": ("TIME",),
+    "TIMESTAMP": ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"),
+    "TIMESTAMP_LTZ": ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ"),
+}
+_CONVERT: dict[str, _Values] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _whole_numbers),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), _floats),
+    **dict.fromkeys(("CHAR", "VARCHAR"), _characters),
+    **dict.fromkeys(("BINARY", "VARBINARY"), _bytes),
+    **dict.fromkeys(_MOMENTS, _moments),
+    "DECIMAL": _decimals,
+    "BOOLEAN": _booleans,
+}

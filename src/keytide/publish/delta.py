@@ -1,0 +1,332 @@
+"""Publishes tables as Delta Lake.
+
+`_delta_log/` references data files of the table, and its own files with deletion vectors. The
+published table has no partition columns: readers that take their values from folder names would
+read the spellings of the format. Statistics prune partitions equally well, because they are exact
+for partition columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID, uuid4
+
+from keytide.definition.publication import DELTA
+from keytide.format.delta.columns import has_local_times, schema_string
+from keytide.format.delta.names import commit_path
+from keytide.format.delta.state import (
+    NOTHING,
+    VECTOR_TAG,
+    Action,
+    DeltaState,
+    encode_actions,
+    told_snapshot,
+    vector_id,
+)
+from keytide.format.delta.vector import VECTOR_DIR, in_file, inline, vector_file
+from keytide.format.manifest import ManifestEntry
+from keytide.format.portable_vector import PortableVector
+from keytide.publish.content import Content
+from keytide.publish.delta_log import (
+    CHECKPOINT_INTERVAL,
+    drop_old,
+    newest_state,
+    read_on,
+    write_checkpoint,
+)
+from keytide.publish.form import shows
+from keytide.publish.names_of_columns import why_not_by_name
+from keytide.publish.retention import is_time_to_drop, kept_since_ms
+from keytide.publish.vectors import digests_of, encoded
+from keytide.read.statistics import value_bounds
+from keytide.snapshot.view import TableView
+from keytide.store import Store, created
+from keytide.types import AtomicType
+
+__all__ = ["DeltaForm"]
+
+_ENGINE = "keytide"
+# No writer knows this feature, so none adds files, or deletes files that the log does not reference
+# as garbage. Readers do not check it.
+_WRITTEN_BY_KEYTIDE_ALONE = "keytide"
+# If the vectors have at most this size in total, they are stored in the log, which saves a file.
+_INLINE_BYTES_MAX = 16 << 10
+# Characters that libraries do not change when they join paths and URLs.
+_UNQUOTED = "/=!$&'()*+,;:@"
+
+
+@dataclass(frozen=True)
+class DeltaForm:
+    """See `Form`."""
+
+    @property
+    def name(self) -> str:
+        """See `Form`."""
+        return DELTA
+
+    def why_not(self, content: Content) -> str | None:
+        """See `Form`."""
+        # Polars looks up the vector of a file under its name as spelled in a URL, and shows dead
+        # rows if the name differs.
+        places = {(entry.partition, entry.bucket): name for name, entry in content.marked.items()}
+        for name in places.values():
+            path = content.path(name)
+            if _encoded_path(path) != path:
+                return (
+                    f"{path} has deleted rows, and its path contains characters that must be "
+                    "escaped in a URL, so some readers would not find the deletes"
+                )
+        return why_not_by_name(content)
+
+    def newest(self, store: Store, known: DeltaState | None) -> DeltaState | None:
+        """See `Form`."""
+        found = None if known is None else read_on(store, known)
+        return newest_state(store) if found is None else found
+
+    def is_outdated(self, before: DeltaState) -> bool:
+        """See `Form`: it depends on no option."""
+        return False
+
+    def draft(self, before: DeltaState | None, content: Content, now_ms: int) -> DeltaDraft | None:
+        """See `Form`."""
+        return _Difference(before or NOTHING, content, now_ms).draft()
+
+    def is_there(self, store: Store, version: DeltaState) -> bool:
+        """See `Form`."""
+        return store.exists(commit_path(version.version))
+
+    def take_back(self, store: Store, version: DeltaState) -> None:
+        """See `Form`."""
+        store.delete([commit_path(version.version)])
+
+    def announce(self, store: Store, version: DeltaState) -> None:
+        """See `Form`: readers find the last commit by themselves."""
+
+    def tidy(self, store: Store, version: DeltaState, content: Content, now_ms: int) -> None:
+        """See `Form`."""
+        if version.version and version.version % CHECKPOINT_INTERVAL == 0:
+            write_checkpoint(store, version)
+            if is_time_to_drop(store, self.name):
+                drop_old(store, version, kept_since_ms(content.view.options, now_ms))
+
+
+@dataclass(frozen=True)
+class DeltaDraft:
+    """See `Draft`. `vectors` is the file with new vectors, by its path."""
+
+    actions: Sequence[Action]
+    after: DeltaState
+    vectors: Mapping[str, bytes]
+
+    def create(self, store: Store) -> DeltaState | None:
+        """See `Draft`."""
+        store.put_all(self.vectors)
+        if created(store, commit_path(self.after.version), encode_actions(self.actions)):
+            return self.after
+        store.discard(self.vectors)
+        return None
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """The difference between one version and the next."""
+
+    before: DeltaState
+    content: Content
+    now_ms: int
+
+    def draft(self) -> DeltaDraft | None:
+        """The next version. None if there is no difference."""
+        head, known, wanted = self._head(), self.before.by_name, self.content.files
+        digests = digests_of(self.content) if self.content.dead else {}
+        new = [name for name in wanted
+               if name not in known or vector_id(known[name]) != digests.get(name)]  # fmt: skip
+        again = frozenset(new)
+        gone = [add for name, add in known.items() if name not in wanted or name in again]
+        is_told = shows(self.before, self.content.snapshot)
+        if not head and not new and not gone and is_told:
+            return None
+        vectors = _NewVectors.of(self.content, [name for name in new if name in digests])
+        actions = [
+            self._commit_info(head),
+            *head,
+            *({"remove": self._removed(add)} for add in gone),
+            *({"add": add} for add in self._added(new, vectors)),
+            *told_snapshot(self.content.snapshot.id, self.content.snapshot.commit_number),
+        ]
+        since = kept_since_ms(self.content.view.options, self.now_ms)
+        after = self.before.without_removed(since).after(self.before.version + 1, actions)
+        return DeltaDraft(actions, after, vectors.files)
+
+    def _commit_info(self, head: Sequence[Action]) -> Action:
+        ids = [each["metaData"]["id"] for each in head if "metaData" in each]
+        snapshot = self.content.snapshot
+        return {
+            "commitInfo": {
+                "timestamp": self.now_ms,
+                "operation": "PUBLISH",
+                "operationParameters": {"snapshot": str(snapshot.id)},
+                "engineInfo": _ENGINE,
+                # Two publishers never write the same bytes, so each recognizes its own.
+                "txnId": str(uuid4()),
+                "tableId": ids[0] if ids else self.before.table_id,
+                "snapshotId": snapshot.id,
+            }
+        }
+
+    def _head(self) -> list[Action]:
+        """The actions that describe the table, if they have changed."""
+        view = self.content.view
+        protocol, metadata = _protocol(view), self._metadata(view)
+        head: list[Action] = []
+        if protocol != self.before.protocol:
+            head.append({"protocol": protocol})
+        if metadata != self.before.metadata:
+            head.append({"metaData": metadata})
+        return head
+
+    def _metadata(self, view: TableView) -> Action:
+        known = self.before.metadata
+        return {
+            "id": known.get("id") or str(uuid4()),
+            "name": view.name,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_string(view.schema.fields),
+            "partitionColumns": [],
+            "configuration": {},
+            "createdTime": known.get("createdTime", self.now_ms),
+        }
+
+    def _removed(self, add: Action) -> Action:
+        vector = {} if add.get("deletionVector") is None else {
+            "deletionVector": add["deletionVector"]
+        }  # fmt: skip
+        return {
+            "path": add["path"],
+            "deletionTimestamp": self.now_ms,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": add["size"],
+            **vector,
+        }
+
+    def _added(self, new: Sequence[str], vectors: _NewVectors) -> list[Action]:
+        files = self.content.files
+        return [
+            {
+                "path": _encoded_path(self.content.path(name)),
+                "partitionValues": {},
+                "size": files[name].file.file_size,
+                "modificationTime": files[name].file.creation_time or 0,
+                "dataChange": True,
+                "stats": stats,
+                **vectors.members(name),
+            }
+            for name, stats in zip(new, self._statistics(new), strict=True)
+        ]
+
+    def _statistics(self, new: Sequence[str]) -> list[str]:
+        """The statistics of files. For those with more dead rows, the previous ones."""
+        before = self.before.by_name
+        known = {name: before[name]["stats"] for name in new if "stats" in before.get(name, ())}
+        unknown = [name for name in new if name not in known]
+        told = _statistics([self.content.files[name] for name in unknown], self.content.view)
+        known |= {
+            name: json.dumps(each, separators=(",", ":"), ensure_ascii=False)
+            for name, each in zip(unknown, told, strict=True)
+        }
+        return [known[name] for name in new]
+
+
+@dataclass(frozen=True)
+class _NewVectors:
+    """The vectors of files that are new, or have more dead rows than before."""
+
+    vectors: Mapping[str, PortableVector]
+    descriptors: Mapping[str, Action]
+    files: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, content: Content, names: Sequence[str]) -> _NewVectors:
+        """The vectors of some files, in the log if they are short."""
+        if not names:
+            return cls({}, {}, {})
+        vectors = encoded(content, names)
+        if sum(len(vector.data) for vector in vectors.values()) <= _INLINE_BYTES_MAX:
+            return cls(vectors, {name: inline(each) for name, each in vectors.items()}, {})
+        uuid: UUID = uuid4()
+        data, offsets = vector_file(vectors.values())
+        descriptors = {
+            name: in_file(vector, uuid, offset)
+            for (name, vector), offset in zip(vectors.items(), offsets, strict=True)
+        }
+        return cls(vectors, descriptors, {f"{VECTOR_DIR}/deletion_vector_{uuid}.bin": data})
+
+    def members(self, name: str) -> Action:
+        """What the action of a data file says about its dead rows."""
+        if name not in self.vectors:
+            return {}
+        return {
+            "tags": {VECTOR_TAG: self.vectors[name].digest},
+            "deletionVector": self.descriptors[name],
+        }
+
+
+def _encoded_path(path: str) -> str:
+    return quote(path, safe=_UNQUOTED)
+
+
+def _protocol(view: TableView) -> Action:
+    features = ["deletionVectors"] if view.options.deletion_vectors_enabled else []
+    features += ["timestampNtz"] if has_local_times(view.schema.fields) else []
+    writers = {"minWriterVersion": 7, "writerFeatures": [*features, _WRITTEN_BY_KEYTIDE_ALONE]}
+    if not features:
+        return {"minReaderVersion": 1, **writers}
+    return {"minReaderVersion": 3, "readerFeatures": features, **writers}
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Action]:
+    """What the log says about files: rows, including dead ones, and bounds of columns."""
+    fields = [f for f in view.schema.fields if _has_bounds(f.type)]
+    bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
+    rows = bounds or [{}] * len(entries)
+    return [_told(entry, row, [f.name for f in fields])
+            for entry, row in zip(entries, rows, strict=True)]  # fmt: skip
+
+
+def _has_bounds(type_: object) -> bool:
+    # Readers spell inexact numbers and times in several ways.
+    return isinstance(type_, AtomicType) and type_.root in _BOUNDED
+
+
+_BOUNDED = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "CHAR", "VARCHAR", "DATE"))
+
+
+def _told(entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]) -> Action:
+    bounded = [
+        name
+        for name in names
+        if row.get(f"{name}.min") is not None and row.get(f"{name}.max") is not None
+    ]
+    counted = [name for name in names if row.get(f"{name}.nulls") is not None]
+    return {
+        "numRecords": entry.file.row_count,
+        # Bounds of strings are truncated, and all bounds include dead rows.
+        "tightBounds": False,
+        "minValues": {name: _plain(row[f"{name}.min"]) for name in bounded},
+        "maxValues": {name: _plain(row[f"{name}.max"]) for name in bounded},
+        "nullCount": {name: row[f"{name}.nulls"] for name in counted},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,0 +1,226 @@
+"""Finds the current rows of keys with the key index.
+
+The index prunes as statistics do: the rows that it names are only candidates, and are checked
+against the condition when they are read. If an index does not match the existing files, it is not
+used, and the whole bucket is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keytide.base.scratch import scratch
+from keytide.errors import DataError, UnsupportedError
+from keytide.format import paths
+from keytide.format.arrow import from_arrow
+from keytide.format.bucket import bucket_ids
+from keytide.format.data_file import begin_footers
+from keytide.format.entry_columns import Entries, Mask
+from keytide.format.index_manifest import IndexFile
+from keytide.key_index.hashes import KeyHashes, hash_keys
+from keytide.key_index.head import Head
+from keytide.predicate.predicate import Predicate
+from keytide.predicate.values.spellings import has_one_spelling
+from keytide.read.pruning import pinned_columns
+from keytide.read.statistics import decoded
+from keytide.snapshot.dead_rows import load_dead_rows, vector_files_by_bucket
+from keytide.snapshot.key_index import key_files_by_bucket, why_not_covered
+from keytide.snapshot.key_runs import open_keys
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.view import TableView
+
+__all__ = ["CurrentRows", "Indexes", "Positions", "current_rows"]
+
+Positions: TypeAlias = "npt.NDArray[np.int64]"
+
+_PLACE, _PARTITION = map(scratch, ("place", "partition"))
+
+
+@dataclass(frozen=True)
+class Indexes:
+    """The indexes of a snapshot: which rows are dead, and which are current."""
+
+    vector_files: tuple[IndexFile, ...] = ()
+    key_files: tuple[IndexFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class CurrentRows:
+    """The positions of the requested keys' rows, in the buckets that have a usable index.
+
+    `places` has the positions, ascending, for each data file that has some. They may include rows
+    of other keys, and dead rows.
+    """
+
+    buckets: frozenset[BucketId]
+    places: Mapping[str, Positions]
+
+    def holds(self, files: Entries) -> Mask:
+        """Which files may contain requested rows."""
+        kept = (
+            entry.file.file_name in self.places
+            or (entry.partition, entry.bucket) not in self.buckets
+            for entry in files
+        )
+        return np.fromiter(kept, np.bool_, len(files))
+
+
+def current_rows(
+    view: TableView,
+    files: Entries,
+    indexes: Indexes,
+    terms: Sequence[Predicate],
+    keys: pa.Table | None = None,
+) -> CurrentRows | None:
+    """Find the rows that match the terms, or that have one of the keys.
+
+    `files` are all live files of their buckets. `keys` has the key columns in their exact types.
+    None if neither limits the keys, or if no index can be used.
+    """
+    if not indexes.key_files or not files:
+        return None
+    wanted = _wanted(view, terms) if keys is None else keys
+    if wanted is None:
+        return None
+    fields = view.schema.select(view.schema.primary_keys)
+    hashes = hash_keys(wanted, fields, view.options.upsert_hash_function)
+    heads = key_files_by_bucket(indexes.key_files)
+    buckets = _buckets(files, indexes, view)
+    if wanted.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
+        return None  # reading every row takes no longer
+    asked = _asked(view, buckets, wanted)
+    known = [bucket for bucket in buckets if bucket.id in heads]
+    if known and view.store.local_path(paths.INDEX_DIR) is None:
+        sized = ((*view.data_file(entry), entry.file.file_size) for entry in files)
+        begin_footers(sized, view.options.lookup_cache_bytes_max)
+    calls = [
+        partial(bucket.look_up, heads[bucket.id], hashes, asked[bucket.id]) for bucket in known
+    ]
+    found = zip(known, view.store.together(calls), strict=True)
+    told = {bucket.id: places for bucket, places in found if places is not None}
+    if not told:
+        return None
+    every = {name: at for places in told.values() for name, at in places.items()}
+    return CurrentRows(frozenset(told), every)
+
+
+def _wanted(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
+    """The only keys whose rows can match the terms. None if the terms leave a column open."""
+    fields = view.schema.select(view.schema.primary_keys)
+    columns = pinned_columns(fields, terms)
+    if columns is None:
+        return None
+    return pa.table(columns, [f.name for f in fields]).drop_null()  # no key contains NULL
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """A bucket with all of its live files and its deletion vectors."""
+
+    view: TableView
+    id: BucketId
+    total: int
+    rows: Mapping[str, int]
+    vector_files: tuple[IndexFile, ...]
+
+    def look_up(
+        self, head: IndexFile, hashes: KeyHashes, asked: slice | Positions
+    ) -> dict[str, Positions] | None:
+        """The positions of the keys' rows. None if the index cannot be used."""
+        options = self.view.options
+        try:
+            index = open_keys(self.view.store, head, options.lookup_cache_bytes_max)
+            if index.head.function != options.upsert_hash_function:
+                return None
+            if why_not_covered(index.head, self.rows, self._dead()) is not None:
+                return None
+            is_known, entries = index.find(hashes.take(asked))
+            return self._places(index.head, entries.files[is_known], entries.positions[is_known])
+        except (DataError, UnsupportedError):
+            return None
+
+    def _dead(self) -> Mapping[str, int]:
+        """The number of dead rows in each file."""
+        ranges = [place for file in self.vector_files for place in file.ranges or ()]
+        counts = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
+        if len(counts) == len(ranges):
+            return counts
+        # Some writers do not record the numbers.
+        dead = load_dead_rows(self.view.store, self.vector_files, self.view.name)
+        return {name: len(vector) for name, vector in dead.vectors.items()}
+
+    def _places(self, head: Head, numbers: Positions, positions: Positions) -> dict[str, Positions]:
+        order = np.argsort(numbers << 40 | positions)
+        numbers, positions = numbers[order], positions[order]
+        found, starts = np.unique(numbers, return_index=True)
+        names = {file.number: file.name for file in head.files}
+        spans = pairwise([*starts.tolist(), len(positions)])
+        places = {
+            names.get(number, ""): positions[slice(*span)]
+            for number, span in zip(found.tolist(), spans, strict=True)
+        }
+        if any(at[-1] >= self.rows.get(name, 0) for name, at in places.items()):
+            raise DataError(
+                f"table {self.view.name}: the key index refers to rows that do not exist"
+            )
+        return places
+
+
+def _buckets(files: Entries, indexes: Indexes, view: TableView) -> list[_Bucket]:
+    vectors = vector_files_by_bucket(indexes.vector_files)
+    rows: dict[tuple[bytes, int, int], dict[str, int]] = {}
+    for entry in files:
+        place = (entry.partition, entry.bucket, entry.total_buckets)
+        rows.setdefault(place, {})[entry.file.file_name] = entry.file.row_count
+    return [
+        _Bucket(view, (partition, bucket), total, counts, vectors.get((partition, bucket), ()))
+        for (partition, bucket, total), counts in rows.items()
+    ]
+
+
+def _asked(
+    view: TableView, buckets: Sequence[_Bucket], keys: pa.Table
+) -> dict[BucketId, slice | Positions]:
+    """Which of the keys can be in each bucket."""
+    if len(buckets) == 1:
+        return {buckets[0].id: slice(None)}
+    partitions = _partitions(view, [bucket.id[0] for bucket in buckets], keys)
+    numbers = _numbers(view, {bucket.total for bucket in buckets}, keys)
+    asked: dict[BucketId, slice | Positions] = {}
+    for bucket in buckets:
+        places = partitions[bucket.id[0]]
+        asked[bucket.id] = places[numbers[bucket.total][places] == bucket.id[1]]
+    return asked
+
+
+def _numbers(view: TableView, totals: set[int], keys: pa.Table) -> dict[int, Positions]:
+    """The bucket of each key, for each number of buckets."""
+    columns = [keys.column(f.name) for f in view.bucket_fields]
+    types = [f.type for f in view.bucket_fields]
+    return {
+        total: np.asarray(bucket_ids(columns, types, total, view.bucket_function)).astype(np.int64)
+        for total in totals
+    }
+
+
+def _partitions(view: TableView, stored: Sequence[bytes], keys: pa.Table) -> dict[bytes, Positions]:
+    """Which of the keys can be in each partition, as positions."""
+    fields = view.schema.partition_fields()
+    distinct = list(dict.fromkeys(stored))
+    if not fields or not all(has_one_spelling(f.type) for f in fields):
+        return dict.fromkeys(distinct, np.arange(keys.num_rows))
+    names = [f.name for f in fields]
+    values = decoded(distinct, fields).with_row_index(_PARTITION)
+    given = from_arrow(keys.select(names)).with_row_index(_PLACE)
+    found = given.join(values, on=names).sort(_PARTITION)
+    bounds = found[_PARTITION].search_sorted(np.arange(len(distinct) + 1)).to_list()
+    places = found[_PLACE].to_numpy().astype(np.int64)
+    return {p: places[slice(*ends)] for p, ends in zip(distinct, pairwise(bounds), strict=True)}

@@ -1,0 +1,224 @@
+"""Plans what a scan reads, as a value, from metadata alone.
+
+Files are pruned by partition, bucket, key index, key range and statistics, in this order. The
+`Funnel` counts what each step leaves. The remaining files of a bucket are grouped into sections of
+overlapping key ranges. A planned file says where its dead rows are recorded, so its reader needs no
+other information. Files that plain readers skip are listed with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keytide.base.lazily import cached_property
+from keytide.base.process import without_collection
+from keytide.format.deletion_vector import VectorPlace
+from keytide.format.entry_columns import NO_ENTRIES, Entries
+from keytide.format.index_manifest import IndexFile
+from keytide.format.manifest import ManifestEntry
+from keytide.predicate.predicate import (
+    Predicate,
+    columns_of,
+    conjuncts,
+    without_columns,
+)
+from keytide.read.current_rows import Indexes, Positions, current_rows
+from keytide.read.pruning import (
+    matching_buckets,
+    matching_keys,
+    matching_partitions,
+    matching_statistics,
+)
+from keytide.read.sections import BucketPlan, PlannedFile, Section, sections_of
+from keytide.snapshot.dead_rows import vector_file_path
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.state import TableState
+from keytide.snapshot.view import TableView
+
+__all__ = [
+    "MARKED_DEAD",
+    "Funnel",
+    "FunnelStage",
+    "HiddenFile",
+    "ScanPlan",
+    "plan_files",
+    "plan_scan",
+    "to_merge",
+    "vector_places",
+]
+
+MARKED_DEAD = "marked as deleted by a deletion vector: another version replaced it"
+_NOT_COMPACTED = "not visible yet: readers of this table read only compacted files"
+
+
+@dataclass(frozen=True)
+class FunnelStage:
+    """What is left after one kind of pruning."""
+
+    stage: str
+    partitions: int
+    buckets: int
+    files: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """How much each pruning step left, step by step."""
+
+    stages: tuple[FunnelStage, ...] = ()
+
+
+@dataclass(frozen=True)
+class HiddenFile:
+    """A file that may contain requested rows, and why plain readers skip it."""
+
+    entry: ManifestEntry
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """The buckets that a scan reads, the files that it skips, and how it chose them."""
+
+    buckets: tuple[BucketPlan, ...]
+    hidden: tuple[HiddenFile, ...] = ()
+    left: tuple[tuple[str, Entries], ...] = ()
+    """The files that each kind of pruning left, in the order of pruning."""
+
+    @cached_property
+    def funnel(self) -> Funnel:
+        """How much each pruning step left. Counted on demand, because most scans do not need it."""
+        return Funnel(tuple(_counted(stage, files) for stage, files in self.left))
+
+
+def _counted(stage: str, files: Entries) -> FunnelStage:
+    places = files.columns("_PARTITION", "_BUCKET").unique()
+    return FunnelStage(
+        stage,
+        places["_PARTITION"].n_unique(),
+        places.height,
+        len(files),
+        int(files.column("_ROW_COUNT").sum()),
+        int(files.column("_FILE_SIZE").sum()),
+    )
+
+
+def plan_scan(
+    state: TableState, predicate: Predicate | None = None, keys: pa.Table | None = None
+) -> ScanPlan:
+    """Plan a scan of a table at a snapshot: of some keys or, without `keys`, of all.
+
+    The planned rows may include rows of other keys. Raises `UnsupportedError` for dead rows that
+    are recorded outside the table.
+    """
+    with without_collection():
+        return plan_files(
+            state.view, state.live.files, predicate, state.vector_files, state.key_files, keys
+        )
+
+
+def plan_files(
+    view: TableView,
+    entries: Iterable[ManifestEntry],
+    predicate: Predicate | None = None,
+    vector_files: Iterable[IndexFile] = (),
+    key_files: Sequence[IndexFile] = (),
+    keys: pa.Table | None = None,
+) -> ScanPlan:
+    """Plan a scan of files. `vector_files` mark dead rows. Raises the same errors as `plan_scan`.
+
+    With `key_files`, which say where the current rows of keys are, `entries` must be all live
+    files.
+    """
+    # Statistics do not include defaults.
+    terms = conjuncts(without_columns(predicate, view.defaults(columns_of(predicate))))
+    # Rows in a postponed bucket become part of the table only when a bucket is assigned to them.
+    files = Entries.of(entries)
+    files = files.filter(files.column("_BUCKET") >= 0)
+    left = [("all", files)]
+    files = matching_partitions(files, view.schema, terms)
+    left.append(("partition", files))
+    files = matching_buckets(files, view.schema, view.options, terms)
+    left.append(("bucket", files))
+    vector_files = tuple(vector_files)
+    current = current_rows(view, files, Indexes(vector_files, tuple(key_files)), terms, keys)
+    if current is not None:
+        files = files.filter(current.holds(files))
+        left.append(("key index", files))
+        if all(entry.file.file_name in current.places for entry in files):
+            # Statistics give no more information about the key.
+            terms = tuple(t for t in terms if not columns_of(t) <= {*view.schema.primary_keys})
+    places = {} if current is None else current.places
+    hidden = NO_ENTRIES
+    if view.kind.keeps_versions and not view.options.merges_on_read:
+        # Compacted files without their dead rows contain each key once in total.
+        is_new = files.column("_LEVEL") == 0
+        hidden, files = files.filter(is_new), files.filter(~is_new)
+        left.append(("compacted", files))
+    files = matching_keys(files, view, terms)
+    hidden = matching_keys(hidden, view, terms)
+    left.append(("key range", files))
+    buckets = matching_statistics(_buckets(files, vector_files, view, places), view, terms)
+    left.append(("statistics", Entries.of(f.entry for bucket in buckets for f in bucket.files)))
+    return ScanPlan(
+        tuple(buckets), tuple(HiddenFile(entry, _NOT_COMPACTED) for entry in hidden), tuple(left)
+    )
+
+
+def _buckets(
+    files: Entries,
+    vector_files: Iterable[IndexFile],
+    view: TableView,
+    current: Mapping[str, Positions],
+) -> list[BucketPlan]:
+    by_bucket: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in files:
+        by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
+    keeps_versions = view.kind.keeps_versions
+    if keeps_versions and not view.options.deletion_vectors_enabled:
+        planned = {b: [PlannedFile(e) for e in entries] for b, entries in by_bucket.items()}
+        return sections_of(planned, view)
+    places = vector_places([f for f in vector_files if (f.partition, f.bucket) in by_bucket], view)
+    if keeps_versions and view.options.merges_on_read:
+        planned = {b: to_merge(entries, places) for b, entries in by_bucket.items()}
+        return sections_of(planned, view)
+    # Append tables are not merged, and compacted files with vectors contain each key once. So each
+    # file is a separate section.
+    return [
+        BucketPlan(
+            *bucket,
+            tuple(
+                Section(((PlannedFile(e, places.get(name), keeps_versions, False, at),),))
+                for e in entries
+                for name in [e.file.file_name]
+                for at in [current.get(name)]
+            ),
+        )
+        for bucket, entries in by_bucket.items()
+    ]
+
+
+def to_merge(
+    entries: Iterable[ManifestEntry], places: Mapping[str, VectorPlace]
+) -> list[PlannedFile]:
+    """Files of a table with deletion vectors, for a merge: includes the deletes among dead rows."""
+    return [
+        PlannedFile(e, places.get(e.file.file_name), keeps_retracts=e.file.level > 0)
+        for e in entries
+    ]
+
+
+def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, VectorPlace]:
+    """Where the dead rows of data files are recorded, by file name."""
+    places: dict[str, VectorPlace] = {}
+    for file in files:
+        path = vector_file_path(file, view.name)
+        places |= {
+            r.data_file_name: VectorPlace(path, r, file.held_in(r)) for r in file.ranges or ()
+        }
+    return places

@@ -1,0 +1,383 @@
+"""Runs: the stored versions of a bucket's files, in key order, in batches.
+
+Nothing is merged here. Only the rows that a deletion vector marks as dead, and those that a
+condition excludes, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.base.lazily import cached_property
+from keytide.base.row_kind import RowKind
+from keytide.errors import DataError
+from keytide.format import paths
+from keytide.format.arrow import polars_schema
+from keytide.format.binary_row import decode_rows
+from keytide.format.data_file import (
+    IS_DEAD,
+    POSITION,
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    WHOLE_FILE,
+    FileReader,
+    Key,
+    Span,
+    key_spans,
+    read_few,
+    read_places,
+    read_side_by_side,
+    read_together,
+    spans_of,
+    version_in,
+)
+from keytide.format.schema import TableSchema
+from keytide.merge.touched import with_keys
+from keytide.merge.windows import Batch
+from keytide.options import TableOptions
+from keytide.predicate.matching import may_match, row_filter
+from keytide.predicate.predicate import Predicate, columns_of
+from keytide.read.key_conditions import pinned_keys
+from keytide.read.lookup_files import Bounds
+from keytide.read.sections import PlannedFile, Run, is_out_of_order
+from keytide.read.statistics import with_unknowns
+from keytide.snapshot.view import TableView
+from keytide.types import Field
+
+__all__ = ["PLACE_COLUMNS", "SYSTEM_COLUMNS", "StoredVersions", "bounds_of", "table_columns"]
+
+SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
+
+PLACE_COLUMNS = (POSITION, IS_DEAD)
+"""What is known about a version from its position in its file."""
+
+Positions = npt.NDArray[np.int64]
+
+# Small files are read together up to this many rows and files.
+_TOGETHER_ROWS = 8 << 10
+_TOGETHER_FILES = 100
+# More rows than any row group has.
+_FAR_ROWS = 1 << 62
+
+_INSERT = pl.Series([RowKind.INSERT], dtype=pl.Int8)
+
+
+def table_columns(columns: Iterable[str]) -> tuple[str, ...]:
+    """Those columns that are the table's own."""
+    return tuple(name for name in columns if name not in (*SYSTEM_COLUMNS, *PLACE_COLUMNS))
+
+
+@dataclass(frozen=True)
+class StoredVersions:
+    """Reads versions as they are stored in the files of one partition.
+
+    - `columns` are columns of the table, `_SEQUENCE_NUMBER` and `_VALUE_KIND`, and `PLACE_COLUMNS`
+      if needed.
+    - The `condition` uses only these columns.
+    - `keys`, each once, apply only to runs: versions of all other keys are left out.
+    - Without `tells_kinds`, all adds may be reported as +I. For a file that has only adds, no kinds
+      are read.
+    - With `always`, the condition also keeps versions of these keys, and maybe of others. Then no
+      file may have dead rows.
+    - With `roughly`, all versions are returned from the row groups that may contain a match. This
+      is for callers that check each version anyway.
+    """
+
+    view: TableView
+    partition: bytes
+    columns: tuple[str, ...]
+    condition: Predicate | None = None
+    keys: pl.DataFrame | None = None
+    tells_kinds: bool = True
+    always: pl.DataFrame | None = None
+    roughly: bool = False
+
+    def of_file(self, file: PlannedFile) -> pl.DataFrame:
+        """All versions in a file, in stored order."""
+        return self._reader(file).read(where=self._where)
+
+    def at(self, places: Sequence[tuple[PlannedFile, Positions]], rows_max: int) -> pl.DataFrame:
+        """The versions at some positions of files, file by file. The positions in each file ascend.
+
+        In addition to the result, about `rows_max` rows are in memory.
+        """
+        found, reads, rows = [], list[tuple[FileReader, Span, Positions]](), 0
+        for file, positions in places:
+            reader = self._reader(file)
+            whole = (0, file.meta.row_count)
+            spans = [whole] if file.meta.row_count <= rows_max else reader.spans(rows_max)
+            for span, wanted in _within(spans, positions):
+                if reads and rows + span[1] > rows_max:
+                    found.append(_picked(reads))
+                    reads, rows = [], 0
+                reads.append((reader, span, wanted))
+                rows += span[1]
+        return pl.concat([*found, _picked(reads)]) if reads else self._none
+
+    @property
+    def _none(self) -> pl.DataFrame:
+        return pl.DataFrame(schema=polars_schema(self._fields))
+
+    def lookup_key(self, file: PlannedFile) -> Hashable:
+        """Identifies all versions in a file, as they are read here.
+
+        Raises `DataError` if the file is missing.
+        """
+        has_one_kind = any(True for _ in self._one_kind(file))
+        return (
+            *version_in(*self.view.data_file(file.entry)),
+            self.view.schema.id,
+            self.columns,
+            has_one_kind,
+        )
+
+    def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
+        """The versions of files without common keys, file by file. Small files are combined."""
+        files = list(files)
+        placed = [(self._reader(f), f.places) for f in files if f.places is not None]
+        if placed:
+            yield from read_places(placed, self._where, rows_max)
+            files = [file for file in files if file.places is None]
+        found = zip(files, self._all_key_spans(files), strict=True)
+        reads = [(file, spans) for file, spans in found if spans is not None]
+        if reads:
+            yield from (rows for rows in self._at_once(reads) if rows.height)
+            read = {id(file) for file, _ in reads}
+            files = [file for file in files if id(file) not in read]
+        for together in _small_together(files):
+            if len(together) > 1:
+                yield read_together([self._reader(file) for file in together], self._where)
+            else:
+                yield from (batch.rows for batch in self._parts(together[0], rows_max))
+
+    def of_run(self, run: Run, rows_max: int) -> Iterator[Batch]:
+        """The versions of a run in key order, at most `rows_max` at a time.
+
+        REQUIRES: the key is among the columns.
+        """
+        for file in run:
+            for batch in self._sorted_parts(file, rows_max):
+                rows = batch.rows if self.keys is None else with_keys(batch.rows, self.keys)
+                yield Batch(rows, is_last=batch.is_last and file is run[-1])
+
+    def of_runs(self, runs: Sequence[Run]) -> list[pl.DataFrame]:
+        """The versions of each run in key order, all together: for a condition that few rows match.
+
+        A run without versions may have no columns. REQUIRES: the key is among the columns.
+        """
+        files = [file for run in runs for file in run]
+        spans = self._all_key_spans(files)
+        reads = [
+            (file, [WHOLE_FILE] if some is None else some)
+            for file, some in zip(files, spans, strict=True)
+        ]
+        frames = iter(self._at_once(reads))
+        return [_together([self._in_order(file, next(frames)) for file in run]) for run in runs]
+
+    def _at_once(
+        self, reads: Sequence[tuple[PlannedFile, Sequence[Span]]]
+    ) -> Iterator[pl.DataFrame]:
+        """The versions in some spans of files, file by file."""
+        single = [
+            (reader, span)
+            for file, spans in reads
+            for reader in ([self._reader(file)] if spans else ())
+            for span in spans
+        ]
+        frames = iter(read_few(single, self._where))
+        for _, spans in reads:
+            yield _together([next(frames) for _ in spans])
+
+    def _all_key_spans(self, files: Sequence[PlannedFile]) -> list[list[Span] | None]:
+        if self._pinned is None:
+            return [None] * len(files)
+        return self.view.store.together([partial(self._key_spans, file) for file in files])
+
+    def _key_spans(self, file: PlannedFile) -> list[Span] | None:
+        """Where in a file the only keys are that match the condition, if that is known."""
+        if self._pinned is None:
+            return None
+        store, path = self.view.data_file(file.entry)
+        if store.local_path(path) is None:
+            # From a remote file, whole column chunks are fetched. Searching for the positions of
+            # keys first would add another round of requests.
+            return self._matching_spans(self._reader(file), _FAR_ROWS)
+        return key_spans(self._reader(file), self.view.order.key, self._pinned)
+
+    @cached_property
+    def _pinned(self) -> list[Key] | None:
+        return pinned_keys(self.condition, self.view.schema.select(self.view.order.key))
+
+    def _in_order(self, file: PlannedFile, rows: pl.DataFrame) -> pl.DataFrame:
+        if not rows.height or not is_out_of_order(
+            file.entry, self.view.schema.trimmed_primary_key_fields()
+        ):
+            return rows
+        # A changelog may have several rows of a key, which keep their order.
+        return rows.sort(self.view.order.key, nulls_last=False, maintain_order=True)
+
+    def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
+        if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
+            return self._parts(file, rows_max)
+        # The whole file at once, because it must be sorted. Such files come from writers that sort
+        # NaN first, and are rare.
+        return iter([Batch(self._in_order(file, self.of_file(file)), is_last=True)])
+
+    def _parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
+        reader, where = self._reader(file), self._where
+        if where is not None and self._leaves_out(file) and file.meta.row_count <= rows_max:
+            spans = partial(self._matching_spans, reader, rows_max)
+            yield Batch(reader.read_where(where, spans), is_last=True)
+            return
+        for span in (found := self._spans(file, reader, rows_max)):
+            yield Batch(reader.read(*span, where), is_last=span is found[-1])
+
+    def _spans(self, file: PlannedFile, reader: FileReader, rows_max: int) -> list[Span]:
+        """The parts of a file to read one by one."""
+        if self.condition is not None and (self.roughly or file.dead_rows is not None):
+            # If the positions of rows are requested, some releases of Polars do not skip row
+            # groups.
+            return self._matching_spans(reader, rows_max)
+        return [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
+
+    def _matching_spans(self, reader: FileReader, rows_max: int) -> list[Span]:
+        """The parts of a file in which rows may match the condition."""
+        assert self.condition is not None
+        names = columns_of(self.condition)
+        groups = reader.groups(names)
+        fields = [field for field in self._fields if field.name in names]
+        bounds = with_unknowns(groups.drop("offset", "rows"), fields, groups["rows"].to_list())
+        possible = bounds.select(may_match(self.condition, fields)).to_series()
+        return spans_of(groups.filter(possible), rows_max)
+
+    def _leaves_out(self, file: PlannedFile) -> bool:
+        """Whether the dead rows of a file are left out and their positions are not requested."""
+        has_places = any(name in PLACE_COLUMNS for name in self.columns)
+        return file.dead_rows is not None and not file.keeps_retracts and not has_places
+
+    @cached_property
+    def _fields(self) -> tuple[Field, ...]:
+        return self.view.schema.select(table_columns(self.columns))
+
+    @cached_property
+    def _where(self) -> pl.Expr | None:
+        if self.condition is None or self.roughly:
+            return None
+        meets = row_filter(self.condition, self._fields)
+        if self.always is None:
+            return meets
+        # Each column separately. This is much cheaper than comparing whole keys, and few more rows
+        # pass.
+        return meets | pl.all_horizontal(
+            pl.col(key.name).is_in(key.unique().implode(), nulls_equal=True) for key in self.always
+        )
+
+    def _reader(self, file: PlannedFile) -> FileReader:
+        store, path = self.view.data_file(file.entry)
+        return self.view.files.reader(
+            store=store,
+            path=path,
+            file_schema=self._schema_of(file),
+            fields=self._fields,
+            system_columns=tuple(
+                name for name in (*SYSTEM_COLUMNS, *PLACE_COLUMNS) if name in self.columns
+            ),
+            constants=(*self._partition_values, *_one_number(file), *self._one_kind(file)),
+            dead_rows=file.dead_rows,
+            keeps_retracts=file.keeps_retracts,
+            table=self.view.store,
+            size=file.meta.file_size,
+            kept_bytes_max=self.view.options.lookup_cache_bytes_max,
+        )
+
+    def _schema_of(self, file: PlannedFile) -> TableSchema:
+        """The schema that a file was written with. It has every key column."""
+        found = self.view.schemas[file.meta.schema_id]
+        known = {f.id for f in found.fields}
+        lacking = [f.name for f in self.view.schema.select(self.view.schema.primary_keys)
+                   if f.id not in known]  # fmt: skip
+        if lacking:
+            raise DataError(
+                f"table {self.view.name}: data file {file.meta.file_name} was written with "
+                f"schema {found.id}, which lacks the key column {lacking[0]!r}; restore "
+                f"{paths.schema_path(found.id)} from a backup"
+            )
+        return found
+
+    def _one_kind(self, file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
+        """The kind of all rows, if no kinds are stored or requested."""
+        has_adds_only = not file.may_retract and not file.keeps_retracts
+        if not file.has_kinds or (has_adds_only and not self.tells_kinds):
+            yield VALUE_KIND, _INSERT
+
+    @cached_property
+    def _partition_values(self) -> tuple[tuple[str, pl.Series], ...]:
+        fields = self.view.schema.partition_fields()
+        if not fields:
+            return ()
+        arrays = decode_rows([self.partition], [f.type for f in fields])
+        types = polars_schema(fields)
+        return tuple(
+            (f.name, pl.Series(f.name, array).cast(types[f.name]))
+            for f, array in zip(fields, arrays, strict=True)
+        )
+
+
+def bounds_of(options: TableOptions) -> Bounds:
+    """The limits of a table's lookup files."""
+    return Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
+
+
+def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
+    """The sequence number of all rows, if the manifest has it."""
+    lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
+    if lowest == highest:
+        yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
+
+
+def _within(
+    spans: Iterable[Span], positions: Positions
+) -> Iterator[tuple[tuple[int, int], Positions]]:
+    """The parts of spans that contain positions, and the positions relative to the start of each
+    part.
+    """
+    for start, count in spans:
+        end = len(positions) if count is None else np.searchsorted(positions, start + count)
+        wanted = positions[np.searchsorted(positions, start) : end]
+        if len(wanted):
+            first = int(wanted[0])
+            yield (first, int(wanted[-1]) - first + 1), wanted - first
+
+
+def _picked(reads: Sequence[tuple[FileReader, Span, Positions]]) -> pl.DataFrame:
+    frames = read_side_by_side([(reader, span) for reader, span, _ in reads])
+    picked = (frame[pl.Series(wanted)] for frame, (*_, wanted) in zip(frames, reads, strict=True))
+    return pl.concat(picked)
+
+
+def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of several frames. Without frames, the result has no columns."""
+    filled = [frame for frame in frames if frame.height] or [*frames[:1]]
+    if len(filled) == 1:
+        return filled[0]
+    return pl.concat(filled) if filled else pl.DataFrame()
+
+
+def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFile]]:
+    """The files in groups: small files that are read together are in one group."""
+    batch: list[PlannedFile] = []
+    rows = 0
+    for file in files:
+        if batch and (rows + file.meta.row_count > _TOGETHER_ROWS or len(batch) == _TOGETHER_FILES):
+            yield batch
+            batch, rows = [], 0
+        batch.append(file)
+        rows += file.meta.row_count
+    if batch:
+        yield batch

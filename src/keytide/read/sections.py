@@ -1,0 +1,292 @@
+"""Sections: files of a bucket with overlapping key ranges, as the sorted runs of a merge."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.base.scratch import scratch
+from keytide.format.deletion_vector import VectorPlace
+from keytide.format.manifest import DataFileMeta, ManifestEntry
+from keytide.format.schema import TableSchema
+from keytide.format.stats import EMPTY_STATS
+from keytide.merge.engines import compacts_by_lookup, engine_class
+from keytide.options import TableOptions
+from keytide.read.statistics import decoded
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.view import TableView
+from keytide.types import Field
+
+__all__ = [
+    "BucketPlan",
+    "PlannedFile",
+    "Run",
+    "Section",
+    "is_out_of_order",
+    "key_ranks",
+    "overlapping",
+    "sections_of",
+]
+
+_PLACE, _RANK = map(scratch, ("place", "rank"))
+
+# For this few keys, sorting in Python is faster than calling Polars.
+_FEW_KEYS = 100
+_PYTHON_ORDER = {pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.String, pl.Binary}
+"""Types whose values compare like their Python values."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A data file to read, and where its dead rows are recorded, if it has any.
+
+    `has_kinds` says whether the file stores a kind for each row. Otherwise all rows are +I. With
+    `keeps_retracts`, dead rows of kind -U and -D are read too: readers must not see these deletes,
+    but they take part in merges. If `places` are given (ascending positions), no other rows of the
+    file are needed.
+    """
+
+    entry: ManifestEntry
+    dead_rows: VectorPlace | None = None
+    has_kinds: bool = True
+    keeps_retracts: bool = False
+    places: npt.NDArray[np.int64] | None = field(default=None, compare=False)
+
+    @property
+    def meta(self) -> DataFileMeta:
+        """The metadata of the file in the manifest."""
+        return self.entry.file
+
+    @property
+    def may_retract(self) -> bool:
+        """Whether its rows may include rows of kind -U or -D."""
+        # On level 0, some writers do not record deletes although there are some.
+        return self.has_kinds and (self.meta.level == 0 or self.meta.delete_row_count != 0)
+
+    def without_statistics(self) -> PlannedFile:
+        """The file without statistics."""
+        meta = replace(self.meta, key_stats=EMPTY_STATS, value_stats=EMPTY_STATS)
+        return replace(self, entry=replace(self.entry, file=meta))
+
+    def as_stored(self) -> PlannedFile:
+        """The file with all rows that are stored in it."""
+        return replace(self, dead_rows=None, places=None)
+
+
+Run = tuple[PlannedFile, ...]
+"""Files that follow each other in key order."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Files of one bucket with overlapping key ranges, as sorted runs, oldest first.
+
+    `arrival_decides`: every version in a later run is newer than those in earlier runs, so the
+    stored sequence numbers are not needed to order them.
+    """
+
+    runs: tuple[Run, ...]
+    arrival_decides: bool = True
+    containing: tuple[int, ...] = ()
+    """The positions of the runs above level 0, lowest level first, in a table that compacts by
+    lookup. The first of them that has a key contains everything that the others have for it.
+    """
+
+    @property
+    def needs_merge(self) -> bool:
+        """Whether a key may occur in more than one of the files."""
+        return len(self.runs) > 1
+
+    @property
+    def upper(self) -> tuple[int, ...]:
+        """The positions of the runs above level 0."""
+        return tuple(place for place, run in enumerate(self.runs) if run[0].meta.level > 0)
+
+    @property
+    def has_dead_retracts(self) -> bool:
+        """Whether deletes may be read that a deletion vector marks as dead."""
+        return any(file.keeps_retracts for file in self.files)
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """All files of the section."""
+        return tuple(itertools.chain.from_iterable(self.runs))
+
+    def without_statistics(self) -> Section:
+        """The section without the statistics of its files."""
+        runs = tuple(tuple(file.without_statistics() for file in run) for run in self.runs)
+        return replace(self, runs=runs)
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """The sections of one bucket. They have no key in common."""
+
+    partition: bytes
+    bucket: int
+    sections: tuple[Section, ...]
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """All files of the bucket."""
+        return tuple(itertools.chain.from_iterable(section.files for section in self.sections))
+
+
+def sections_of(
+    buckets: Mapping[BucketId, Sequence[PlannedFile]], view: TableView
+) -> list[BucketPlan]:
+    """The files of each bucket, given in commit order, grouped into sections in key order."""
+    crowded = [file for files in buckets.values() if len(files) > 1 for file in files]
+    # The ends are decoded and ranked for all buckets together. Ranks of different buckets are never
+    # compared, but one sort is much cheaper than thousands.
+    ranges = iter(_overlaps(crowded, view.schema))
+    plans = []
+    for bucket, files in buckets.items():
+        if len(files) > 1:
+            placed = list(itertools.islice(ranges, len(files)))
+            plans.append(BucketPlan(*bucket, _bucket_sections(placed, view.options)))
+        else:
+            plans.append(BucketPlan(*bucket, tuple(Section(((file,),)) for file in files)))
+    return plans
+
+
+def overlapping(
+    files: Sequence[PlannedFile], others: Sequence[PlannedFile], view: TableView
+) -> list[PlannedFile]:
+    """Those `others` that may have keys in the key range of `files`."""
+    placed = _overlaps([*files, *others], view.schema)
+    own = placed[: len(files)]
+    low, high = min(file.low for file in own), max(file.high for file in own)
+    return [each.planned for each in placed[len(files) :] if each.low <= high and each.high >= low]
+
+
+def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
+    """Whether a file's first key is after its last key: its writer sorts NaN first, not last.
+
+    Its rows must be sorted before they are merged, and its ends say nothing about its other rows.
+    """
+    if not any(f.type.root in ("FLOAT", "DOUBLE") for f in key):
+        return False
+    low, high = key_ranks(decoded([entry.file.min_key, entry.file.max_key], key))
+    return low > high
+
+
+class _Placed(NamedTuple):
+    """A file, its position in commit order, and its key range as ranks."""
+
+    planned: PlannedFile
+    order: int
+    low: int
+    high: int
+
+
+def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed]:
+    if not files:
+        return []
+    fields = schema.trimmed_primary_key_fields()
+    ends = decoded([*(f.meta.min_key for f in files), *(f.meta.max_key for f in files)], fields)
+    ranked = key_ranks(ends)
+    count = len(files)
+    placed = list(map(_Placed, files, range(count), ranked[:count], ranked[count:]))
+    # The ends of a file with another sort order, see `is_out_of_order`, do not bound it. So it is
+    # assumed to overlap with everything.
+    unbounded = [file for file in placed if file.low > file.high]
+    if unbounded:
+        lowest, highest = min(ranked), max(ranked)
+        for file in unbounded:
+            placed[file.order] = file._replace(low=lowest, high=highest)
+    return placed
+
+
+def key_ranks(keys: pl.DataFrame) -> list[int]:
+    """A number for each key that grows with the key."""
+    if keys.height <= _FEW_KEYS and set(keys.dtypes) <= _PYTHON_ORDER and not _has_nulls(keys):
+        rows = keys.rows()
+        rank_of = {key: rank for rank, key in enumerate(sorted(set(rows)))}
+        return [rank_of[key] for key in rows]
+    ranks: list[int] = (
+        keys.with_row_index(_PLACE)
+        .sort(keys.columns, nulls_last=False)
+        .select(
+            _PLACE,
+            pl.any_horizontal(pl.col(n).ne_missing(pl.col(n).shift(1)) for n in keys.columns)
+            .cum_sum()
+            .alias(_RANK),
+        )
+        .sort(_PLACE)[_RANK]
+        .to_list()
+    )
+    return ranks
+
+
+def _has_nulls(keys: pl.DataFrame) -> bool:
+    return any(column.null_count() for column in keys.iter_columns())
+
+
+def _bucket_sections(placed: list[_Placed], options: TableOptions) -> tuple[Section, ...]:
+    sections: list[list[_Placed]] = []
+    reach = -1
+    for file in sorted(placed, key=attrgetter("low", "high")):
+        if file.low > reach:
+            sections.append([])
+        sections[-1].append(file)
+        reach = max(reach, file.high)
+    return tuple(_section(files, options) for files in sections)
+
+
+def _section(files: list[_Placed], options: TableOptions) -> Section:
+    if len(files) == 1:
+        return Section(((files[0].planned,),), containing=_containing([files], options))
+    groups: dict[tuple[int, ...], list[_Placed]] = {}
+    for file in files:
+        groups.setdefault(_run_key(file), []).append(file)
+    runs = [run for group in groups.values() for run in _disjoint(group)]
+    # Oldest first. For equal numbers, the higher level is older, because files only move to higher
+    # levels. Within a level, the commit order decides.
+    runs.sort(key=lambda run: (_min_sequence(run), -run[0].planned.meta.level, run[0].order))
+    ascending = all(
+        _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
+    )
+    planned = tuple(tuple(file.planned for file in run) for run in runs)
+    return Section(planned, ascending, _containing(runs, options))
+
+
+def _containing(runs: list[list[_Placed]], options: TableOptions) -> tuple[int, ...]:
+    """The positions of the runs above level 0, lowest level first, if they contain others."""
+    if not compacts_by_lookup(options):
+        return ()
+    if options.deletion_vectors_enabled and engine_class(options).picks_a_version:
+        # Superseded rows are marked, and a late delete may be below the version that it lost to.
+        return ()
+    levels = [run[0].planned.meta.level for run in runs]
+    return tuple(sorted((i for i, level in enumerate(levels) if level), key=levels.__getitem__))
+
+
+def _run_key(file: _Placed) -> tuple[int, ...]:
+    # A level above 0 is one run. On level 0, the files of one flush are.
+    meta = file.planned.meta
+    if meta.level > 0:
+        return (meta.level,)
+    return (0, meta.min_sequence_number, meta.max_sequence_number)
+
+
+def _disjoint(group: list[_Placed]) -> list[list[_Placed]]:
+    """The group as one run, or each file as a separate run if ranges overlap after all."""
+    if any(a.high >= b.low for a, b in itertools.pairwise(group)):
+        return [[file] for file in group]
+    return [group]
+
+
+def _min_sequence(run: list[_Placed]) -> int:
+    return min(file.planned.meta.min_sequence_number for file in run)
+
+
+def _max_sequence(run: list[_Placed]) -> int:
+    return max(file.planned.meta.max_sequence_number for file in run)

@@ -1,0 +1,322 @@
+"""Explains why a key's row is what it is: its stored versions, and the effect of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.plural import counted
+from keytide.base.row_kind import RowKind
+from keytide.errors import UnsupportedError
+from keytide.format.arrow import polars_schema, to_arrow
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
+from keytide.merge.outcomes import outcomes, shown
+from keytide.merge.provenance import VERSION, Provenance, provenance_of
+from keytide.options.keys import RECORD_LEVEL_EXPIRE_TIME as _LIFETIME
+from keytide.options.keys import UPSERT_MODE
+from keytide.predicate.predicate import conjunction, conjuncts
+from keytide.read.lifetime import Lifetime
+from keytide.read.plan import MARKED_DEAD
+from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.read.scan import Scan
+from keytide.read.sections import PlannedFile, Section
+from keytide.read.story import story_of
+from keytide.read.why_indexed import THE_ROW, judged_rows
+from keytide.show.markup import Markup, element
+from keytide.show.notebook import notebook
+from keytide.show.parts import named, paragraph
+from keytide.show.story_list import story_list
+from keytide.snapshot.view import TableView
+from keytide.types import Field, arrow_schema
+
+__all__ = ["Why", "versions_schema", "why_of"]
+
+
+@dataclass(frozen=True)
+class Why:
+    """The stored versions of one key in merge order, and the row that they result in.
+
+    - `versions` has one row for each version: its number `version` from 1, the `file` that stores
+      it with `level` and `schema_id`, `_SEQUENCE_NUMBER`, `row_kind`, every column of the table,
+      and `outcome`, a sentence that says how the version affected the result. If a column of the
+      table has one of these names, the name of the added column starts with an extra `_`.
+    - `row` is what `get` returns.
+    - `taken` maps each column outside the primary key to the versions that its value comes from.
+      For a value that was copied, this is one version. For an aggregate, these are all versions
+      whose values the function received (for `max` and `min`, those that have the result). It is
+      empty when no version gave a value, and when there is no row.
+
+    A NULL appears as the column's default in `row`, and as NULL in `versions`.
+
+    A stored version can be the result of an earlier merge: by a write that contained the key
+    several times, or by a compaction. The versions that it was merged from are no longer stored.
+    """
+
+    table: str
+    key: Mapping[str, Any]
+    snapshot_id: int | None
+    merge_engine: str
+    versions: pa.Table
+    row: dict[str, Any] | None
+    taken: Mapping[str, tuple[int, ...]]
+    has_expired: bool = False
+    """Whether the row is hidden because of its age. `taken` still describes it."""
+
+    def to_arrow(self) -> pa.Table:
+        """The versions."""
+        return self.versions
+
+    def __str__(self) -> str:
+        key = ", ".join(f"{name} = {shown(value)}" for name, value in self.key.items())
+        count = counted(self.versions.num_rows, "version")
+        when = "" if self.snapshot_id is None else f", snapshot {self.snapshot_id}"
+        title = f"{self.table}, {key}{when}: {count} ({self.merge_engine})"
+        return "\n".join([title, *self._version_lines(), *self._row_lines()])
+
+    def _repr_html_(self) -> str:
+        try:
+            story = story_list(story_of(self))
+        except UnsupportedError:  # a type that has no spelling
+            return notebook(element("pre", str(self)))
+        return notebook(self._title(), story)
+
+    def _title(self) -> Markup:
+        """The key, as a heading."""
+        pairs = ", ".join(f"{column} = {shown(value)}" for column, value in self.key.items())
+        return paragraph(element("strong", named(self.table)), ", ", named(pairs), class_="title")
+
+    def _version_lines(self) -> Iterator[str]:
+        names = self.versions.schema.names[len(_SYSTEM_COLUMNS) : -1]
+        for row in zip(*(column.to_pylist() for column in self.versions.columns), strict=True):
+            (number, file, level, _, sequence, kind), values = row[:6], row[6:-1]
+            told = zip(names, values, strict=True)
+            columns = [f"{name} = {shown(v)}" for name, v in told if name not in self.key]
+            yield f"{number:>3} {kind} {', '.join(columns)}".rstrip()
+            yield f"       {row[-1]}"
+            place = "" if level is None else f"level {level}, "
+            yield f"       {place}{SEQUENCE_NUMBER} {sequence}, {file}"
+
+    def _row_lines(self) -> Iterator[str]:
+        if self.row is None:
+            yield f"no row: it has expired ('{_LIFETIME}')" if self.has_expired else "no row"
+            return
+        yield "the row"
+        for name, numbers in self.taken.items():
+            many = "versions" if len(numbers) > 1 else "version"
+            origin = f"from {many} {', '.join(map(str, numbers))}" if numbers else "from no version"
+            yield f"       {name} = {shown(self.row[name])}, {origin}"
+
+
+def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
+    """What happened to the versions of a key. `scan` must select exactly this key.
+
+    Reads only files that may contain the key. Raises the same errors as reading the row.
+    """
+    view = scan.view
+    if view.kind.has_key_index:
+        return _of_indexed(scan, key)
+    histories: list[_History] = []
+    for stored in _stored_versions(scan):
+        first = 1 + sum(len(history.stored) for history in histories)
+        histories.append(_History.of(stored, view, first))
+    rows, lifetime = scan.to_pylist(), Lifetime.of(view)
+    if rows and lifetime is not None:
+        young = replace(scan, predicate=conjunction([*conjuncts(scan.predicate), lifetime.shown]))
+        has_expired = not young.to_pylist()
+    else:
+        has_expired = False
+    made = [history.provenance for history in histories if history.provenance is not None]
+    origin = next((each for each in made if each.row.height), None)
+    return Why(
+        table=view.name,
+        key=dict(key),
+        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
+        merge_engine=view.options.merge_engine,
+        versions=_versions_table(histories, view),
+        row=rows[0] if rows and not has_expired else None,
+        taken={n: () if origin is None else origin.taken[n] for n in _value_columns(view)},
+        has_expired=has_expired,
+    )
+
+
+def _of_indexed(scan: Scan, key: Mapping[str, Any]) -> Why:
+    """The same for a table in which nothing is merged: the row is one of the stored rows."""
+    view, judged, rows = scan.view, judged_rows(scan, key), scan.to_pylist()
+    stored = [_Stored(entry, row) for entry, row, _ in judged]
+    empty = pl.DataFrame(schema=polars_schema(view.schema.fields))
+    found = pl.concat([row for _, row, _ in judged]) if judged else empty
+    numbers = pl.int_range(1, 1 + pl.len(), dtype=pl.Int64).alias(VERSION)
+    versions = found.with_columns(numbers)
+    told = [outcome for _, _, outcome in judged]
+    history = _History(stored, versions, None, told)
+    at = [place for place, outcome in enumerate(told, 1) if outcome == THE_ROW]
+    return Why(
+        table=view.name,
+        key=dict(key),
+        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
+        merge_engine=f"{UPSERT_MODE} = {view.options.upsert_mode}",
+        versions=_versions_table([history] if judged else [], view),
+        row=rows[0] if rows else None,
+        taken={name: tuple(at) for name in _value_columns(view)},
+    )
+
+
+def _value_columns(view: TableView) -> list[str]:
+    return [name for name in view.schema.names if name not in view.schema.primary_keys]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A stored version. `hidden` says why readers skip it."""
+
+    entry: ManifestEntry
+    row: pl.DataFrame
+    hidden: str | None = None
+
+
+def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
+    """The versions in each bucket that has some (usually one), in the order of its files."""
+    view, plan = scan.view, scan.plan
+    sections = {(bucket.partition, bucket.bucket): bucket.sections for bucket in plan.buckets}
+    hidden = {(file.entry.partition, file.entry.bucket) for file in plan.hidden}
+    for partition, bucket in dict.fromkeys((*sections, *hidden)):
+        stored = StoredVersions(
+            view, partition, (*view.schema.names, *SYSTEM_COLUMNS), scan.predicate
+        )
+        planned = sections.get((partition, bucket), ())
+        found = [
+            *(version for section in planned for version in _of_section(section, stored)),
+            *(
+                _Stored(file.entry, row, file.reason)
+                for file in plan.hidden
+                if (file.entry.partition, file.entry.bucket) == (partition, bucket)
+                for row in stored.of_file(PlannedFile(file.entry)).iter_slices(1)
+            ),
+        ]
+        if found:
+            yield found
+
+
+def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
+    """The versions in a section. Those that a lower level contains, and dead ones, are hidden."""
+    found = [
+        _Stored(file.entry, row, _why_dead(file, row, stored))
+        for file in section.files
+        for row in stored.of_file(file.as_stored()).iter_slices(1)
+    ]
+    upper = {id(file.entry) for run in section.containing for file in section.runs[run]}
+    levels = [each.entry.file.level for each in found if id(each.entry) in upper]
+    lowest = min(levels, default=0)
+    return [
+        replace(each, hidden=_contained(lowest))
+        if id(each.entry) in upper and each.entry.file.level > lowest
+        else each
+        for each in found
+    ]
+
+
+def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> str | None:
+    """Why readers skip the stored version. The file has exactly one."""
+    if file.dead_rows is None or stored.of_file(file).height:
+        return None
+    return MARKED_DEAD if row.select(IS_ADD.all()).item() else _KEPT_DELETE
+
+
+_KEPT_DELETE = "marked as deleted: a delete, kept to detect late rows"
+
+
+def _contained(level: int) -> str:
+    return f"not counted again: the version on level {level} contains it"
+
+
+# -- merging -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _History:
+    """The versions in a bucket in merge order, and what happened to them."""
+
+    stored: list[_Stored]
+    versions: pl.DataFrame
+    provenance: Provenance | None
+    outcomes: list[str]
+
+    @classmethod
+    def of(cls, stored: list[_Stored], view: TableView, first: int) -> _History:
+        """The versions, numbered from `first`."""
+        order, engine = view.order, view.engine
+        rows = pl.concat(each.row for each in stored).with_row_index(VERSION)
+        versions = order.sort(rows)
+        ordered = [stored[place] for place in versions[VERSION]]
+        numbers = pl.int_range(first, first + pl.len(), dtype=pl.Int64)
+        versions = versions.with_columns(numbers.alias(VERSION))
+        # Hidden versions are described, but must not change the outcome of the others.
+        seen = versions.filter(pl.Series([each.hidden is None for each in ordered]))
+        with view.naming_table():
+            provenance = provenance_of(seen, order, engine)
+        told = iter(outcomes(seen, provenance, order, engine, _value_columns(view)))
+        said = [each.hidden or next(told) for each in ordered]
+        return cls(ordered, versions, provenance, said)
+
+    def table(self, fields: Sequence[Field]) -> pa.Table:
+        """The versions as rows of `Why.versions`."""
+        files = [each.entry.file for each in self.stored]
+        kinds = [RowKind(kind).short for kind in self.versions[VALUE_KIND]]
+        columns = [
+            self.versions[VERSION].to_list(),
+            [file.file_name for file in files],
+            [file.level for file in files],
+            [file.schema_id for file in files],
+            self.versions[SEQUENCE_NUMBER].to_list(),
+            kinds,
+            *to_arrow(self.versions, _nullable(fields)).columns,
+            self.outcomes,
+        ]
+        schema = versions_schema(fields)
+        arrays = [
+            column if isinstance(column, pa.ChunkedArray) else pa.array(column, each.type)
+            for column, each in zip(columns, schema, strict=True)
+        ]
+        return pa.table(arrays, schema=schema)
+
+
+_SYSTEM_COLUMNS = {
+    "version": pa.int64(),
+    "file": pa.string(),
+    "level": pa.int32(),
+    "schema_id": pa.int64(),
+    SEQUENCE_NUMBER: pa.int64(),
+    "row_kind": pa.string(),
+}
+_OUTCOME = ("outcome", pa.string())
+
+
+def versions_schema(fields: Sequence[Field]) -> pa.Schema:
+    """The columns of `Why.versions`."""
+    own = _nullable(fields)
+
+    def free(name: str) -> str:
+        return name if name not in own.names else free(f"_{name}")
+
+    before = [pa.field(free(name), type_) for name, type_ in _SYSTEM_COLUMNS.items()]
+    return pa.schema([*before, *own, pa.field(free(_OUTCOME[0]), _OUTCOME[1])])
+
+
+def _nullable(fields: Sequence[Field]) -> pa.Schema:
+    """Columns that a delete leaves out may be NULL, even in a NOT NULL column."""
+    return pa.schema([each.with_nullable(True) for each in arrow_schema(fields)])
+
+
+def _versions_table(histories: Sequence[_History], view: TableView) -> pa.Table:
+    fields = view.schema.fields
+    return pa.concat_tables(
+        [versions_schema(fields).empty_table(), *(history.table(fields) for history in histories)]
+    )

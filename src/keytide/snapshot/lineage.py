@@ -1,0 +1,196 @@
+"""Reads the latest schema and snapshot of a table, and detects whether numbers were reused.
+
+The numbers of schemas and snapshots are reused after a drop, a rollback or a fast-forward. But
+nothing is removed without everything that came after it. So if a process finds the latest ones
+unchanged, it also knows all earlier ones. Newer ones are found by probing the next numbers, in one
+round of requests. Schemas and snapshots that belong together in this way are a *lineage*. If the
+latest known ones have changed, a new lineage begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
+
+from cachetools import LRUCache
+
+from keytide.base.lazily import cached_property
+from keytide.errors import KeytideError
+from keytide.format import paths
+from keytide.format.snapshot import Snapshot
+from keytide.snapshot.commits import SCHEMAS, Commits, Found, newest_after, newest_of
+from keytide.store import Store
+
+__all__ = [
+    "Known",
+    "Lineage",
+    "Seen",
+    "advance",
+    "forget_lineages",
+    "known_newest",
+    "last_seen",
+    "lineage_of",
+    "look_at",
+]
+
+_TABLES_MAX = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Lineage:
+    """Schemas and snapshots of a table that belong together. Compared by identity."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The latest schema and snapshot of a table. None if there is none.
+
+    `schemas` and `snapshots` are all documents that were read to find them, ascending. `has_moved`
+    says whether others have changed the table since the previous read.
+    """
+
+    lineage: Lineage
+    schemas: tuple[Found, ...] = ()
+    snapshots: tuple[Found, ...] = ()
+    has_moved: bool = False
+
+    @property
+    def schema(self) -> Found | None:
+        """The latest schema."""
+        return self.schemas[-1] if self.schemas else None
+
+    @property
+    def snapshot(self) -> Found | None:
+        """The latest snapshot."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    @cached_property
+    def is_of_one_schema(self) -> bool:
+        """Whether the latest snapshot was written with the latest schema.
+
+        Nothing removes a schema before the snapshots that name it. So as long as that snapshot is
+        unchanged, the schema is too.
+        """
+        if self.schema is None or self.snapshot is None:
+            return False
+        uri = paths.snapshot_path(self.snapshot.number)
+        try:
+            return Snapshot.from_json(self.snapshot.data, uri).schema_id == self.schema.number
+        except KeytideError:
+            return False  # the code that reads the snapshot raises the error
+
+
+@dataclass(frozen=True)
+class Known:
+    """Which snapshots a process may cache: those of a lineage up to the latest that it has seen.
+
+    Later ones cannot be cached: they may be removed and their ids reused without being noticed.
+    """
+
+    lineage: Lineage
+    newest_id: int
+
+    @classmethod
+    def of(cls, seen: Seen) -> Known:
+        """The result of a read. 0 is before the first snapshot."""
+        return cls(seen.lineage, 0 if seen.snapshot is None else seen.snapshot.number)
+
+
+def look_at(store: Store, commits: Commits) -> Seen:
+    """Find the latest schema and snapshot of the table that a store is rooted at.
+
+    One round of requests if this process has seen the table before, otherwise two. Raises
+    `DataError` if the store fails.
+    """
+    before = last_seen(store)
+    schemas, snapshots = _newest(store, commits, before)
+    # If the table was not seen before, cached documents may belong to another table.
+    has_schema = before.schema is not None and before.schema in schemas
+    goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
+    lineage = before.lineage if goes_on else Lineage()
+    seen = Seen(lineage, tuple(schemas), tuple(snapshots), _has_moved(before, schemas, snapshots))
+    _remember(store, seen)
+    return seen
+
+
+def _newest(
+    store: Store, commits: Commits, before: Seen
+) -> tuple[Sequence[Found], Sequence[Found]]:
+    """The latest schema and snapshot, each preceded by others that were read on the way."""
+    calls: list[Callable[[], Sequence[Found]]] = [
+        partial(newest_of, store, SCHEMAS, before.schema),
+        partial(commits.newest, store, before.snapshot),
+    ]
+    # A local schema is read each time, as this is no request, and people edit local files.
+    is_far = store.local_path(SCHEMAS.folder) is None
+    is_vouched_for = is_far and before.is_of_one_schema
+    if before.schema is not None and is_vouched_for:
+        calls[0] = partial(newest_after, store, SCHEMAS, before.schema)
+    schemas, snapshots = store.together(calls)
+    if is_vouched_for and before.snapshot not in snapshots:
+        # Without the known snapshot, nothing says that the schema is still there.
+        schemas = newest_of(store, SCHEMAS, before.schema)
+    return schemas, snapshots
+
+
+def _has_moved(before: Seen, schemas: Sequence[Found], snapshots: Sequence[Found]) -> bool:
+    if before.schema is None:
+        return False
+    return [before.schema] != [*schemas[-1:]] or [*before.snapshots[-1:]] != [*snapshots[-1:]]
+
+
+def known_newest(store: Store) -> Found | None:
+    """The latest snapshot at this process's previous read."""
+    return last_seen(store).snapshot
+
+
+def lineage_of(store: Store) -> Lineage:
+    """The lineage of a table at this process's previous read."""
+    return last_seen(store).lineage
+
+
+def advance(store: Store, lineage: Lineage, made: Found) -> None:
+    """Record a snapshot that this process created on top of the latest one."""
+    known = last_seen(store)
+    if known.lineage is lineage:
+        _remember(store, replace(known, snapshots=(made,)))
+
+
+def forget_lineages() -> None:
+    """Forget all tables, as if the process had just started."""
+    with _LOCK:
+        _SEEN.clear()
+
+
+# -- last seen -------------------------------------------------------------------------------------
+
+_SEEN: LRUCache[Hashable, Seen] = LRUCache(_TABLES_MAX)
+_LOCK = Lock()
+
+
+def last_seen(store: Store) -> Seen:
+    """What the previous read of a table found. Empty if this process has not read it yet."""
+    with _LOCK:
+        return _SEEN.setdefault(store.identity, Seen(Lineage()))
+
+
+def _remember(store: Store, seen: Seen) -> None:
+    newest = replace(seen, schemas=seen.schemas[-1:], snapshots=seen.snapshots[-1:])
+    with _LOCK:
+        known = _SEEN.get(store.identity)
+        # A read that began earlier may end later.
+        if known is None or known.lineage is not seen.lineage or _is_behind(known, newest):
+            _SEEN[store.identity] = newest
+
+
+def _is_behind(known: Seen, seen: Seen) -> bool:
+    return _numbers(known) <= _numbers(seen)
+
+
+def _numbers(seen: Seen) -> tuple[int, int]:
+    return (
+        -1 if seen.snapshot is None else seen.snapshot.number,
+        -1 if seen.schema is None else seen.schema.number,
+    )

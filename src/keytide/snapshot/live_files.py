@@ -1,0 +1,285 @@
+"""The live files of one snapshot, as a value that the next snapshot can be derived from.
+
+The files of a snapshot are the ADD entries of its manifests without the deleted ones. Reading every
+manifest takes time proportional to the number of files. Going from one snapshot to the next costs
+only what that commit changed. So commits and repeated scans of a growing table do not get slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import polars as pl
+
+from keytide.base.lazily import cached_property
+from keytide.errors import DataError, NotFoundError
+from keytide.format.entry_columns import Entries, is_live
+from keytide.format.manifest import FileKind, Identity, ManifestEntry
+from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.snapshot.metadata import TableMetadata
+
+__all__ = [
+    "NO_FILES",
+    "BucketId",
+    "BucketState",
+    "LiveFiles",
+    "files_of",
+    "has_same_rows",
+    "load_live_files",
+    "number_after",
+]
+
+BucketId: TypeAlias = "tuple[bytes, int]"
+"""Serialized partition row and bucket number."""
+
+# With more changes than this, the files are assembled once instead of carrying the changes along.
+_CHANGES_MAX = 4096
+# Each step reads a snapshot and a manifest. More steps than this take longer than a full load.
+_STEPS_MAX = 64
+# No count of rows or nanoseconds comes close. A higher number means a damaged manifest.
+_SEQUENCE_NUMBER_MAX = (1 << 63) - (1 << 40)
+
+
+def number_after(highest: int, bucket: BucketId) -> int:
+    """The sequence number that follows the highest one of a bucket.
+
+    Raises `DataError` if there would be no numbers left for later rows.
+    """
+    if highest > _SEQUENCE_NUMBER_MAX:
+        raise DataError(
+            f"a manifest says that bucket {bucket[1]} has the sequence number {highest}, which "
+            "is the maximum, so the manifest is damaged; Table.verify finds the file"
+        )
+    return highest + 1
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """The state of a bucket that a writer needs to know."""
+
+    max_sequence_number: int = -1
+    total_buckets: int | None = None
+    level_files: Mapping[int, int] = field(default_factory=dict)
+    """The number of files on each level."""
+
+    @property
+    def runs(self) -> int:
+        """The number of sorted runs: the files of level 0, plus the higher levels with files."""
+        return sum(
+            count if level == 0 else min(count, 1) for level, count in self.level_files.items()
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no files left."""
+        return not any(self.level_files.values())
+
+    def after(self, entry: ManifestEntry) -> BucketState:
+        """The state after a file was added or deleted."""
+        level, change = entry.file.level, 1 if entry.kind is FileKind.ADD else -1
+        return BucketState(
+            max(self.max_sequence_number, entry.file.max_sequence_number),
+            entry.total_buckets,
+            {**self.level_files, level: self.level_files.get(level, 0) + change},
+        )
+
+
+@dataclass(frozen=True)
+class LiveFiles:
+    """The live files of `snapshot`, oldest first. `snapshot` is None if nothing was ever written.
+
+    Most commits need only `buckets`, so the list of files is assembled on demand.
+    """
+
+    snapshot: Snapshot | None
+    buckets: Mapping[BucketId, BucketState]
+    partition_buckets: Mapping[bytes, int]
+    """The number of buckets that the files of each partition were written with."""
+    _base: Entries
+    """The files of an earlier snapshot, or of this one."""
+    _changes: tuple[ManifestEntry, ...] = ()
+    """The changes since then."""
+
+    @cached_property
+    def files(self) -> Entries:
+        """The files in the order in which they were committed."""
+        return _changed(self._base, self._changes)
+
+    @cached_property
+    def schema_ids(self) -> frozenset[int]:
+        """The schemas that the files were written with."""
+        return frozenset(self.files.column("_SCHEMA_ID").unique())
+
+    def files_in(self, buckets: Collection[BucketId]) -> Entries:
+        """The files of some buckets, in the same order. The cost depends only on these buckets."""
+        if "files" in self.__dict__:
+            return self.files.filter(_lie_in(self.files, buckets))
+        changes = [e for e in self._changes if (e.partition, e.bucket) in buckets]
+        return _changed(self._base.filter(_lie_in(self._base, buckets)), changes)
+
+    @cached_property
+    def by_identity(self) -> Mapping[Identity, ManifestEntry]:
+        """The files by their identity, in the same order."""
+        return {entry.identity: entry for entry in self.files}
+
+    @property
+    def entries(self) -> tuple[ManifestEntry, ...]:
+        """The files as objects."""
+        return self.files.made
+
+    def bucket(self, bucket: BucketId) -> BucketState:
+        """The state of a bucket. Empty if it has no files."""
+        return self.buckets.get(bucket, _EMPTY)
+
+    def present(self, identities: Collection[Identity]) -> frozenset[Identity]:
+        """Those identities whose files are live."""
+        if not identities:
+            return frozenset()
+        files = self.files_in({identity[:2] for identity in identities})
+        return frozenset(e.identity for e in files.filter(files.are(identities)))
+
+    def advance(self, snapshot: Snapshot, delta: Iterable[ManifestEntry]) -> LiveFiles:
+        """The files after a commit that changed `delta`.
+
+        Sequence numbers of deleted files still count, so a writer never reuses one.
+        """
+        changes = tuple(delta)
+        # The next writer chooses the number of buckets for a partition without files.
+        buckets, partitions = dict(self.buckets), dict(self.partition_buckets)
+        _note_buckets(buckets, partitions, changes)
+        gone = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
+        if gone:
+            left = {p for (p, n), state in buckets.items() if n >= 0 and not state.is_empty}
+            for emptied in gone - left:
+                partitions.pop(emptied, None)
+        base, before = self._base, self._changes
+        if len(before) > _CHANGES_MAX or "files" in self.__dict__:
+            base, before = self.files, ()
+        return LiveFiles(snapshot, buckets, partitions, base, (*before, *changes))
+
+
+def _changed(base: Entries, changes: Sequence[ManifestEntry]) -> Entries:
+    """The remaining files and the added files, in their order."""
+    if not changes:
+        return base
+    # In order, because these are several commits: one may restore what another deleted.
+    last: dict[Identity, ManifestEntry] = {}
+    for entry in changes:
+        last.pop(entry.identity, None)
+        last[entry.identity] = entry
+    left = base.filter(~base.are(last.keys()))
+    added = (entry for entry in last.values() if entry.kind is FileKind.ADD)
+    return Entries.of((*left, *added))
+
+
+def _lie_in(files: Entries, buckets: Collection[BucketId]) -> pl.Series:
+    """Which files are in one of the buckets."""
+    wanted = pl.DataFrame(
+        list(buckets), schema={"_PARTITION": pl.Binary, "_BUCKET": pl.Int32}, orient="row"
+    ).with_columns(pl.lit(value=True).alias("found"))
+    places = files.columns("_PARTITION", "_BUCKET")
+    found = places.join(wanted, on=["_PARTITION", "_BUCKET"], how="left", maintain_order="left")
+    return found["found"].fill_null(value=False)
+
+
+_EMPTY = BucketState()
+NO_FILES = LiveFiles(None, {}, {}, Entries.of(()))
+
+
+def load_live_files(
+    metadata: TableMetadata, snapshot: Snapshot | None, known: LiveFiles = NO_FILES
+) -> LiveFiles:
+    """The live files of `snapshot`, derived from `known` if that is a recent ancestor.
+
+    Raises `DataError`, which names the manifest that is missing or damaged.
+    """
+    if snapshot is None:
+        return NO_FILES
+    if known.snapshot is not None and known.snapshot == snapshot:
+        return known
+    stepped = _step(metadata, snapshot, known)
+    return stepped if stepped is not None else _load(metadata, snapshot)
+
+
+def has_same_rows(metadata: TableMetadata, before: LiveFiles, now: LiveFiles) -> bool:
+    """Whether only compactions lie between two states. False if that is unknown."""
+    if before.snapshot == now.snapshot:
+        return True
+    since = None if now.snapshot is None else _since(metadata, before.snapshot, now.snapshot)
+    return since is not None and all(s.commit_kind is CommitKind.COMPACT for s in since)
+
+
+def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFiles | None:
+    since = _since(metadata, known.snapshot, target)
+    if since is None:
+        return None
+    for snapshot in since:
+        known = _advance(metadata, known, snapshot)
+    return known
+
+
+def _since(
+    metadata: TableMetadata, base: Snapshot | None, target: Snapshot
+) -> list[Snapshot] | None:
+    """The snapshots after an ancestor up to `target`. None if `base` is no recent ancestor."""
+    if base is None or not 0 < target.id - base.id <= _STEPS_MAX:
+        return None
+    try:
+        # Within one lineage, a snapshot that exists has always existed, and so have its
+        # predecessors.
+        if metadata.remembered(base.id) != base or metadata.remembered(target.id) != target:
+            return None  # dropped and recreated, or rolled back: ids were reused
+        return [*metadata.remembered_all(range(base.id + 1, target.id)), target]
+    except NotFoundError:
+        return None
+
+
+def _advance(metadata: TableMetadata, known: LiveFiles, snapshot: Snapshot) -> LiveFiles:
+    delta = metadata.delta_manifests(snapshot)
+    return known.advance(snapshot, metadata.entries(delta))
+
+
+def _load(metadata: TableMetadata, snapshot: Snapshot) -> LiveFiles:
+    entries = metadata.entries(metadata.manifests(snapshot))
+    return files_of(snapshot, entries.filter(is_live(entries)))
+
+
+def files_of(snapshot: Snapshot, live: Iterable[ManifestEntry]) -> LiveFiles:
+    """A snapshot with these files."""
+    files = Entries.of(live)
+    return LiveFiles(snapshot, *_states(files), files)
+
+
+def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int]]:
+    """The states of the buckets and partitions of the files."""
+    of_level = (
+        live.columns("_PARTITION", "_BUCKET", "_LEVEL", "_MAX_SEQUENCE_NUMBER", "_TOTAL_BUCKETS")
+        .group_by("_PARTITION", "_BUCKET", "_LEVEL", maintain_order=True)
+        .agg(pl.len(), pl.col("_MAX_SEQUENCE_NUMBER").max(), pl.col("_TOTAL_BUCKETS").last())
+    )
+    buckets: dict[BucketId, BucketState] = {}
+    partitions: dict[bytes, int] = {}
+    for partition, bucket, level, count, highest, total in of_level.iter_rows():
+        before = buckets.get((partition, bucket), _EMPTY)
+        buckets[partition, bucket] = BucketState(
+            max(before.max_sequence_number, highest), total, {**before.level_files, level: count}
+        )
+        if bucket >= 0:  # see `_note_buckets`
+            partitions[partition] = total
+    return buckets, partitions
+
+
+def _note_buckets(
+    buckets: dict[BucketId, BucketState],
+    partitions: dict[bytes, int],
+    entries: Iterable[ManifestEntry],
+) -> None:
+    for entry in entries:
+        key = (entry.partition, entry.bucket)
+        # Deleted files count too. If a number were reused, an older version could win.
+        buckets[key] = buckets.get(key, _EMPTY).after(entry)
+        # Postponed rows are in no bucket yet, so they do not determine the number of buckets.
+        if entry.kind is FileKind.ADD and entry.bucket >= 0:
+            partitions[entry.partition] = entry.total_buckets

@@ -1,0 +1,448 @@
+"""Delta Lake tables as sources, through the library `deltalake`.
+
+The library opens a version and lists its files, their bounds, and the rows that deletion vectors
+mark. Keytide reads the files itself, one by one and in order, because the library does not
+guarantee an order. The commit of a part is the version that added its rows, as far as the log still
+contains it. See `file_history` for what it no longer contains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from keytide.base.extras import library
+from keytide.base.lazily import cached_property
+from keytide.errors import (
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
+from keytide.predicate.predicate import Predicate, columns_of
+from keytide.sources.commit_order import places
+from keytide.sources.delta_log import read_commits
+from keytide.sources.delta_schema import delta_columns
+from keytide.sources.file_history import FileHistory, history_of
+from keytide.sources.key_conditions import bounds_table, which_may_meet
+from keytide.sources.parquet_part import ForeignPart
+from keytide.sources.parquet_rows import Finder, ForeignFile, StoredColumn, by_id, by_name
+from keytide.sources.source import Place
+from keytide.store import Store, store_of_file
+
+__all__ = ["DeltaSource", "delta_errors", "open_delta", "open_source"]
+
+_READER_VERSION_MAX = 3
+_WIDENING = {"typeWidening", "typeWidening-preview"}
+_FEATURES = _WIDENING | {
+    "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
+    "variantType", "variantType-preview",
+}  # fmt: skip
+"""Reader features that are supported. VARIANT columns are refused by their type."""
+
+
+def open_source(place: Place) -> DeltaSource:
+    """The Delta table in a folder. Nothing is read yet. It has no options.
+
+    Raises as `open_store`.
+    """
+    return DeltaSource(store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0].uncached())
+
+
+@dataclass(frozen=True)
+class DeltaSource:
+    """A Delta table at a location. See `Source`."""
+
+    store: Store
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self.store.uri
+
+    def pin(self, version: str | int | None = None) -> PinnedDelta:
+        """See `Source`. A version is a version number of Delta's log."""
+        number = _number(version, self.location)
+        with delta_errors(self.store):
+            table = self._opened(number)
+            _refuse_features(table, self.location)
+            columns = delta_columns(table.schema().to_json(), f"Delta table {self.location}")
+            _refuse_partitions(table, columns, self.location)
+            pinned = PinnedDelta(
+                self.store,
+                str(table.metadata().id),
+                table.version(),
+                tuple(columns),
+                _finder(table, self.location),
+            )
+            vars(pinned)["_table"] = table  # a pickled copy opens it again
+            return pinned
+
+    def _opened(self, version: int | None) -> Any:
+        deltalake = library("deltalake", "delta", f"Delta table {self.location}")
+        if version is None:
+            return open_delta(self.store)
+        try:
+            return open_delta(self.store, version)
+        except deltalake.exceptions.DeltaError as error:
+            newest = open_delta(
+                self.store
+            ).version()  # raises again if the error does not concern the version
+            raise NotFoundError(
+                f"Delta table {self.location} has no readable version {version}; the latest one "
+                f"is {newest} ({_first_line(error)})"
+            ) from error
+
+
+@dataclass(frozen=True)
+class PinnedDelta:
+    """One version of a Delta table. See `PinnedSource`."""
+
+    store: Store
+    table_id: str
+    number: int
+    columns: tuple[StoredColumn, ...]
+    find: Finder = field(repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PinnedDelta, (self.store, self.table_id, self.number, self.columns, self.find)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `PinnedSource`."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    @property
+    def version(self) -> str:
+        """The version number."""
+        return str(self.number)
+
+    tells_order = True
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """See `AppendableSource`. The configuration of the table."""
+        with delta_errors(self.store):
+            return dict(self._table.metadata().configuration)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """See `AppendableSource`."""
+        return frozenset(c.name for c in self.columns if not c.stored.nullable)
+
+    @property
+    def cut_by(self) -> Sequence[str]:
+        """See `PinnedSource`."""
+        with delta_errors(self.store):
+            return list(self._table.metadata().partition_columns)
+
+    def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
+        """See `PinnedSource`."""
+        adds, dead, history = self._adds, self._dead, self._history
+        paths = adds.column("path").to_pylist()
+        found = places([history.origin(path) for path in paths])
+        chosen = self._may_meet(about_key)
+        turns = sorted(range(len(paths)), key=lambda i: (found[i].commit, history.turn(paths[i])))
+        read = DeltaFiles(self.columns, self.find, self._are_plain)
+        return [
+            DeltaPart(
+                *_placed(self.store, paths[i]),
+                rows=adds.column("num_records")[i].as_py(),
+                stored_bytes=adds.column("size_bytes")[i].as_py(),
+                commit=found[i].commit,
+                is_in_order=found[i].is_in_order,
+                files=read,
+                constants=self._constants(i),
+                dead=dead.get(paths[i]),
+            )
+            for i in turns
+            if chosen[i]
+        ]
+
+    @cached_property
+    def _table(self) -> Any:
+        with delta_errors(self.store):
+            return open_delta(self.store, self.number)
+
+    @cached_property
+    def _adds(self) -> pa.Table:
+        with delta_errors(self.store):
+            return pa.table(self._table.get_add_actions()).combine_chunks()
+
+    @property
+    def _are_plain(self) -> bool:
+        """Whether files have the columns with their current names and types."""
+        features = {*(self._table.protocol().reader_features or ())}
+        return not features & _WIDENING and all(
+            column.name == column.stored.name and self.find is by_name for column in self.columns
+        )
+
+    @cached_property
+    def _history(self) -> FileHistory:
+        return history_of(read_commits(self.store, self.table_id, self.number), self.number)
+
+    @cached_property
+    def _dead(self) -> Mapping[str, bytes]:
+        """The positions of deleted rows, by file path, for files that have some."""
+        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
+            return {}
+        paths = self._adds.column("path").to_pylist()
+        known = {_full_name(self.store, path): path for path in paths}
+        found = {}
+        with delta_errors(self.store):
+            for batch in pa.RecordBatchReader.from_stream(self._table.deletion_vectors()):
+                for uri, kept in zip(*(batch.column(i) for i in (0, 1)), strict=True):
+                    path = known.get(_spelt(unquote(uri.as_py())))
+                    if path is None:
+                        raise DataError(
+                            f"Delta table {self.store.uri}: a deletion vector belongs to "
+                            f"{uri.as_py()}, which is not a file of this version"
+                        )
+                    mask = np.asarray(kept.values.to_numpy(zero_copy_only=False), dtype=bool)
+                    found[path] = bytes(BitMap64(np.flatnonzero(~mask)).serialize())
+        return found
+
+    def _constants(self, file: int) -> Mapping[str, pa.Scalar]:
+        """The values of partition columns, which are not stored in files."""
+        if "partition" not in self._adds.schema.names:
+            return {}
+        values = self._adds.column("partition")[file]
+        types = {column.name: column.type for column in self.columns}
+        return {name: value.cast(types[name]) for name, value in values.items()}
+
+    def _may_meet(self, about_key: Predicate | None) -> Sequence[bool]:
+        if about_key is None or not self._adds.num_rows:
+            return [True] * self._adds.num_rows
+        return which_may_meet(self._bounds(sorted(columns_of(about_key))), about_key, self.schema)
+
+    def _bounds(self, names: Sequence[str]) -> pa.Table:
+        adds, types = self._adds, self.schema
+        bounds = bounds_table(types, names, adds.num_rows)
+        rows = bounds["rows"] = adds.column("num_records")
+        stored = {column.name: column.stored.name for column in self.columns}
+        for name in names:
+            type_ = types.field(name).type
+            partition = _member(adds, "partition", name)
+            if partition is not None:
+                values = partition.cast(type_)
+                bounds[f"{name}.min"] = bounds[f"{name}.max"] = values
+                bounds[f"{name}.nulls"] = pc.if_else(pc.is_null(values), rows, 0)
+                continue
+            low, high, nulls = (
+                _member(adds, what, stored[name]) for what in ("min", "max", "null_count")
+            )
+            if low is not None and high is not None and _has_exact_bounds(type_):
+                bounds[f"{name}.min"] = low.cast(type_)
+                bounds[f"{name}.max"] = _rounded_up(high.cast(type_))
+            if nulls is not None:
+                bounds[f"{name}.nulls"] = nulls
+        return pa.table(bounds)
+
+
+@dataclass(frozen=True)
+class DeltaFiles:
+    """How the files of a table are read.
+
+    `are_plain` means that their columns have the names and types of the table.
+    """
+
+    columns: tuple[StoredColumn, ...] = field(repr=False)
+    find: Finder = field(repr=False)
+    are_plain: bool
+
+
+@dataclass(frozen=True)
+class DeltaPart(ForeignPart):
+    """A file of a Delta table. See `SourcePart`."""
+
+    store: Store
+    path: str
+    rows: int | None
+    stored_bytes: int | None
+    commit: int
+    is_in_order: bool
+    files: DeltaFiles = field(repr=False)
+    constants: Mapping[str, pa.Scalar] = field(repr=False)
+    dead: bytes | None = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def stored(self) -> tuple[StoredColumn, ...]:
+        """See `ForeignPart`."""
+        return self.files.columns
+
+    @property
+    def has_dead_rows(self) -> bool:
+        """See `ParquetPart`."""
+        return self.dead is not None
+
+    def dead_rows(self) -> npt.NDArray[np.int64]:
+        """See `ParquetPart`."""
+        dead = BitMap64() if self.dead is None else BitMap64.deserialize(self.dead)
+        return np.fromiter(dead, np.int64, len(dead))
+
+    def file(self) -> ForeignFile:
+        """See `ForeignPart`."""
+        opened, uri = partial(self.store.open_input, self.path), self.store.uri_of(self.path)
+        return ForeignFile(opened, uri, self.files.find, self.constants, self.dead_rows())
+
+    def plain_file(self, columns: Sequence[str]) -> tuple[Store, str] | None:
+        """See `ParquetPart`. Values of partition columns are not stored in files."""
+        if not self.files.are_plain or self.constants.keys() & {*columns}:
+            return None
+        return self.store, self.path
+
+
+def open_delta(store: Store, version: int | None = None) -> Any:
+    """A `deltalake` table. Raises what it raises, and `SetupError` if it is not installed."""
+    deltalake = library("deltalake", "delta", f"Delta table {store.uri}")
+    options = dict(store.polars_options() or {})
+    if options.get("endpoint", "").startswith("http:"):
+        options.setdefault("allow_http", "true")
+    return deltalake.DeltaTable(_root(store), version=version, storage_options=options or None)
+
+
+@contextmanager
+def delta_errors(store: Store) -> Iterator[None]:
+    """Convert errors of `deltalake` to `KeytideError`s without secrets."""
+    shown = f"Delta table {store.uri}"
+    try:
+        yield
+    except KeytideError:
+        raise
+    except Exception as error:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        text = _first_line(error)
+        for value in (store.polars_options() or {}).values():
+            text = text.replace(value, "***") if len(value) > 3 else text
+        if "TableNotFoundError" in names:
+            raise NotFoundError(f"{shown}: the table does not exist ({text})") from None
+        if not names & {"DeltaError", "DeltaProtocolError", "OSError", "ArrowException"}:
+            raise
+        if "DeltaProtocolError" in names or _UNSUPPORTED.search(text):
+            raise UnsupportedError(
+                f"{shown} requires a feature that this release does not support: {text}"
+            ) from None
+        if _REFUSED.search(text):
+            text += ". Check the permissions and the credentials"
+        raise DataError(f"{shown} cannot be read: {text}") from None
+
+
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_REFUSED = re.compile("privileges|forbidden|unauthorized", re.IGNORECASE)
+_UNSUPPORTED = re.compile("unsupported|not supported|protocol|catalog-managed", re.IGNORECASE)
+
+
+def _first_line(error: Exception) -> str:
+    """The message of a library without its stack trace and colors."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
+    said = [line for line in lines if line and not re.match(r"\d+: |at ", line)]
+    return " ".join(said[:3]) or type(error).__name__
+
+
+def _root(store: Store) -> str:
+    local = store.local_path("_")
+    return store.uri if local is None else str(local.parent)
+
+
+def _number(version: str | int | None, location: str) -> int | None:
+    if version is None or (isinstance(version, int) and version >= 0):
+        return version
+    if isinstance(version, str) and version.isdecimal():
+        return int(version)
+    raise InvalidError(
+        f"Delta table {location}: a version is a number, 0 or more; found {version!r}"
+    )
+
+
+def _refuse_features(table: Any, location: str) -> None:
+    protocol = table.protocol()
+    unknown = sorted(set(protocol.reader_features or ()) - _FEATURES)
+    if protocol.min_reader_version > _READER_VERSION_MAX or unknown:
+        raise UnsupportedError(
+            f"Delta table {location} requires reader version {protocol.min_reader_version} and "
+            f"{', '.join(unknown) or 'no features'}, which this release does not support; "
+            f"supported are version {_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
+        )
+
+
+def _refuse_partitions(table: Any, columns: Sequence[StoredColumn], location: str) -> None:
+    """Refuse partition values that the library does not decode, because it keeps the escapes."""
+    names = table.metadata().partition_columns
+    found = [c.name for c in columns if c.name in names and pa.types.is_binary(c.type)]
+    if found:
+        raise UnsupportedError(
+            f"Delta table {location} is partitioned by the binary column {found[0]!r}, whose "
+            "values cannot be read; partition by another column"
+        )
+
+
+def _finder(table: Any, location: str) -> Finder:
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode not in ("none", "name", "id"):
+        raise UnsupportedError(
+            f"Delta table {location}: delta.columnMapping.mode is {mode!r}; supported are none, "
+            "name and id"
+        )
+    return by_id if mode == "id" else by_name
+
+
+def _placed(store: Store, path: str) -> tuple[Store, str]:
+    """The store and the name of a file. Clones have files in other folders."""
+    plain = unquote(path)
+    return store_of_file(plain, store) if _is_absolute(path) else (store, plain)
+
+
+def _is_absolute(path: str) -> bool:
+    """Whether a path is an absolute address. A colon alone can be part of a partition column."""
+    return re.match(r"[A-Za-z][\w+.-]*:/", path) is not None
+
+
+def _full_name(store: Store, path: str) -> str:
+    if _is_absolute(path):
+        return _spelt(unquote(path))
+    local = store.local_path("_")
+    root = store.uri if local is None else f"file://{local.parent}"
+    return f"{root}/{unquote(path)}"
+
+
+def _spelt(uri: str) -> str:
+    """A normalized address. A local file can have one slash or three."""
+    return re.sub("^file:/+", "file:///", uri)
+
+
+def _member(adds: pa.Table, struct: str, name: str) -> pa.ChunkedArray | None:
+    if struct not in adds.schema.names:
+        return None
+    type_ = adds.schema.field(struct).type
+    return (
+        pc.struct_field(adds.column(struct), [name]) if type_.get_field_index(name) >= 0 else None
+    )
+
+
+def _has_exact_bounds(type_: pa.DataType) -> bool:
+    """Whether the log's bounds of a type are exact, except for known rounding."""
+    checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_timestamp)
+    return any(check(type_) for check in checks)
+
+
+def _rounded_up(bounds: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Upper bounds of times, which writers truncate to milliseconds."""
+    if not pa.types.is_timestamp(bounds.type):
+        return bounds
+    ticks = bounds.cast(pa.int64())
+    return pc.add(ticks, 999).cast(bounds.type)

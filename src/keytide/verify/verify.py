@@ -1,0 +1,234 @@
+"""Verifies a table: everything that its snapshots, tags and branches reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from keytide.base.process import refuse_forked_child
+from keytide.changes.written import told_list
+from keytide.errors import DataError, InvalidError, NotFoundError
+from keytide.format import paths
+from keytide.format.branch import main_store
+from keytide.format.index_manifest import KEY_INDEX
+from keytide.format.manifest import DataFileMeta, ManifestEntry
+from keytide.format.snapshot import Snapshot
+from keytide.merge.functions.register import registered_functions
+from keytide.options import TableOptions, keys
+from keytide.read.scan import Scan
+from keytide.read.settled import settled_state
+from keytide.snapshot.branches import table_name
+from keytide.snapshot.commits import Commits
+from keytide.snapshot.live_files import files_of
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.state import TableState
+from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.view import TableView
+from keytide.store import Store
+from keytide.tasks.runner import Threads
+from keytide.verify.branch import Branch, Branches, read_branches
+from keytide.verify.data_file import FileCheck
+from keytide.verify.finding import Findings, Verification
+from keytide.verify.hashes import check_hashes
+from keytide.verify.history import Seen, history_of
+from keytide.verify.indexes import Indexes
+from keytide.verify.keys import check_deletes_are_marked, check_one_row_per_key
+from keytide.verify.manifests import Manifests
+
+__all__ = ["Progress", "verify_table"]
+
+Progress = Callable[[int, int], None]
+"""Called with the number of checked files and the total number of files."""
+
+# Snapshots that expire and branches that are deleted disappear while they are read. Then everything
+# is read again. If a branch is deleted and recreated under the same name, documents of both may
+# have been read, and only another attempt shows that.
+_TRIES = 3
+
+
+def verify_table(
+    table: StoredTable, *, quick: bool = False, progress: Progress | None = None
+) -> Verification:
+    """Check a table with all its branches, see `Table.verify`.
+
+    Raises `UnsupportedError` for a table that this release cannot read.
+    """
+    refuse_forked_child()
+    with suppress(DataError, InvalidError, NotFoundError):
+        table.view(table.schema)
+    store, commits = main_store(table.store).uncached(), table.metadata.commits
+    for tries_left in reversed(range(_TRIES)):
+        work = _read(partial(_Work, store, table_name(table), commits, quick, progress))
+        found = work.run()
+        if found.is_healthy or not tries_left or not work.something_went_away():
+            break
+    return found
+
+
+def _read(look: Callable[[], _Work]) -> _Work:
+    """An attempt that read the metadata without findings, or the result of another attempt."""
+    work = look()
+    work.read()
+    for _ in range(_TRIES - 1):
+        before = work.findings.found
+        if not before:
+            break
+        work = look()
+        work.read()
+        if work.findings.found == before:
+            break
+    return work
+
+
+@dataclass
+class _Work:
+    """One attempt to verify a table."""
+
+    store: Store
+    name: str
+    commits: Commits
+    quick: bool
+    progress: Progress | None
+    files: dict[tuple[str, DataFileMeta], FileCheck] = field(default_factory=dict)
+    snapshots: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
+    newest: list[tuple[Branch, Seen | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.findings = Findings(self.name)
+        self.branches = Branches.of(self.store)
+
+    def read(self) -> None:
+        """Read and check all metadata."""
+        branches = read_branches(self.store, self.name, self.branches, self.commits, self.findings)
+        self.listed += (path for branch in branches for path in branch.listed)
+        self.newest += ((branch, self._read_history(branch)) for branch in branches)
+
+    def run(self) -> Verification:
+        """Check the data that the metadata, which were read before, reference."""
+        rows = self._check_files()
+        if not self.quick and not self.findings.found:
+            for branch, seen in self.newest:
+                if seen is not None:
+                    self._check_keys(branch, seen)
+        files = len({path for path, _ in self.files})
+        found, unchecked = self.findings.found, self.findings.unchecked
+        return Verification(self.name, len(self.snapshots), files, rows, found, unchecked)
+
+    def something_went_away(self) -> bool:
+        """Whether a branch, snapshot or tag has disappeared."""
+        is_there = all(map(self.store.exists, self.listed))
+        return not is_there or Branches.of(self.store) != self.branches
+
+    # -- metadata -------------------------------------------------------------------------------
+
+    def _read_history(self, branch: Branch) -> Seen | None:
+        """Read all metadata of a branch. Returns its latest snapshot, if that can be read."""
+        if not branch.schemas:
+            return None
+        partition = next(iter(branch.schemas.values())).partition_fields()
+        manifests = Manifests(self.store, partition, self.findings)
+        options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
+        beside_data = options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR)
+        indexes, newest = Indexes(self.store, self.findings, beside_data), None
+        for seen in history_of(branch, manifests, self.findings):
+            self.snapshots.append(seen.path)
+            self._note(branch, seen.added)
+            if seen.snapshot.changelog_manifest_list is not None:
+                self._note_changelog(branch, seen.snapshot, manifests)
+            self._check_statistics(seen.snapshot.statistics)
+            indexes.check(seen)
+            if seen.snapshot == branch.newest:
+                newest = seen
+        for outliving in branch.changelogs.values():
+            self._note_changelog(branch, outliving, manifests)
+        if newest is not None and not self.quick and not beside_data:
+            check_hashes(
+                branch, newest, indexes.listed(newest.snapshot.index_manifest), self.findings
+            )
+        return newest
+
+    def _note(
+        self, branch: Branch, entries: Iterable[ManifestEntry], *, is_changelog: bool = False
+    ) -> None:
+        """Remember files, to be checked once however many snapshots reference them."""
+        for entry in entries:
+            view = branch.view(entry.file.schema_id)
+            if view is None:
+                self.findings.add(
+                    branch.path(f"{paths.schema_dir()}/schema-{entry.file.schema_id}"),
+                    "missing or damaged",
+                    f"the schema of data file {entry.file.file_name}",
+                )
+                continue
+            check = FileCheck(view, entry, is_changelog)
+            with self.findings.reading(entry.file.file_name):
+                # A file that moves to another level does not change.
+                self.files.setdefault((check.path, replace(entry.file, level=0)), check)
+
+    def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
+        """The files that describe a commit, of which the snapshot may be gone."""
+        options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
+        told = told_list(snapshot, options.changelog_producer)
+        if told is not None:
+            self._note(branch, manifests.added(manifests.listed(*told)), is_changelog=True)
+
+    def _check_statistics(self, name: str | None) -> None:
+        if name is None:
+            return
+        path = paths.statistics_path(name)
+        with self.findings.reading(path):
+            if not self.store.exists(path):
+                self.findings.add(
+                    path,
+                    "missing",
+                    "the statistics of the table",
+                    "Run ANALYZE again with the engine that created them",
+                )
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def _check_files(self) -> int:
+        """Check the files in parallel. Returns the number of rows that were read."""
+        checks, rows = list(self.files.values()), 0
+        if not self.quick:
+            threads = max(1, min(os.cpu_count() or 1, len(checks)))
+            budgets = (check.view.options.read_memory_bytes for check in checks)
+            memory = min(budgets, default=0) // threads
+            outcomes = Threads(threads).map([partial(c.contents, memory) for c in checks])
+            for number, (found, count) in enumerate(outcomes, start=1):
+                self.findings.take(found)
+                rows += count
+                self._tell(number)
+            return rows
+        for number, check in enumerate(checks, start=1):
+            check.presence(self.findings)
+            self._tell(number)
+        return rows
+
+    def _tell(self, number: int) -> None:
+        if self.progress is not None:
+            self.progress(number, len(self.files))
+
+    def _check_keys(self, branch: Branch, seen: Seen) -> None:
+        view = branch.view(seen.snapshot.schema_id)
+        if view is None or not view.kind.has_key:
+            return
+        with self.findings.reading(seen.path):
+            functions = registered_functions(view.options)
+            view = TableView(
+                view.store, view.name, view.schema, view.schemas, view.options, functions
+            )
+            metadata = TableMetadata(self.store, self.name)
+            vectors = tuple(metadata.vector_files(seen.snapshot, view.options))
+            indexes = metadata.index_files(seen.snapshot) if view.kind.has_key_index else ()
+            heads = tuple(file for file in indexes if file.index_type == KEY_INDEX)
+            live = files_of(seen.snapshot, seen.live.values())
+            state = settled_state(TableState(view, live, vectors, key_files=heads))
+            scan = Scan(state, view.schema.primary_keys)
+            check_one_row_per_key(scan, seen.path, self.findings)
+            if view.kind.keeps_versions:
+                check_deletes_are_marked(scan, seen.path, self.findings)

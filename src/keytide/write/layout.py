@@ -1,0 +1,332 @@
+"""Assigns a bucket to each row of a write.
+
+A layout is a picklable value that every task of a write gets. Its method `begin` returns the object
+that assigns the rows of one task. With a fixed number of buckets, the hash of the key determines
+the bucket. With dynamic buckets, an index does, and keys that it does not know are assigned to a
+bucket with room. The task then reports these assignments, and the commit adds them to the index.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.errors import ConflictError
+from keytide.format.bucket import bucket_ids, row_hashes
+from keytide.format.hash_index import Hashes
+from keytide.options import TableOptions, keys
+from keytide.snapshot.dynamic_buckets import UNKNOWN, HashFiles, KeyPlaces, load_places
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.view import TableView
+from keytide.types import Field
+from keytide.write.cut import Cut, Numbers, partitions_of
+
+__all__ = ["DynamicLayout", "FixedLayout", "Layout", "Placing", "PostponedLayout", "rooms"]
+
+BUCKETS_MAX = 1 << 15
+"""The format stores numbers of dynamic buckets in 15 bits."""
+
+
+class Placing(ABC):
+    """Assigns buckets to the rows of one task."""
+
+    @abstractmethod
+    def total_buckets(self, partition: bytes) -> int:
+        """The number of buckets of a partition, as in its files: -1 if an index decides."""
+
+    @property
+    @abstractmethod
+    def placed(self) -> Mapping[BucketId, Hashes]:
+        """The hashes that had no bucket before, by the bucket that they are now in."""
+
+    @abstractmethod
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        """The rows as they must be written, split by partition and bucket.
+
+        These are the rows of `frame`, unless keys move between partitions. `table` has the same
+        rows with the key and partition columns in their exact types. Partitions are in order of
+        first occurrence. Raises `ConflictError` if a partition has a different number of buckets.
+        """
+
+
+class Layout(ABC):
+    """How the rows of a table are assigned to buckets, as of the state at the start of a write."""
+
+    @property
+    @abstractmethod
+    def spread(self) -> int:
+        """Into how many parts, by `bucket_ids` of their keys, the rows of a partition may be split.
+
+        If each task gets whole parts, tasks never put the same key in two buckets.
+        """
+
+    @abstractmethod
+    def begin(self) -> Placing:
+        """The object that assigns the rows of one task."""
+
+    @abstractmethod
+    def for_tasks(self, count: int) -> Layout:
+        """The layout for a write with this number of parallel tasks."""
+
+
+def _refuse_other_layout(
+    partitions: Iterable[bytes], partition_buckets: Mapping[bytes, int], view: TableView
+) -> None:
+    wanted = view.options.bucket
+    for partition in partitions:
+        found = partition_buckets.get(partition, wanted)
+        if found != wanted:
+            raise ConflictError(
+                f"table {view.name}: Try to write partition/table with a new bucket num "
+                f"{wanted}, but the previous bucket num is {found}. Set '{keys.BUCKET}' back to "
+                f"{found}, or rewrite the partition with table.rescale() or an overwrite"
+            )
+
+
+# -- a fixed number of buckets ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FixedLayout(Layout):
+    """Buckets by the hash of the bucket key. One bucket if there are no keys.
+
+    `partition_buckets` are the numbers of buckets of existing partitions.
+    """
+
+    options: TableOptions
+    partition_buckets: Mapping[bytes, int] = field(default_factory=dict)
+
+    @property
+    def spread(self) -> int:
+        """See `Layout`."""
+        return max(1, self.options.bucket)
+
+    def begin(self) -> Placing:
+        """See `Layout`."""
+        return _ByHash(self)
+
+    def for_tasks(self, count: int) -> Layout:
+        """See `Layout`: works for any number of tasks."""
+        return self
+
+
+class _ByHash(Placing):
+    def __init__(self, layout: FixedLayout) -> None:
+        self._layout = layout
+
+    def total_buckets(self, partition: bytes) -> int:
+        return self._layout.options.bucket
+
+    @property
+    def placed(self) -> Mapping[BucketId, Hashes]:
+        return {}  # the hash determines it, so nothing must be stored
+
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        numbers = self._numbers(table, view)
+        partitions, places = partitions_of(frame, table, view.schema.partition_fields())
+        _refuse_other_layout(partitions, self._layout.partition_buckets, view)
+        return frame, Cut.of(partitions, places, numbers)
+
+    def _numbers(self, table: pa.Table, view: TableView) -> Numbers:
+        if self._layout.spread == 1:
+            return np.zeros(table.num_rows, np.int64)
+        columns, types = _columns(table, view.bucket_fields), [f.type for f in view.bucket_fields]
+        ids = bucket_ids(columns, types, view.options.bucket, view.bucket_function)
+        return ids.astype(np.int64)
+
+
+def _columns(table: pa.Table, fields: Sequence[Field]) -> list[pa.Array]:
+    chunked = (table.column(f.name) for f in fields)
+    return [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in chunked]
+
+
+# -- postponed buckets -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PostponedLayout(Layout):
+    """Buckets by the hash of the bucket key. Each partition has its own number of buckets.
+
+    `partition_buckets` has the numbers of partitions with files. Others get
+    'postpone.default-bucket-num'.
+    """
+
+    options: TableOptions
+    partition_buckets: Mapping[bytes, int]
+
+    @property
+    def spread(self) -> int:
+        """See `Layout`: the parts are the same in partitions with different numbers of buckets."""
+        numbers = self.partition_buckets.values()
+        return math.gcd(self.options.postpone_default_bucket_num, *numbers)
+
+    def begin(self) -> Placing:
+        """See `Layout`."""
+        return _ByPartition(self)
+
+    def for_tasks(self, count: int) -> Layout:
+        """See `Layout`: works for any number of tasks."""
+        return self
+
+
+class _ByPartition(Placing):
+    def __init__(self, layout: PostponedLayout) -> None:
+        self._layout = layout
+
+    def total_buckets(self, partition: bytes) -> int:
+        default = self._layout.options.postpone_default_bucket_num
+        return self._layout.partition_buckets.get(partition, default)
+
+    @property
+    def placed(self) -> Mapping[BucketId, Hashes]:
+        return {}  # the hash determines it, so nothing must be stored
+
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        partitions, places = partitions_of(frame, table, view.schema.partition_fields())
+        totals = np.array([self.total_buckets(p) for p in partitions], np.int64)[places]
+        fields = view.bucket_fields
+        columns, types = _columns(table, fields), [f.type for f in fields]
+        numbers = np.zeros(len(totals), np.int64)
+        for total in np.unique(totals).tolist():
+            ids = bucket_ids(columns, types, total, view.bucket_function)
+            numbers = np.where(totals == total, ids, numbers)
+        return frame, Cut.of(partitions, places, numbers)
+
+
+# -- dynamic buckets -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DynamicLayout(Layout):
+    """Buckets by a key index. New buckets are added as the existing ones fill.
+
+    Known keys stay in their bucket. Unknown keys of part `n` of `spread` go to the buckets `n`,
+    `n + spread`, `n + 2 * spread` and so on: to the first one with fewer than
+    'dynamic-bucket.target-row-num' keys. So tasks that get whole parts never use the same bucket
+    for new keys.
+    """
+
+    options: TableOptions
+    partition_buckets: Mapping[bytes, int]
+    files: HashFiles
+    writers: int = 1
+
+    @property
+    def spread(self) -> int:
+        """See `Layout`."""
+        return min(self.options.dynamic_bucket_initial_buckets or self.writers, self.limit)
+
+    @property
+    def limit(self) -> int:
+        """The maximum number of buckets of a partition."""
+        given = self.options.dynamic_bucket_max_buckets
+        return BUCKETS_MAX if given < 1 else min(given, BUCKETS_MAX)
+
+    def begin(self) -> Placing:
+        """See `Layout`."""
+        return _ByIndex(self)
+
+    def for_tasks(self, count: int) -> DynamicLayout:
+        """See `Layout`."""
+        return replace(self, writers=self.options.dynamic_bucket_assigner_parallelism or count)
+
+
+class _ByIndex(Placing):
+    def __init__(self, layout: DynamicLayout) -> None:
+        self._layout = layout
+        self._known: dict[bytes, KeyPlaces] = {}
+        self._new: dict[BucketId, list[Hashes]] = {}
+
+    def total_buckets(self, partition: bytes) -> int:
+        return self._layout.options.bucket
+
+    @property
+    def placed(self) -> Mapping[BucketId, Hashes]:
+        return {bucket: np.concatenate(parts) for bucket, parts in self._new.items()}
+
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        partitions, places = partitions_of(frame, table, view.schema.partition_fields())
+        _refuse_other_layout(partitions, self._layout.partition_buckets, view)
+        fields = view.bucket_fields
+        hashes = row_hashes(_columns(table, fields), [f.type for f in fields])
+        found = np.empty(len(hashes), np.int64)
+        for partition, rows in zip(partitions, _rows_by(places, len(partitions)), strict=True):
+            found[rows] = self._place_in(partition, hashes[rows], view)
+        return frame, Cut.of(partitions, places, found)
+
+    def _place_in(self, partition: bytes, hashes: Hashes, view: TableView) -> Numbers:
+        """The bucket of each key of one partition. New keys are recorded."""
+        known = self._places(partition, view)
+        found = known.buckets_of(hashes)
+        new = hashes[found == UNKNOWN]
+        if not len(new):
+            return found
+        placed = _placed(_in_order(new), known, self._layout)
+        self._known[partition] = known.with_more(placed)
+        for bucket, each in placed.items():
+            self._new.setdefault((partition, bucket), []).append(each)
+        return self._known[partition].buckets_of(hashes)
+
+    def _places(self, partition: bytes, view: TableView) -> KeyPlaces:
+        if partition not in self._known:
+            files = self._layout.files.get(partition, {})
+            self._known[partition] = load_places(view.store, files.values(), view.name)
+        return self._known[partition]
+
+
+def _rows_by(places: Numbers, count: int) -> Iterator[Numbers]:
+    """The rows of each place, from 0 to `count`."""
+    order = np.argsort(places, kind="stable")
+    ends = np.cumsum(np.bincount(places, minlength=count))
+    return iter(np.split(order, ends)[:count])  # there is nothing after the last end
+
+
+def _in_order(hashes: Hashes) -> Hashes:
+    """Each hash once, in order of first occurrence."""
+    _, first = np.unique(hashes, return_index=True)
+    return hashes[np.sort(first)]
+
+
+def _placed(new: Hashes, known: KeyPlaces, layout: DynamicLayout) -> dict[int, Hashes]:
+    """New hashes by the bucket that they are assigned to."""
+    spread, target = layout.spread, layout.options.dynamic_bucket_target_row_num
+    # The same remainder as in `bucket_ids`, by which rows were distributed among tasks.
+    parts = np.abs(new.astype(np.int64)) % spread
+    placed: dict[int, Hashes] = {}
+    for part in np.unique(parts).tolist():
+        hashes = new[parts == part]
+        own = range(part, layout.limit, spread)
+        taken = rooms(own, len(hashes), lambda bucket: target - known.count(bucket))
+        ends = np.cumsum(np.fromiter(taken.values(), np.int64, len(taken)))
+        parted = np.split(hashes, ends[:-1])
+        placed |= {bucket: some for bucket, some in zip(taken, parted, strict=True) if len(some)}
+    return placed
+
+
+def rooms(buckets: Iterable[int], wanted: int, free: Callable[[int], int]) -> dict[int, int]:
+    """How many keys each bucket receives. Buckets with `free` room are filled first.
+
+    If the maximum number of buckets is reached, the buckets share the remaining keys.
+    """
+    taken: dict[int, int] = {}
+    for bucket in buckets:
+        taken[bucket] = min(max(0, free(bucket)), wanted)
+        wanted -= taken[bucket]
+        if not wanted:
+            return taken
+    share, more = divmod(wanted, len(taken))
+    return {b: some + share + (place < more) for place, (b, some) in enumerate(taken.items())}

@@ -1,0 +1,143 @@
+"""Refuses rows that a table's engine cannot merge, when they enter.
+
+So everything that is stored can be read: a scan never finds a retraction that cannot be applied, or
+bytes that are not a valid bitmap.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.row_kind import RowKind
+from keytide.errors import InvalidError
+from keytide.merge.order import VALUE_KIND
+from keytide.merge.refusal import Refusal, named_rows, reasons
+from keytide.predicate.constraint import constraint_texts
+from keytide.snapshot.view import TableView
+from keytide.write.constraints import broken_constraints
+from keytide.write.input_rows import Rows, forbidden_nulls, ignored_kinds
+from keytide.write.row_merging import as_deletes, row_merger
+
+__all__ = ["refuse_unmergeable", "why_refused", "without_errors"]
+
+
+def refuse_unmergeable(
+    rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = (), *, states_rows: bool = False
+) -> None:
+    """Raise `InvalidError`, with the reason, for the first row that the engine cannot merge.
+
+    `rows` have the table's columns and `_VALUE_KIND`. Those that the table ignores are skipped.
+    `known` are refusals found before. With `states_rows`, the rows are those of a statement, which
+    read existing rows.
+    """
+    refusals = _refusals(rows, view, known, states_rows=states_rows)
+    if not refusals:
+        return
+    why = reasons(refusals, rows.height)
+    first = int(np.argmax(why.is_not_null().to_numpy()))
+    key = view.schema.primary_keys
+    named = named_rows(rows.slice(first, 1), key or view.schema.names)
+    done = "merged" if view.kind.keeps_versions else "stored"
+    refusal = next(r for r in refusals if r.reason == why[first] and r.rows[first])
+    raise InvalidError(
+        f"table {view.name}: {rows.height - why.null_count()} of {rows.height} rows cannot be "
+        f"{done}, the first with {named}: {refusal.reason}{_others(refusal, rows, key)}"
+    )
+
+
+def _others(refusal: Refusal, rows: pl.DataFrame, key: Sequence[str]) -> str:
+    """The number of rows that are refused for a reason, and the values that are the reason in
+    some.
+    """
+    if not refusal.columns:
+        return ""
+    alike = rows.filter(pl.Series(refusal.rows))
+    do = "row does" if alike.height == 1 else "rows do"
+    columns = tuple(dict.fromkeys((*key, *refusal.columns)))
+    return f"; {alike.height:,} {do}: {named_rows(alike, columns)}"
+
+
+def why_refused(rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = ()) -> pl.Series:
+    """Why the engine cannot merge each row. NULL if it can, or if the table ignores the row.
+
+    `rows` have the table's columns and `_VALUE_KIND`. `known` are refusals found before.
+    """
+    why = reasons(_refusals(rows, view, known), rows.height)
+    return why.set(rows[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
+
+
+def without_errors(rows: Rows, view: TableView) -> tuple[Rows, dict[str, int]]:
+    """The rows that the table accepts, and the number of the others by kind of error.
+
+    A row is counted once, for the first error found. Rows that the table ignores are not checked.
+    """
+    frame = rows.frame
+    refusals = [*_of_nulls(rows, view), *_refusals(frame, view, rows.refusals)]
+    if not refusals:
+        return rows, {}
+    names = [replace(refusal, reason=refusal.name) for refusal in refusals]
+    why = reasons(names, frame.height)
+    why = why.set(frame[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
+    counted = why.drop_nulls().value_counts(sort=True)
+    return rows.filter(pa.chunked_array([why.is_null().to_arrow()])), dict(counted.iter_rows())
+
+
+def _of_nulls(rows: Rows, view: TableView) -> Iterator[Refusal]:
+    schema = view.schema
+    others = [f for f in schema.fields if f.name not in schema.primary_keys]
+    for name, fields in (
+        ("null-primary-key", schema.select(schema.primary_keys)),
+        ("null-in-not-null-column", others),
+    ):
+        marks = np.asarray(forbidden_nulls(rows, fields, schema))
+        if marks.any():
+            yield Refusal(marks, name, name)
+
+
+def _refusals(
+    rows: pl.DataFrame, view: TableView, known: Sequence[Refusal], *, states_rows: bool = False
+) -> list[Refusal]:
+    if not view.kind.takes_deletes:
+        found = _not_inserted(rows)
+    elif view.options.merges_rows:
+        found = row_merger(view).refusals(as_deletes(rows))
+    else:
+        found = view.engine.refusals(rows)
+    if view.kind.has_key_index and view.comparison.has_producers:
+        found = itertools.chain(found, _of_no_producer(rows, view, states_rows=states_rows))
+    if constraint_texts(view.options):
+        found = itertools.chain(found, broken_constraints(rows, view))
+    return [refusal for refusal in (*known, *found) if refusal.rows.any()]
+
+
+def _of_no_producer(rows: pl.DataFrame, view: TableView, *, states_rows: bool) -> Iterator[Refusal]:
+    """Rows without a comparison value, or with several, which only rows that were read may have."""
+    names = view.comparison.names
+    count = rows.select(pl.sum_horizontal(pl.col(names).is_not_null()).alias("n"))["n"].to_numpy()
+    columns = ", ".join(map(repr, names))
+    yield Refusal(
+        count == 0,
+        f"all of {columns} are NULL, but the row must be compared by one of them",
+        "no-comparison-value",
+    )
+    was_read = np.asarray(rows[VALUE_KIND] != RowKind.INSERT) & states_rows
+    yield Refusal(
+        (count > 1) & ~was_read,
+        f"several of {columns} have a value, but a row is compared by the column of its producer "
+        "only; set the others to NULL",
+        "several-comparison-values",
+    )
+
+
+def _not_inserted(rows: pl.DataFrame) -> Iterator[Refusal]:
+    for kind in RowKind:
+        if kind is not RowKind.INSERT:
+            marks = np.asarray(rows[VALUE_KIND] == kind)
+            yield Refusal(marks, f"{kind.short} changes a row, but without a primary key no row "
+                          "can be identified; an append table accepts only +I")  # fmt: skip

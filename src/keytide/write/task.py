@@ -1,0 +1,213 @@
+"""Write tasks: the input that each part of a write needs, and its result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.process import this_host
+from keytide.format.hash_index import Hashes
+from keytide.format.index_manifest import IndexKey
+from keytide.format.manifest import ManifestEntry
+from keytide.snapshot.bucket_index import BucketIndex, by_index_key
+from keytide.snapshot.dead_rows import DeadRows
+from keytide.snapshot.dynamic_buckets import PlacedKeys
+from keytide.snapshot.live_files import NO_FILES, BucketId
+from keytide.snapshot.state import TableState
+from keytide.snapshot.view import TableView
+from keytide.write.bucket_writer import BucketWriter, Seen, SequenceBase
+from keytide.write.input_rows import Rows, incoming_rows
+from keytide.write.key_bucket import certain
+from keytide.write.layout import Layout, Placing
+from keytide.write.layouts import layout_of
+from keytide.write.out_of_order import count_out_of_order
+from keytide.write.partition_spec import PartitionSpec
+from keytide.write.refusals import refuse_unmergeable
+from keytide.write.ties import Order, refuse_ties, tie_columns
+
+__all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
+
+RUNS_PER_PART = 1 << 16
+"""The distance between the sequence numbers of neighboring parts.
+
+Parts are written in parallel and do not know how many runs the others need. A part with more runs
+would use numbers of the next part. At the size of a write buffer, it would contain terabytes.
+"""
+
+# Small buckets are sorted and merged together until they have this many rows.
+_BATCH_ROWS = 64 << 10
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files that a task wrote, as entries to commit, and the number of rows that it received.
+
+    - `changelog` are the files that contain the rows again, as they arrived.
+    - `indexes` are the changes to indexes of buckets.
+    - `errors` are the numbers of rows that were left out, by kind of error.
+    - `places` are those of the rows, if their order is unknown and not yet checked.
+    - `host` is where the task ran.
+    """
+
+    entries: tuple[ManifestEntry, ...]
+    rows: int = 0
+    out_of_order: int | None = None
+    changelog: tuple[ManifestEntry, ...] = ()
+    indexes: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+    places: tuple[pl.DataFrame, ...] = field(default=(), compare=False)
+    host: str = field(default_factory=this_host, compare=False)
+
+    @property
+    def placed(self) -> dict[BucketId, Hashes]:
+        """The hashes of keys that the task was the first to put into buckets."""
+        found = self.indexes.items()
+        return {key[1:]: index.hashes for key, index in found if isinstance(index, PlacedKeys)}
+
+    @property
+    def dead(self) -> dict[BucketId, DeadRows]:
+        """The dead rows of buckets whose deletion vectors the task is based on."""
+        found = self.indexes.items()
+        return {key[1:]: index for key, index in found if isinstance(index, DeadRows)}
+
+    @property
+    def files(self) -> tuple[ManifestEntry, ...]:
+        """The entries of all files."""
+        return (*self.entries, *self.changelog)
+
+    @classmethod
+    def together(cls, parts: Iterable[Written]) -> Written:
+        """The combined results of several tasks, in order.
+
+        A count that one of them lacks is unknown.
+        """
+        made = list(parts)
+        late = [part.out_of_order for part in made]
+        indexes: dict[IndexKey, list[BucketIndex]] = {}
+        errors: Counter[str] = Counter()
+        for part in made:
+            errors.update(part.errors)
+            for key, index in part.indexes.items():
+                indexes.setdefault(key, []).append(index)
+        return cls(
+            tuple(entry for part in made for entry in part.entries),
+            sum(part.rows for part in made),
+            None if None in late else sum(count or 0 for count in late),
+            tuple(entry for part in made for entry in part.changelog),
+            {key: first.joined(later) for key, (first, *later) in indexes.items()},
+            dict(errors),
+            tuple(places for part in made for places in part.places),
+        )
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """Writes rows as sorted runs, on top of the files that were live when the write began.
+
+    `layout` assigns buckets to rows. `stored` is the state to compare rows with when out-of-order
+    rows are counted, or None. With `has_changelog`, the rows are stored again as they arrived. Rows
+    outside `partition` are refused. Picklable.
+    """
+
+    view: TableView
+    layout: Layout
+    base: SequenceBase
+    stored: TableState | None = None
+    partition: PartitionSpec | None = None
+    has_changelog: bool = False
+    threads: int = 1
+    confirm: Callable[[], None] = certain
+    """Called before work that takes long or that warns.
+
+    Raises an error if the work would be in vain.
+    """
+    seen: Seen | None = None
+    """Called with each run that is stored as one file."""
+    order: Order = Order.KNOWN
+
+    @classmethod
+    def on(cls, state: TableState) -> WriteTask:
+        """A task that writes on top of a snapshot. Raises the same errors as `layout_of`."""
+        view, live = state.view, state.live
+        stored = state.merging if view.options.counts_out_of_order else None
+        has_changelog = view.options.changelog_producer == "input"
+        base = SequenceBase.after(live)
+        return cls(view, layout_of(state), base, stored, has_changelog=has_changelog)
+
+    @classmethod
+    def anew(cls, state: TableState, partition: PartitionSpec | None = None) -> WriteTask:
+        """A task whose rows replace others, and are assigned to buckets as the table says now.
+
+        An overwrite has no changelog, as in other engines: it could not describe what it replaced.
+        """
+        emptied = replace(state, live=NO_FILES, hash_files={})
+        base = SequenceBase.after(state.live)
+        return cls(state.view, layout_of(emptied), base, partition=partition)
+
+    def of_statement(self) -> WriteTask:
+        """The same for rows of a statement, each of which is the new state of its key's row."""
+        return replace(self, stored=None)
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+        """Write each table of rows as one run per bucket.
+
+        Within one write, the later row of a key is newer: rows of a later part, and within a part
+        rows of a later run. If their order is unknown, rows between which it would decide are
+        refused. Nothing is left behind after an error. Raises `InvalidError`,
+        `NotFoundError` or `UnsupportedError` for rows that do not fit, `ConflictError` if a
+        partition has another number of buckets, and `DataError` if the store fails.
+        """
+        # Later parts have higher numbers, whichever of them is written first.
+        base = replace(self.base, offset=number * RUNS_PER_PART)
+        placing = self.layout.begin()
+        made = [Written((), out_of_order=0 if self._counts_late else None)]
+        try:
+            for run in rows:
+                made.append(self._write(run, base, placing, made))
+                base = base.behind(made[-1].entries, run.num_rows)
+            written = Written.together(made)
+            if self.order is Order.UNKNOWN:
+                refuse_ties(self.view, written.places)
+                written = replace(written, places=())
+        except BaseException:
+            files = Written.together(made).files
+            paths = [path for file in files for path in self.view.stored_paths(file)]
+            self.view.store.discard(paths)
+            raise
+        placed = {bucket: PlacedKeys(hashes) for bucket, hashes in placing.placed.items()}
+        return replace(written, indexes={**written.indexes, **by_index_key(placed)})
+
+    @property
+    def _counts_late(self) -> bool:
+        return self.stored is not None
+
+    def _write(
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
+        """Write rows as one run per bucket. `before` is what was already written of the part."""
+        view, late = self.view, None
+        rows = incoming_rows(run, view.schema, view.options, view.name)
+        if self.partition is not None:
+            self.partition.check(rows.table)
+        if self.stored is not None:
+            known = Written.together(before).entries
+            late = count_out_of_order(rows, self.stored, known, placing)
+        refuse_unmergeable(rows.frame, view, rows.refusals)
+        made = self._placed(rows, base, placing, before)
+        places = () if self.order is Order.KNOWN else tie_columns(rows.frame, view)
+        return replace(made, rows=run.num_rows, out_of_order=late, places=places)
+
+    def _placed(
+        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
+        """Write rows in the table's types into their buckets."""
+        frame, cut = placing.cut(rows.frame, rows.table, self.view)
+        batches = list(cut.batches(frame, _BATCH_ROWS))
+        del cut  # it is as long as the rows, and no longer needed
+        writer = BucketWriter(self.view, placing.total_buckets, self.has_changelog, self.seen)
+        made = writer.write(batches, base, threads=self.threads)
+        return Written(made.data, frame.height, changelog=made.changelog)
