@@ -27,7 +27,7 @@ import keytide as kt
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.format.cache import forget_files
 from keytide.snapshot.lineage import forget_lineages
-from keytide.store import objects
+from keytide.store import object_store
 
 ADDRESS = "memory://bench"
 COLUMNS = 10
@@ -89,7 +89,7 @@ def main() -> None:
     import_lazily_loaded()
     files = fill(arguments.rows, arguments.buckets)
     client = FarClient(arguments.latency / 1000, arguments.bandwidth * 1e6)
-    setattr(objects, "obstore", client)  # noqa: B010  # mypy knows the module
+    setattr(object_store, "obstore", client)  # noqa: B010  # mypy knows the module
     lines = []
     for name, read in READS.items():
         with tempfile.TemporaryDirectory() as cache:

@@ -42,8 +42,8 @@ from keytide.commit.publish import Committed, Committer
 from keytide.format.manifest import ManifestEntry
 from keytide.lake.table import Table
 from keytide.write.bucket_writer import restamp
+from keytide.write.refusals import writable_view
 from keytide.write.task import Written
-from keytide.write.writable import writable_view
 
 TABLE = "bench.t"
 FLAT_RATIO_MAX = 1.25

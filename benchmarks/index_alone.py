@@ -23,14 +23,10 @@ from typing import Any
 import numpy as np
 
 from keytide.format import paths
-from keytide.format.deletion_vector import VectorRange
-from keytide.format.index_manifest import KEY_INDEX, IndexFile
-from keytide.key_index.entries import Entries
-from keytide.key_index.hashes import KeyHashes
-from keytide.key_index.head import Head, IndexedFile, StoredRun
-from keytide.key_index.run import write_run
-from keytide.snapshot.key_index import load_key_index
-from keytide.snapshot.key_runs import open_keys
+from keytide.format.index_files import KEY_INDEX, IndexFile, VectorRange
+from keytide.key_index.keys import Entries, KeyHashes
+from keytide.key_index.runs import Head, IndexedFile, StoredRun, write_run
+from keytide.snapshot.key_index import load_key_index, open_keys
 from keytide.store import LocalStore
 
 __all__ = ["GOALS", "HEADINGS", "Figures", "draw", "measured"]

@@ -14,8 +14,8 @@ from keytide.commit.change import Change
 from keytide.commit.publish import Committed, Committer
 from keytide.format.manifest import ManifestEntry
 from keytide.write.bucket_writer import restamp
+from keytide.write.refusals import writable_view
 from keytide.write.task import Written
-from keytide.write.writable import writable_view
 
 __all__ = ["list_files"]
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import keytide as kt
-from keytide.dml.appended import appended_connector
+from keytide.base.text import counted
+from keytide.dml.append import appended_connector
 from keytide.dml.memory import MemoryConnector
 from keytide.dml.spi import (
     ROW_ID,
@@ -27,7 +28,6 @@ from keytide.dml.spi import (
     Fragment,
     UpdatablePageSource,
 )
-from keytide.base.plural import counted
 
 ORDERS = pa.table({"id": [1, 2, 3, 4], "status": ["new", "paid", "new", "sent"]})
 Change = Callable[[UpdatablePageSource, pa.RecordBatch], None]

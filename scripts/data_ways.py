@@ -136,7 +136,7 @@ def _caller(frame: FrameType) -> FrameType | None:
     caller = frame.f_back
     while caller is not None and caller.f_globals.get("__name__") in (
         __name__,
-        "keytide.base.threads",
+        "keytide.base.process",
     ):
         caller = caller.f_back
     return caller
@@ -192,10 +192,10 @@ from keytide.cdc import (  # noqa: E402  # see above
     decode,  # see above
 )
 from keytide.commit.transaction import Transaction  # noqa: E402  # see above
-from keytide.feeds.batch import ChangeWriter  # noqa: E402  # see above
+from keytide.feeds.apply import ChangeWriter  # noqa: E402  # see above
 from keytide.feeds.refuse import as_table_takes  # noqa: E402  # see above
 from keytide.types import Field, parse_sql_type  # noqa: E402  # see above
-from keytide.write.writable import writable_view  # noqa: E402  # see above
+from keytide.write.refusals import writable_view  # noqa: E402  # see above
 
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"], "lsn": [10, 20, 30]}
 COLUMNS = tuple(

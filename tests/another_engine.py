@@ -11,12 +11,11 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.write.bucket_writer import BucketWriter, SequenceBase
-from keytide.write.cut import BucketBatch
 from keytide.write.input_rows import Rows
-from keytide.write.layout import Placing
+from keytide.write.layout import BucketBatch, Placing
+from keytide.write.refusals import writable_view
 from keytide.write.task import Written
 from keytide.write.upsert import UpsertTask
-from keytide.write.writable import writable_view
 
 __all__ = ["append_as_another_engine"]
 

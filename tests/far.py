@@ -17,7 +17,7 @@ from typing import Any
 import obstore
 import pytest
 
-from keytide.store import LocalStore, objects
+from keytide.store import LocalStore, object_store
 
 
 class FarFolder(LocalStore):
@@ -172,5 +172,5 @@ def far_away(latency_s: float = 0.05) -> Iterator[FarClient]:
     """A block in which object stores, those in memory too, answer late."""
     client = FarClient(latency_s)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(objects, "obstore", client)
+        patch.setattr(object_store, "obstore", client)
         yield client

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import keytide as kt
-from keytide.key_index.entries import Entries
+from keytide.key_index.keys import Entries
 from keytide.read.rebuilding import settled
-from keytide.snapshot.dead_rows import load_dead_rows, vector_files_by_bucket
 from keytide.snapshot.key_index import KeyIndex, key_files_by_bucket, load_key_index
-from keytide.snapshot.live_files import BucketId
-from keytide.write.writable import writable_view
+from keytide.snapshot.live_files import BucketId, load_dead_rows, vector_files_by_bucket
+from keytide.write.refusals import writable_view
 
 __all__ = ["assert_index_is_that_of_the_rows"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import keytide as kt
 from keytide.catalogs.stored_view import StoredView
-from keytide.dml.attached import AttachedCatalog
+from keytide.dml.attach import AttachedCatalog
 from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.schema import TableSchema

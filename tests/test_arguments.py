@@ -15,7 +15,7 @@ import pytest
 import keytide as kt
 import keytide.cdc
 from keytide.base.arguments import checked
-from keytide.definition import evolution
+from keytide.definition import schema_evolution
 
 
 @checked
@@ -104,7 +104,7 @@ def public_calls(lake: kt.Lake) -> dict[str, Callable[..., Any]]:
         "kt": {name: getattr(kt, name) for name in ("connect", "open_table", "parse_sql_type",
                "register_merge_function", "Field")},
         "cdc": {name: getattr(keytide.cdc, name) for name in keytide.cdc.__all__},
-        "evolution": {name: getattr(evolution, name) for name in evolution.__all__},
+        "evolution": {name: getattr(schema_evolution, name) for name in schema_evolution.__all__},
         "lake": {name: getattr(lake, name) for name in dir(lake)},
         "table": {name: getattr(table, name) for name in dir(table)},
     }  # fmt: skip

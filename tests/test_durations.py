@@ -20,12 +20,11 @@ from typer.testing import CliRunner
 import keytide as kt
 from keytide.catalogs.system_tables import system_table
 from keytide.cli.main import app
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.checksum import SEAL_KEY
 from keytide.options import SECTIONS, Option
-from keytide.options.durations import duration_ms
-from keytide.options.value_types import DURATION, DURATION_OR_FOREVER
+from keytide.options.values import DURATION, DURATION_OR_FOREVER, duration_ms
 from keytide.sql.procedures import PROCEDURES
 
 pytestmark = pytest.mark.filterwarnings("error:.*failed. A later write")

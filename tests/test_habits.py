@@ -37,10 +37,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> None:
         "shop.public.orders": topic(partitions=[[(b'{"id": 1}', change)]]),
         "prices": topic(partitions=[[(b"k-7", b'{"price": 3}')]]),
     }
-    for module in ("ingest", "feeds"):
-        monkeypatch.setattr(
-            f"keytide.feeds.kafka.{module}.Client", lambda *given: fake.FakeKafka(held)
-        )
+    monkeypatch.setattr("keytide.feeds.kafka.ingest.Client", lambda *given: fake.FakeKafka(held))
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.format.deletion_vector import write_vectors
-from keytide.key_index import run as runs
-from keytide.key_index.entries import Entries
-from keytide.key_index.hashes import KeyHashes
-from keytide.key_index.run import Run, merged, write_run
-from keytide.snapshot.dead_rows import DeadRows
+from keytide.format.index_files import write_vectors
+from keytide.key_index import runs
+from keytide.key_index.keys import Entries, KeyHashes
+from keytide.key_index.runs import Run, merged, write_run
+from keytide.snapshot.live_files import DeadRows
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 BLOCK, STRETCH = 8, 3

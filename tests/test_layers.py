@@ -84,10 +84,10 @@ def test_arrow_upwards_is_seen_however_it_is_written(module: str, text: str) -> 
 
 
 def test_circle_is_seen_through_an_import_in_a_function() -> None:
-    below = ast.unparse(source("keytide.snapshot.view"))
+    below = ast.unparse(source("keytide.snapshot.state"))
     local = "def f():\n    from keytide.read.scans import get_row"
-    graph = import_graph({"keytide.snapshot.view": f"{below}\n{local}\n"})
-    assert {"keytide.snapshot.view", "keytide.read.scans"} <= set(circles(graph))
+    graph = import_graph({"keytide.snapshot.state": f"{below}\n{local}\n"})
+    assert {"keytide.snapshot.state", "keytide.read.scans"} <= set(circles(graph))
 
 
 def test_picture_in_the_documents_is_that_of_the_code(graph: Graph) -> None:
@@ -126,7 +126,7 @@ def test_own_code_is_imported_in_a_function_only_where_it_is_heavy(
 
 def test_modules_are_loaded_by_text_at_the_doors_of_users_and_extras_alone() -> None:
     with_importlib = {m for m in MODULES if "importlib" in imports_of(m)}
-    assert with_importlib == {"keytide", "keytide.base.extras", "keytide.spark"}
+    assert with_importlib == {"keytide", "keytide.base.process", "keytide.spark"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("spark", "cli")])
@@ -157,9 +157,9 @@ def test_what_nobody_asked_for_is_not_loaded(code: str) -> None:
 
 def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
     pytest.importorskip("pyspark")
-    names = ("write", "read", "change_scan", "pages", "dml_tasks")
+    names = ("write", "read", "pages", "dml_tasks")
     tasks = ("keytide.spark." + name for name in names)
-    loaded = ", ".join([*tasks, "keytide.dml.keyed", "keytide.dml.appended"])
+    loaded = ", ".join([*tasks, "keytide.dml.keyed", "keytide.dml.append"])
     heavy = {"sqlglot", "duckdb", "pandas", "adbc_driver_sqlite", "adbc_driver_postgresql"}
     code = f"import sys, {loaded}; print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -169,9 +169,9 @@ def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
 @pytest.mark.parametrize("module", ["source", "read", "write", "runner", "payloads"])
 def test_workers_of_spark_load_nothing_that_only_sessions_need(module: str) -> None:
     pytest.importorskip("pyspark")
-    rooms = ("dml", "external", "sql", "cdc", "lake", "kafka", "duckdb", "pinot", "cli")
+    rooms = ("dml", "sources", "sql", "feeds", "cdc", "lake", "duckdb", "pinot", "cli")
     unwanted = {f"keytide.{room}" for room in rooms}
-    unwanted |= {f"keytide.spark.{name}" for name in ("sessions", "lake_views", "ingest", "sql")}
+    unwanted |= {f"keytide.spark.{name}" for name in ("sessions", "ingest", "sql")}
     code = f"import sys, keytide.spark.{module}; print(sorted({unwanted} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 
 
 class Reads:

@@ -11,7 +11,7 @@ import pytest
 
 import keytide
 import keytide.cdc
-import keytide.definition.evolution
+import keytide.definition.schema_evolution
 import keytide.duckdb
 import keytide.lake.changes
 import keytide.lake.external_table
@@ -22,7 +22,7 @@ import keytide.lake.table
 import keytide.pinot
 import keytide.spark
 import keytide.sql.result
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.base.record import Record
 
 TREE = ast.parse(inspect.getsource(keytide))
@@ -76,7 +76,7 @@ MODULES = (
     keytide.lake.opening,
     keytide.lake.scan,
     keytide.lake.table,
-    keytide.definition.evolution,
+    keytide.definition.schema_evolution,
     keytide.cdc,
 )
 

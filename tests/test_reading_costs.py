@@ -15,37 +15,37 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
-    "modules": 799,
-    "code_lines": 82_622,
-    "import_lines": 10_698,
+    "modules": 542,
+    "code_lines": 79_844,
+    "import_lines": 8_875,
     "functions": 8_579,
-    "longest_function": 52,
+    "longest_function": 51,
     "one_liners_percent": 29,
     "used_once_percent": 61,
-    "lone_modules": 155,
-    "names_in_two_packages": 111,
+    "lone_modules": 83,
+    "names_in_two_packages": 73,
 }
 """At most so many. Lower a limit when the count has fallen, and never raise one."""
 
-MEDIANS = {"lines_of_a_module": 112, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 170.0, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (84, 574, 365),
-    "scan": (54, 242, 166),
-    "get": (65, 321, 215),
-    "DELETE": (169, 1_142, 908),
-    "DELETE in SQL": (171, 1_179, 934),
-    "MERGE in SQL": (168, 1_129, 850),
-    "SELECT": (92, 473, 322),
-    "compaction": (93, 663, 448),
-    "auto_cdc": (100, 671, 450),
-    "auto_cdc, histories": (118, 804, 551),
-    "changes": (62, 341, 242),
-    "why": (70, 364, 236),
-    "external scan": (46, 240, 149),
-    "upsert and publish": (136, 1_077, 829),
+    "upsert": (70, 574, 358),
+    "scan": (42, 242, 155),
+    "get": (50, 321, 201),
+    "DELETE": (135, 1_142, 877),
+    "DELETE in SQL": (137, 1_179, 902),
+    "MERGE in SQL": (135, 1_129, 811),
+    "SELECT": (76, 473, 303),
+    "compaction": (79, 663, 443),
+    "auto_cdc": (85, 671, 437),
+    "auto_cdc, histories": (96, 804, 535),
+    "changes": (55, 341, 241),
+    "why": (55, 364, 224),
+    "external scan": (40, 240, 141),
+    "upsert and publish": (106, 1_077, 811),
 }
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from keytide.base.threads import begin, side_by_side
+from keytide.base.process import begin, side_by_side
 
 
 def thread_name() -> str:
@@ -94,7 +94,7 @@ def test_calls_after_an_error_are_dropped() -> None:
 
 def test_process_ends_when_its_calls_have_ended() -> None:
     text = (
-        "import time; from keytide.base.threads import begin; "
+        "import time; from keytide.base.process import begin; "
         "begin(lambda: (time.sleep(0.3), print('done', flush=True)))"
     )
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)

@@ -32,9 +32,9 @@ if typing.TYPE_CHECKING:
     from keytide import spark as spark
     from keytide import telemetry as telemetry
     from keytide.base.row_kind import RowKind
-    from keytide.commit.result import WriteResult
+    from keytide.commit.transaction import WriteResult
     from keytide.compaction.compact import CompactionResult
-    from keytide.dml.execution import Changed
+    from keytide.dml.engine import Changed
     from keytide.lake.changes import Changes
     from keytide.lake.external_table import ExternalTable
     from keytide.lake.fallback_scan import FallbackScan
@@ -46,25 +46,23 @@ if typing.TYPE_CHECKING:
     from keytide.lake.polars_source import scan_polars
     from keytide.lake.scan import Scan
     from keytide.lake.table import Table
-    from keytide.maintenance.expiry.snapshot_expiry import ExpiryResult
+    from keytide.maintenance.expiry.expiry import ExpiryResult
     from keytide.maintenance.history.fast_forward import FastForwardResult
     from keytide.maintenance.history.rollback import RollbackResult
-    from keytide.maintenance.upkeep.conversion import ConversionResult
     from keytide.maintenance.upkeep.doctor import Diagnosis, Sign
     from keytide.maintenance.upkeep.indexing import IndexingResult
-    from keytide.maintenance.upkeep.mending import MendResult
     from keytide.maintenance.upkeep.orphans import OrphanFiles
     from keytide.maintenance.upkeep.purging import PurgeResult
-    from keytide.maintenance.upkeep.rescale import RescaleResult
+    from keytide.maintenance.upkeep.repair import MendResult
+    from keytide.maintenance.upkeep.rescale import ConversionResult, RescaleResult
     from keytide.maintenance.upkeep.restore import RestoreResult
     from keytide.merge.functions.register import register_merge_function
     from keytide.read.explanation import Explanation
     from keytide.read.fallback import FallbackExplanation
     from keytide.read.why import Why
-    from keytide.sources.adoption import AdoptionResult
-    from keytide.sources.changes import ExternalChanges
+    from keytide.sources.definition import AdoptionResult
     from keytide.sources.federated import UpsertKeys
-    from keytide.sources.scan import ExternalExplanation
+    from keytide.sources.scan import ExternalChanges, ExternalExplanation
     from keytide.types import Field, parse_sql_type
     from keytide.verify.finding import Finding, Verification
 
@@ -124,11 +122,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "keytide.dml.execution": ("Changed",),
-    "keytide.sources.adoption": ("AdoptionResult",),
-    "keytide.sources.changes": ("ExternalChanges",),
+    "keytide.dml.engine": ("Changed",),
+    "keytide.sources.definition": ("AdoptionResult",),
     "keytide.sources.federated": ("UpsertKeys",),
-    "keytide.sources.scan": ("ExternalExplanation",),
+    "keytide.sources.scan": ("ExternalChanges", "ExternalExplanation"),
     "keytide.lake.changes": ("Changes",),
     "keytide.lake.external_table": ("ExternalTable",),
     "keytide.lake.fallback_scan": ("FallbackScan",),
@@ -148,24 +145,23 @@ _HOMES = {
     "keytide.lake.table": ("Table",),
     "keytide.merge.functions.register": ("register_merge_function",),
     "keytide.base.row_kind": ("RowKind",),
-    "keytide.commit.result": ("WriteResult",),
+    "keytide.commit.transaction": ("WriteResult",),
     "keytide.compaction.compact": ("CompactionResult",),
-    "keytide.maintenance.expiry.snapshot_expiry": ("ExpiryResult",),
+    "keytide.maintenance.expiry.expiry": ("ExpiryResult",),
     "keytide.maintenance.history.fast_forward": ("FastForwardResult",),
     "keytide.maintenance.history.rollback": ("RollbackResult",),
     "keytide.read.explanation": ("Explanation",),
     "keytide.read.fallback": ("FallbackExplanation",),
     "keytide.read.why": ("Why",),
-    "keytide.maintenance.upkeep.conversion": ("ConversionResult",),
     "keytide.maintenance.upkeep.doctor": (
         "Diagnosis",
         "Sign",
     ),
     "keytide.maintenance.upkeep.indexing": ("IndexingResult",),
-    "keytide.maintenance.upkeep.mending": ("MendResult",),
+    "keytide.maintenance.upkeep.repair": ("MendResult",),
     "keytide.maintenance.upkeep.orphans": ("OrphanFiles",),
     "keytide.maintenance.upkeep.purging": ("PurgeResult",),
-    "keytide.maintenance.upkeep.rescale": ("RescaleResult",),
+    "keytide.maintenance.upkeep.rescale": ("ConversionResult", "RescaleResult"),
     "keytide.maintenance.upkeep.restore": ("RestoreResult",),
     "keytide.verify.finding": (
         "Finding",

@@ -53,7 +53,7 @@ def python_path(*folders: str) -> str:
 
 
 def _compact_all_behind() -> None:
-    from keytide.compaction.planning import Planner
+    from keytide.compaction.compact import Planner
     from keytide.maintenance.upkeep import writing
 
     are_large, are_many = writing._goes_behind, Planner.are_worth_a_beginning

@@ -20,8 +20,7 @@ from test_auto_cdc import SCHEMA, Event, Row, as_rows, newest, newest_values
 
 import keytide as kt
 from keytide.catalogs import local_writes
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.feeds.truncation import GoingBy, beside_truncations
 
 NO_KEY = -1

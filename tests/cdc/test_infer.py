@@ -16,9 +16,8 @@ from keytide.cdc import (
 )
 from keytide.errors import InvalidError
 from keytide.feeds import infer
-from keytide.feeds.documents import Documents
+from keytide.feeds.decode import Documents, read_events
 from keytide.feeds.infer import Sample
-from keytide.feeds.parse import read_events
 from keytide.types import STRING, AtomicType, Field
 
 

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.cdc import decode
-from keytide.feeds.apply import ChangeCounts
-from keytide.feeds.batch import ChangeWriter
+from keytide.feeds.apply import ChangeCounts, ChangeWriter
 from keytide.feeds.refuse import as_table_takes
 from keytide.maintenance.upkeep.writing import writing
 from keytide.store import open_store
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 COLUMNS = "id INT; a INT; b INT; v STRING; n INT"
 PRODUCERS = {"sequence.field": "a,b", "bucket": "2"}

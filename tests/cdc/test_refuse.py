@@ -9,10 +9,10 @@ from feeds import Message, batch, feed
 
 import keytide as kt
 from keytide.cdc import decode
+from keytide.feeds.feed import FeedRequest
 from keytide.feeds.refuse import as_table_takes
-from keytide.feeds.request import FeedRequest
 from keytide.feeds.target import feed_target
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}
 CREATED: Message = {"op": "c", "after": {"id": 1, "v": 5}}

@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from keytide.cdc import FORMATS
-from keytide.cli import progress
+from keytide.cli import output
 from keytide.cli.ingest import FeedFormat
 from keytide.errors import DataError
-from keytide.feeds.kafka.feeds import TablesReport, Told
-from keytide.feeds.kafka.request import KafkaRequest
-from keytide.feeds.report import BatchReport, IngestReport
-from keytide.feeds.request import FeedRequest
+from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
+from keytide.feeds.kafka.ingest import KafkaRequest, TablesReport, Told
 from keytide.types import Field, parse_sql_type
 
 Run = Callable[..., Any]
@@ -97,7 +95,7 @@ def test_batches_are_told_on_stderr_and_sums_on_stdout(
 def test_long_ingestion_tells_of_its_progress_in_lines(
     run: Run, ingested: list[FeedRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.05)
+    monkeypatch.setattr(output, "SECONDS_BETWEEN_LINES", 0.05)
     feed = ("/wh/shop.db/orders", "--from", "/feed", "--format", "dms-json")
     lines = run("ingest", *feed, "--continuous").err.splitlines()
     assert len(lines) > 2
@@ -182,7 +180,7 @@ def test_several_tables_are_told_of_each_and_one_that_fails_by_the_exit_code(
         told.failure("shop.b", error)
         return TablesReport((IngestReport("shop.a", "bad", (batch,)),), {"shop.b": error})
 
-    monkeypatch.setattr("keytide.feeds.kafka.feeds.run_feeds", run_feeds)
+    monkeypatch.setattr("keytide.feeds.kafka.ingest.run_feeds", run_feeds)
     given = ("--from", "kafka://h/p.*", "--format", "json")
     done = run("ingest", "-w", "/wh", "shop.{table}", *given)
     assert done.code == 1

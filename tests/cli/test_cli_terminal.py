@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from keytide.base.value_text import visible
-from keytide.cli.grid import (
+from keytide.base.text import visible
+from keytide.cli.output import (
     WIDTH_MIN,
     Column,
     Content,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import keytide as kt
-from keytide.cli import progress
-from keytide.definition.evolution import SetOption
+from keytide.cli import output
+from keytide.definition.schema_evolution import SetOption
 from keytide.tasks.runner import Threads
 
 Run = Callable[..., Any]
@@ -286,13 +286,13 @@ def test_compaction_counts_the_buckets_that_are_done(monkeypatch: pytest.MonkeyP
     shown: list[tuple[int, int]] = []
 
     @contextmanager
-    def recorded(what: str) -> Iterator[progress.Show]:
+    def recorded(what: str) -> Iterator[output.Show]:
         assert what == "buckets"
         yield lambda done, total, rows=0: shown.append((done, total))
 
-    monkeypatch.setattr(progress, "progress_bar", recorded)
+    monkeypatch.setattr(output, "progress_bar", recorded)
     taken: list[int] = []
-    runner = progress.TrackedThreads(Threads(1), "buckets")
+    runner = output.TrackedThreads(Threads(1), "buckets")
     runner.each([lambda n=n: n * n for n in range(3)], taken.append)
     assert taken == [0, 1, 4]
     assert shown == [(0, 3), (1, 3), (2, 3), (3, 3)]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.cli import progress
+from keytide.cli import output
 from keytide.maintenance.upkeep.compacting import compact
 from keytide.tasks.runner import Threads
 
@@ -28,11 +28,11 @@ def test_rows_of_the_only_bucket_are_told(
     told: list[tuple[int, int, int]] = []
 
     @contextmanager
-    def recorded(what: str) -> Iterator[progress.Show]:
+    def recorded(what: str) -> Iterator[output.Show]:
         yield lambda done, total, rows=0: told.append((done, total, rows))
 
-    monkeypatch.setattr(progress, "progress_bar", recorded)
-    compact(table.stored, full=True, runner=progress.TrackedThreads(Threads(1), "buckets"))
+    monkeypatch.setattr(output, "progress_bar", recorded)
+    compact(table.stored, full=True, runner=output.TrackedThreads(Threads(1), "buckets"))
     assert told[0] == (0, 1, 0)
     assert told[-1][:2] == (1, 1)
     rows = [rows for _, _, rows in told]

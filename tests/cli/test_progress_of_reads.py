@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.cli import progress
+from keytide.cli import output
 from keytide.read.scans import scan_table
 
 
@@ -40,8 +40,8 @@ def test_bar_moves_within_the_only_bucket(warehouse: str, monkeypatch: pytest.Mo
     def recorded(_: Any) -> Any:
         yield bar
 
-    monkeypatch.setattr(progress, "_bar", recorded)
-    rows = sum(batch.num_rows for batch in progress.tracked_batches(scan_table(table.stored)))
+    monkeypatch.setattr(output, "_bar", recorded)
+    rows = sum(batch.num_rows for batch in output.tracked_batches(scan_table(table.stored)))
     assert rows == 50_000
     assert bar.total == bar.seen[-1] == 100_000
     assert len(set(bar.seen)) > 2

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.dml.adbc import adbc_connector
-from keytide.dml.attached import PagesScan
+from keytide.dml.attach import PagesScan
 from keytide.dml.database_changes import Insertion
-from keytide.dml.execution import DeleteRows, SplitResult, UpdateRows, change_rows
+from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
 from keytide.format.arrow import from_arrow
 from keytide.predicate.condition import predicate_of

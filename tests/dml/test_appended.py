@@ -21,8 +21,8 @@ from unanswered import Unanswered
 import keytide as kt
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.warehouse import FolderWarehouse
-from keytide.dml.appended import appended_connector
-from keytide.dml.execution import (
+from keytide.dml.append import appended_connector
+from keytide.dml.engine import (
     DeleteRows,
     RowChange,
     Scanned,

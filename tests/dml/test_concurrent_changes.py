@@ -274,7 +274,7 @@ def test_c7_task_that_is_tried_again_counts_once(
     table = replace(table, lake=lake)
     assert table.sql("UPDATE t SET b = 1 WHERE a % 2 = 0").row_count == 10
     # What a task tells may arrive twice; two attempts are the contract suite's.
-    from keytide.dml import execution as engine
+    from keytide.dml import engine
 
     told, twice = engine._fragments, []
 

@@ -15,7 +15,7 @@ from databases import SomeDatabase
 import keytide as kt
 from keytide.dml import memory
 from keytide.dml.adbc import adbc_connector
-from keytide.dml.appended import appended_connector
+from keytide.dml.append import appended_connector
 from keytide.dml.fragments import Told, _read
 from keytide.dml.keyed import keyed_connector
 from keytide.dml.memory import MemoryConnector

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.dml import duplicate_keys as coming_keys
+from keytide.dml import keyed as coming_keys
 from keytide.dml.spool import Spool
 
 ROWS = 60_000

@@ -127,7 +127,7 @@ def columns(rows: pa.Table) -> dict[str, Any]:
 
 def test_appends_of_writers_side_by_side_are_all_kept(target: Target) -> None:
     """Both have looked at the table before either writes."""
-    from keytide.base.threads import side_by_side
+    from keytide.base.process import side_by_side
 
     side_by_side([lambda n=n: target.append(events(n)) for n in range(4)], 4)
     assert sorted(row["n"] for row in target.rows) == [0, 1, 2, 3]

@@ -380,9 +380,9 @@ def test_rows_of_an_insert_wait_on_disk_and_are_checked_before_any_is_written(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from keytide.dml.spool import Spool
-    from keytide.sources import federated_changes
+    from keytide.sources import federated
 
-    monkeypatch.setattr(federated_changes, "Spool", lambda memory_bytes: Spool(1))
+    monkeypatch.setattr(federated, "Spool", lambda memory_bytes: Spool(1))
     far = engine(tmp_path)
     rows = "SELECT CAST(i AS INT), 1, NULL, repeat('x', 9) FROM range(9000) t(i)"
     before = {*(tmp_path / "far").rglob("*")}

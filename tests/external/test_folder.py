@@ -17,7 +17,7 @@ from keytide.sources.files import FileFacts
 from keytide.sources.folder import FilePart, PinnedFolder, parquet_folder
 from keytide.sources.source import Place
 from keytide.store import ObjectInfo, open_store
-from keytide.store.objects import ObjectStore
+from keytide.store.object_store import ObjectStore
 
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"]}
 

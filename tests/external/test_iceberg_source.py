@@ -36,8 +36,7 @@ from sources import all_rows, check_order, counted, place, rows_of
 import keytide as kt
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 from keytide.predicate.predicate import And, Comparison, In, IsNull, Not, Or
-from keytide.sources.iceberg import PinnedIceberg, open_source
-from keytide.sources.iceberg_origins import SnapshotFacts, origins_of
+from keytide.sources.iceberg import PinnedIceberg, SnapshotFacts, open_source, origins_of
 from keytide.sources.source import Place
 from keytide.store import open_store
 

@@ -18,7 +18,8 @@ import pytest
 import test_federated as federated
 
 import keytide as kt
-from keytide.spark import external, external_files
+from keytide.spark import external
+from keytide.spark import external as external_files
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.errors import DataError
-from keytide.format.bloom_filter import bloom_filter, may_hold, value_hashes
-from keytide.format.file_index import decode_file_index, encode_file_index
+from keytide.format.file_index import (
+    bloom_filter,
+    decode_file_index,
+    encode_file_index,
+    may_hold,
+    value_hashes,
+)
 from type_values import kind_of
 
 DIGITS = "0123456789abcdef"

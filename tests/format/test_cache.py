@@ -13,7 +13,7 @@ from pyroaring import BitMap
 
 import keytide as kt
 from keytide.format.cache import METADATA, Share, forget_files
-from keytide.format.deletion_vector import (
+from keytide.format.index_files import (
     VectorPlace,
     dead_positions,
     stored_vectors,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from keytide.errors import DataError, InvalidError, UnsupportedError
-from keytide.format.deletion_vector import (
+from keytide.format.index_files import (
     VectorPlace,
     VectorRange,
     dead_in_one,

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format.arrow import polars_schema
 from keytide.format.data_file import FORMATS, FileReader, physical_schema
-from keytide.format.data_file.formats import format_name
+from keytide.format.data_file.reader import format_name
 from keytide.format.schema import TableSchema
 from keytide.store import Store, open_store
 from keytide.types import Field

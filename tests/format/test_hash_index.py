@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.errors import DataError
-from keytide.format.hash_index import Hashes, decode_hashes, encode_hashes, with_hashes
+from keytide.format.index_files import Hashes, decode_hashes, encode_hashes, with_hashes
 
 LEAST, MOST = -(1 << 31), (1 << 31) - 1
 sets = st.lists(st.sampled_from([LEAST, MOST, 0, -1]) | st.integers(LEAST, MOST), max_size=12)

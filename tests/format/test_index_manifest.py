@@ -11,13 +11,14 @@ import fastavro
 import pytest
 
 from keytide.errors import DataError, UnsupportedError
-from keytide.format.deletion_vector import VectorRange, read_vectors
-from keytide.format.index_manifest import (
+from keytide.format.index_files import (
     DELETION_VECTORS,
     HASH,
     IndexFile,
+    VectorRange,
     decode_index_manifest,
     encode_index_manifest,
+    read_vectors,
     replace_index_files,
 )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.data_file import FileReader
-from keytide.format.data_file.kept_rows import read_few
+from keytide.format.data_file.row_groups import read_few
 from keytide.store import LocalStore
 
 ROWS = 40

@@ -18,10 +18,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keytide.errors import KeytideError
-from keytide.format.deletion_vector import VectorRange
-from keytide.format.index_manifest import (
+from keytide.format.index_files import (
     DELETION_VECTORS,
     IndexFile,
+    VectorRange,
     decode_index_manifest,
     encode_index_manifest,
 )

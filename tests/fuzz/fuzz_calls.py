@@ -18,7 +18,7 @@ from fuzz_values import mutated, odd
 
 import keytide as kt
 import keytide.cdc
-from keytide.definition import evolution
+from keytide.definition import schema_evolution
 
 __all__ = ["run"]
 
@@ -59,8 +59,8 @@ def _calls(lake: kt.Lake, table: kt.Table) -> Iterator[tuple[str, Callable[..., 
     for name in keytide.cdc.__all__:
         if callable(found := getattr(keytide.cdc, name)) and _is_made_by_callers(name, found):
             yield f"cdc.{name}", found
-    for name in evolution.__all__:
-        if dataclasses.is_dataclass(found := getattr(evolution, name)):
+    for name in schema_evolution.__all__:
+        if dataclasses.is_dataclass(found := getattr(schema_evolution, name)):
             yield f"alter {name}", _altering(table, found)
     yield "kt.RowKind.parse", kt.RowKind.parse
     objects = {
@@ -231,7 +231,7 @@ _FITTING: dict[str, list[Any]] = {
     "alter RemoveOption key": ["bucket", "sequence.field"],
     "new_name": ["v", "w"],
     "nullable": [True],
-    "position": [None, evolution.First(), evolution.After("k")],
+    "position": [None, schema_evolution.First(), schema_evolution.After("k")],
     "messages": [lambda case: pa.array([_MESSAGE]), lambda case: pa.array([_MESSAGE.encode()])],
     "spec": [lambda case: _feed_spec()],
     "format": ["debezium-json", "maxwell-json", "canal-json", "dms-json", "json"],

@@ -18,7 +18,7 @@ import pyarrow as pa
 from fuzz_case import Case, Refused
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format.snapshot import CommitKind
 
 __all__ = ["run"]

@@ -18,7 +18,7 @@ from fuzz_columns import array, kind_of, plain, value
 from pyiceberg.table import StaticTable
 
 import keytide as kt
-from keytide.definition import evolution
+from keytide.definition import schema_evolution
 from keytide.publish.seen import forget_publications
 from keytide.types import DataType, quoted
 
@@ -214,21 +214,21 @@ class Life:
         act = chance.choice(["add", "drop", "rename", "widen", "move"])
         if act == "add" or not free:
             name, kind = f"x{self.names}", kind_of(chance.choice(_VALUES))
-            change, kinds[name] = evolution.AddColumn((name,), kind), kind
+            change, kinds[name] = schema_evolution.AddColumn((name,), kind), kind
         elif act == "drop":
-            change = evolution.DropColumn((name := chance.choice(free),))
+            change = schema_evolution.DropColumn((name := chance.choice(free),))
             del kinds[name]
         elif act == "rename":
             name = chance.choice(free)
             # Sometimes a name that an older column had.
             to = f"x{chance.randint(1, self.names)}"
-            change = evolution.RenameColumn((name,), to)
+            change = schema_evolution.RenameColumn((name,), to)
             if to in kinds:
                 return
             kinds = {to if n == name else n: k for n, k in kinds.items()}
         elif act == "move":
             name = chance.choice(list(kinds))
-            change = evolution.MoveColumn((name,), evolution.First())
+            change = schema_evolution.MoveColumn((name,), schema_evolution.First())
             kinds = {name: kinds.pop(name), **kinds}
         else:
             narrow = [n for n in free if kinds[n].sql() in _WIDER]
@@ -236,7 +236,7 @@ class Life:
                 return
             name = chance.choice(narrow)
             kinds[name] = kind_of(_WIDER[kinds[name].sql()])
-            change = evolution.ChangeColumnType((name,), kinds[name])
+            change = schema_evolution.ChangeColumnType((name,), kinds[name])
         self.steps[-1] += f" {change}"
         self.table.alter(change)
         self.columns = kinds
@@ -290,7 +290,7 @@ class Life:
         buckets = self.case.chance.randint(1, 3)
         if self.key and int(self.table.options.get("bucket", "-1")) > 0:
             self.steps[-1] += f" {buckets}"
-            self.table.alter(evolution.SetOption("bucket", str(buckets)))
+            self.table.alter(schema_evolution.SetOption("bucket", str(buckets)))
             self.table.rescale()
 
     def convert(self) -> None:
@@ -315,9 +315,9 @@ class Life:
         self.steps[-1] += f" publish = {chosen}"
         if chosen is None:
             if "publish" in self.table.options:
-                self.table.alter(evolution.RemoveOption("publish"))
+                self.table.alter(schema_evolution.RemoveOption("publish"))
         else:
-            self.table.alter(evolution.SetOption("publish", chosen))
+            self.table.alter(schema_evolution.SetOption("publish", chosen))
 
     # -- what is looked at ---------------------------------------------------------------------
 

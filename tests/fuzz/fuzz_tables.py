@@ -19,7 +19,7 @@ from fuzz_oracle import Definition, Oracle, Version
 from fuzz_where import condition
 
 import keytide as kt
-from keytide.definition import evolution
+from keytide.definition import schema_evolution
 
 __all__ = ["run"]
 
@@ -371,27 +371,29 @@ def _alter(history: History) -> None:
     if act == "add" and made.engine != "aggregation":
         history.added += 1
         name, text = f"x{history.added}", chance.choice(PLAIN)
-        change: evolution.SchemaChange = evolution.AddColumn((name,), kind_of(text))
+        change: schema_evolution.SchemaChange = schema_evolution.AddColumn((name,), kind_of(text))
         names.append(name)
     elif act == "drop" and free and len(names) > 2:
         name = chance.choice(free)
-        change = evolution.DropColumn((name,))
+        change = schema_evolution.DropColumn((name,))
         names.remove(name)
     elif act == "rename" and free:
         history.added += 1
         name = chance.choice(free)
-        change = evolution.RenameColumn((name,), f"x{history.added}")
+        change = schema_evolution.RenameColumn((name,), f"x{history.added}")
         names[names.index(name)] = f"x{history.added}"
     elif act == "move" and len(names) > 1:
         name = chance.choice(names)
-        change = evolution.MoveColumn((name,), evolution.First())
+        change = schema_evolution.MoveColumn((name,), schema_evolution.First())
         names = [name, *(n for n in names if n != name)]
     elif act == "widen" and (narrow := [n for n in free if made.columns[n].sql() in _WIDER]):
         name = chance.choice(narrow)
-        change = evolution.ChangeColumnType((name,), kind_of(_WIDER[made.columns[name].sql()]))
+        change = schema_evolution.ChangeColumnType(
+            (name,), kind_of(_WIDER[made.columns[name].sql()])
+        )
     else:
         name, setting = "", chance.choice(["1 mb", "1 kb"])
-        change = evolution.SetOption("read.memory", setting)
+        change = schema_evolution.SetOption("read.memory", setting)
     if isinstance(history.case.attempt(f"alter({change})", lambda: table.alter(change)), Refused):
         history.case.note("rows", "alter is refused", f"{change}")
         return
@@ -403,14 +405,14 @@ _WIDER = {"TINYINT": "BIGINT", "SMALLINT": "INT", "INT": "BIGINT", "FLOAT": "DOU
           "VARBINARY(4)": "BYTES"}  # fmt: skip
 
 
-def _follow(history: History, change: evolution.SchemaChange, names: list[str]) -> None:
+def _follow(history: History, change: schema_evolution.SchemaChange, names: list[str]) -> None:
     made = history.definition
     old = list(made.columns)
     kinds = dict(made.columns)
     renamed: dict[str, str] = {}
-    if isinstance(change, (evolution.AddColumn, evolution.ChangeColumnType)):
+    if isinstance(change, (schema_evolution.AddColumn, schema_evolution.ChangeColumnType)):
         kinds[change.path[0]] = change.type
-    elif isinstance(change, evolution.RenameColumn):
+    elif isinstance(change, schema_evolution.RenameColumn):
         renamed[change.new_name] = change.path[0]
         kinds[change.new_name] = kinds[change.path[0]]
     made.columns = {name: kinds[name] for name in names}

@@ -24,7 +24,7 @@ from pyspark.conf import SparkConf
 from pyspark.java_gateway import launch_gateway
 
 import keytide as kt
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.types import (
     ArrayType,
     AtomicType,

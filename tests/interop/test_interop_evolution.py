@@ -10,7 +10,7 @@ from interop_judges import Judge, PypaimonRust, assert_reads_alike, write_with
 from interop_values import arrow_rows, field
 
 import keytide as kt
-from keytide.definition.evolution import (
+from keytide.definition.schema_evolution import (
     AddColumn,
     After,
     ChangeColumnType,

@@ -17,7 +17,7 @@ from interop_judges import (
 from interop_values import VALUES, arrow_rows, field
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 
 COLUMNS = {
     "k": "INT NOT NULL",

@@ -13,7 +13,7 @@ from interop_values import arrow_rows, field, rows, shown
 from java_judge import JavaPaimon
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
 
 COLUMNS = [
     field("k", "INT NOT NULL"), field("p", "STRING NOT NULL"), field("v", "STRING"),

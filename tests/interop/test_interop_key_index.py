@@ -16,7 +16,7 @@ from java_judge import JavaPaimon
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from key_lives import KEYS, SCHEMA, TABLES, Model, act, steps, table_of
-from keytide.definition.evolution import AddColumn, ChangeColumnType, RenameColumn, SetOption
+from keytide.definition.schema_evolution import AddColumn, ChangeColumnType, RenameColumn, SetOption
 
 COLUMNS = {"k": "INT NOT NULL", "p": "STRING NOT NULL", "ts": "INT", "v": "STRING"}
 FIRST = ["+I 1 x 5 a", "+I 2 y 5 a", "+I 1 x 4 late", "+I 3 x 5 a"]

@@ -16,7 +16,7 @@ from interop_judges import PROJECT, RefusedError
 from lake_values import plain
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
 from keytide.types import parse_sql_type
 
 PEERS = PROJECT / ".venv-spark-peers"

@@ -13,7 +13,7 @@ from java_catalog import JavaCatalog, rest_archives, serving
 from java_judge import JavaGateway
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 
 Rows = dict[int, int]
 KEYED = "CREATE TABLE shop.t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '1')"

@@ -20,10 +20,10 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.format import paths
-from keytide.format.bloom_filter import BLOOM_FILTER
 from keytide.format.checksum import SEAL_KEY
 from keytide.format.entry import FileKind, FileSource
-from keytide.format.index_manifest import DELETION_VECTORS, HASH
+from keytide.format.file_index import BLOOM_FILTER
+from keytide.format.index_files import DELETION_VECTORS, HASH
 from keytide.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from keytide.merge.functions.registry import is_built_in
 from keytide.options import SECTIONS, Option, Refused

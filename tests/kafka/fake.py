@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from typing_extensions import Self
 
-from keytide.feeds.kafka.broker import MESSAGES_SCHEMA, Messages, Topic
+from keytide.feeds.kafka.client import MESSAGES_SCHEMA, Messages, Topic
 from keytide.feeds.kafka.offsets import Offsets
 
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.feeds.kafka.documents import rows_with_keys
-from keytide.feeds.kafka.ingest import feed_topics
-from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
-from keytide.feeds.request import FeedRequest, columns_of
+from keytide.feeds.feed import FeedRequest, columns_of
+from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions, feed_topics
+from keytide.feeds.kafka.topics import rows_with_keys
 
 Message = tuple[bytes | None, bytes | None]
 

@@ -9,13 +9,11 @@ import pytest
 from fake import FakeKafka, FakeTopic, change
 
 import keytide as kt
-from keytide.feeds.kafka import feeds
-from keytide.feeds.kafka.address import KafkaAddress
-from keytide.feeds.kafka.dealing import dealt, resolved
-from keytide.feeds.kafka.feeds import Told, feed_tables
+from keytide.feeds.feed import FeedRequest
+from keytide.feeds.kafka import ingest
+from keytide.feeds.kafka.ingest import KafkaRequest, Told, TopicOptions, feed_tables
 from keytide.feeds.kafka.offsets import topics_told
-from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
-from keytide.feeds.request import FeedRequest
+from keytide.feeds.kafka.topics import KafkaAddress, dealt, resolved
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ def test_starting_offsets_are_those_of_each_topic(lake: kt.Lake) -> None:
 def test_topics_that_are_made_later_are_fed_too(
     lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(ingest, "SECONDS_BETWEEN_LOOKS", 0.05)
     held = {"p.a": topic(change("c", 1, 1, "a"))}
     fed_tables = set[str]()
 

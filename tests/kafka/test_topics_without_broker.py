@@ -14,16 +14,14 @@ import pytest
 from fake import FakeKafka, FakeTopic, change
 
 import keytide as kt
+from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest as topics
-from keytide.feeds.kafka.address import KafkaAddress
 from keytide.feeds.kafka.beginning import Start, beginning
-from keytide.feeds.kafka.broker import Messages, Topic
-from keytide.feeds.kafka.keys import key_columns
+from keytide.feeds.kafka.client import Messages, Topic, read_properties
+from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions
 from keytide.feeds.kafka.lag import lag_of
 from keytide.feeds.kafka.offsets import TopicOffsets, offsets_told, topics_told
-from keytide.feeds.kafka.properties import read_properties
-from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
-from keytide.feeds.request import FeedRequest
+from keytide.feeds.kafka.topics import KafkaAddress, key_columns
 
 # -- addresses, offsets, beginnings: values ------------------------------------------------------
 

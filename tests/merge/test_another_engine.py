@@ -20,7 +20,7 @@ from keytide.merge.engines import ENGINES
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.merge.refusal import Refusal, retracts_of
-from keytide.merge.slices import KeySlices, merge_repeated
+from keytide.merge.windows import KeySlices, merge_repeated
 from keytide.options import TableOptions
 from keytide.store import open_store
 from keytide.types import Field
@@ -217,7 +217,7 @@ def test_table_of_an_engine_without_a_kernel_says_so(
 # -- nobody asks for a name or a class -------------------------------------------------------------
 
 CLASSES = {engine.__name__ for engine in ENGINES.values()} | {"SequenceGroups"}
-OWN = {"aggregation", "deduplicate", "first_row", "partial_update", "sequence_groups", "engines"}
+OWN = {"aggregation", "pick_one", "partial_update", "sequence_groups", "engines"}
 
 
 def asks(path: Path) -> Iterator[str]:

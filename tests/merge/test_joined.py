@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.merge.joined import joined
+from keytide.merge.order import joined
 
 NAN = float("nan")
 

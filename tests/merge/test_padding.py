@@ -11,7 +11,7 @@ import pytest
 
 import keytide as kt
 from keytide.errors import InvalidError
-from keytide.merge.padding import padded_sequence
+from keytide.merge.order import padded_sequence
 
 EPOCH = datetime(1970, 1, 1)
 SECOND = EPOCH + timedelta(milliseconds=1685548953000)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.merge.deduplicate import Deduplicate
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
+from keytide.merge.pick_one import Deduplicate
 from keytide.merge.touched import merge_runs
 from keytide.merge.windows import Batch, key_windows
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pinot_configs import CONFIG, PARTITIONS, SCHEMA, Change, changed, make, new_lake
 
 import keytide as kt
-from keytide.pinot.config import Column, Upsert
-from keytide.pinot.document import member_names
+from keytide.pinot.config import Column, Upsert, member_names
 
 
 @pytest.mark.parametrize("form", ["dict", "text", "text with blanks", "path", "path as a text"])

@@ -10,7 +10,7 @@ import pytest
 from catalog_server import Service, connected, strikes
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 
 Rows = dict[int, int]
 

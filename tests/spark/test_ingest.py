@@ -271,7 +271,7 @@ def test_any_bytes_between_good_messages_are_dead_letters_byte_for_byte(feed: Fe
 
 
 def test_batch_that_is_repeated_and_refuses_other_messages_keeps_all_of_them(feed: Feed) -> None:
-    from keytide.spark.dead_letters import DeadLetters
+    from keytide.spark.ingest import DeadLetters
 
     catalog = kt.connect(feed.warehouse)._catalog
     letters = DeadLetters(catalog, "shop.bad", "shop.people")

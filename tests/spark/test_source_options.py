@@ -14,11 +14,11 @@ import pytest
 
 import keytide as kt
 from keytide.changes.follow import Start
-from keytide.spark.option_table import SECTIONS, page
+from keytide.spark.columns import spark_schema
+from keytide.spark.options import SECTIONS, page
 from keytide.spark.payloads import unpacked
+from keytide.spark.source import ChangeStream, ChangeStreamReader
 from keytide.spark.source_options import SourceOptions
-from keytide.spark.stream_source import ChangeStream, ChangeStreamReader
-from keytide.spark.types import spark_schema
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
 
@@ -227,4 +227,4 @@ def test_every_option_is_on_the_page_and_every_name_is_there_once() -> None:
     assert len(names) == len(set(names))
     assert [option.key for option in rows_of_table if f"`{option.key}`" not in page()] == []
     text = (Path(__file__).parents[2] / "docs/spark.md").read_text()
-    assert page() in text, "put what python -m keytide.spark.option_table prints into docs/spark.md"
+    assert page() in text, "put what python -m keytide.spark.options prints into docs/spark.md"

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.spark.columns import spark_schema
 from keytide.spark.source import KeytideSource, TaskMessage
-from keytide.spark.types import spark_schema
 from keytide.tasks.runner import attempted
 
 SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string()})

@@ -9,7 +9,7 @@ import pytest
 
 import keytide as kt
 from keytide.format.bucket import bucket_ids
-from keytide.spark.bucket import with_bucket
+from keytide.spark.columns import with_bucket
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
+from keytide.spark.columns import spark_schema
 from keytide.spark.internals import HAS_READ_LIMITS
-from keytide.spark.types import spark_schema
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.spark import distribution
+from keytide.spark import columns
 
 SCHEMA = pa.schema(
     [
@@ -99,7 +99,7 @@ def test_auto_leaves_the_rows_of_a_load_where_they_are_and_shuffles_all_other_wr
     little, much = (lake.create_table(f"t{n}", SCHEMA, ["id"], options=options) for n in "12")
     little.write(rows(2))
     assert runs(little) == 1  # a second run would cost readers more than the shuffle
-    monkeypatch.setattr(distribution, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
     much.write(rows(3))
     assert runs(much) == 3
     much.write(rows(3))

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  # pyspark's functions are F everywhere
 
 import keytide as kt
+from keytide.spark.columns import spark_schema
 from keytide.spark.known_files import known_parquet_files
-from keytide.spark.native import _OPTIONS, parquet_files
-from keytide.spark.types import spark_schema
+from keytide.spark.read import _OPTIONS, parquet_files
 
 pytestmark = pytest.mark.spark
 

@@ -16,12 +16,12 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 import keytide as kt
 from keytide.read.plain_files import split_tasks
+from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile, Section
-from keytide.read.task import ReadTask
+from keytide.spark.columns import row_bytes
 from keytide.spark.payloads import packed, payload_rows, unpacked
 from keytide.spark.read import BinTask, bins_of_reads
 from keytide.spark.runner import Cluster, Executors
-from keytide.spark.types import row_bytes
 
 NUMBERS = StructType([StructField("n", IntegerType())])
 

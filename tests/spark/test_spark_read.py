@@ -17,11 +17,11 @@ import pytest
 import keytide as kt
 from feature_cases import as_json
 from json_values import rows_as_text
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.read.plain_files import split_tasks
+from keytide.spark.columns import batch_schema, spark_schema
 from keytide.spark.read import bins_of_reads, split_scan
-from keytide.spark.types import batch_schema, spark_schema
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
 from keytide.types import Field, parse_sql_type

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.spark.row_batches import counted_batches, stored_row_bytes
 from keytide.spark.runner import Executors
 from keytide.spark.settings import held_setting

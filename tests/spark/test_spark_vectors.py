@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.functions import col, lit
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.spark.read import split_scan
 
 pytestmark = pytest.mark.spark

@@ -14,12 +14,12 @@ from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import DataError, InvalidError
 from keytide.spark.buffered import BufferedTask
-from keytide.spark.distribution import tasks_for_rows
+from keytide.spark.columns import tasks_for_rows
 from keytide.spark.errors import keytide_error
 from keytide.spark.sizing import TASKS_PER_SLOT
 from keytide.tasks.runner import Outcome, attempted, settled
+from keytide.write.refusals import writable_view
 from keytide.write.task import RUNS_PER_PART, Written
-from keytide.write.writable import writable_view
 
 AUTHOR = Author("user", 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64())])

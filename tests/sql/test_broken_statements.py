@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 import keytide as kt
-from keytide.sql.dialect import tokenize
+from keytide.sql.cursor import tokenize
 
 STATEMENTS = [
     "CREATE TABLE IF NOT EXISTS u (id INT NOT NULL COMMENT 'c', v ARRAY<INT>, d DECIMAL(9, 2),"

@@ -10,8 +10,7 @@ import pytest
 from sqlglot import exp
 
 import keytide as kt
-from keytide.sql.cursor import Cursor
-from keytide.sql.dialect import parse_tree, tokenize
+from keytide.sql.cursor import Cursor, parse_tree, tokenize
 from keytide.sql.dml_grammar import delete_from, update_from
 from keytide.sql.engine_text import engine_text
 from keytide.sql.grammar import parse_statements

@@ -16,7 +16,7 @@ from sqlglot.errors import ParseError
 
 import keytide as kt
 import keytide.cdc
-from keytide.sql.dialect import Keytide, tokenize
+from keytide.sql.cursor import Keytide, tokenize
 from keytide.sql.idle_brackets import without_idle_brackets
 
 TABLES = (

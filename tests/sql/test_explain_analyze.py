@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import keytide as kt
 from keytide.cli.main import app
 from keytide.dml.memory import MemoryConnector
-from keytide.sql.analysis import QueryAnalysis
+from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.relations import bind

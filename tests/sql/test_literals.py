@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.sql.dialect import parse_tree, tokenize
-from keytide.sql.literals import literal_rows
+from keytide.sql.cursor import parse_tree, tokenize
+from keytide.sql.definition_grammar import literal_rows
 from keytide.sql.local import run_locally
 from keytide.sql.relations import BoundQuery
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn, RenameColumn
+from keytide.definition.schema_evolution import AddColumn, RenameColumn
 
 TABLES = (
     "CREATE TABLE Shop.Orders (Id INT, v STRING, PRIMARY KEY (Id) NOT ENFORCED); "

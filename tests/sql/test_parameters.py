@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.errors import InvalidError
-from keytide.sql.parameters import with_parameters
+from keytide.sql.engine_text import with_parameters
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 ZONE = timezone(timedelta(hours=2))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 import keytide as kt
-from keytide.sql.dialect import Keytide, parse_tree, tokenize
+from keytide.sql.cursor import Keytide, parse_tree, tokenize
 
 PARSER = Keytide.parser_class
 FUNCTIONS = sorted({*PARSER.FUNCTIONS, *PARSER.FUNCTION_PARSERS})

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 import keytide as kt
-from keytide.definition.evolution import (
+from keytide.definition.schema_evolution import (
     AddColumn,
     After,
     ChangeColumnNullability,
@@ -34,7 +34,7 @@ from keytide.definition.evolution import (
     RenameColumn,
     SetOption,
 )
-from keytide.sql.dialect import Keytide
+from keytide.sql.cursor import Keytide
 from keytide.sql.grammar import parse_statements
 from keytide.sql.statements import (
     AlterTable,

@@ -21,7 +21,7 @@ from keytide.format.paths import never_changes
 from keytide.store import CachedStore, CacheFolder, Store, open_store, store_of_file
 from keytide.store.cached import BLOCK_BYTES, WHOLE_BYTES_MAX
 from keytide.store.faults import Fault, FaultyStore
-from keytide.store.objects import ObjectStore
+from keytide.store.object_store import ObjectStore
 
 UUID = "6f0b1c9e-0d5f-4f43-9c55-0b6f4f1a2c3d"
 DATA = f"shop.db/t/bucket-0/data-{UUID}-0.parquet"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.errors import KeytideError
 from keytide.store import open_store
-from keytide.store.objects import ObjectStore
+from keytide.store.object_store import ObjectStore
 
 SECRETS = st.text(st.sampled_from("ABCxyz0189/+=%:@ ?#&.-_"), min_size=8, max_size=24).filter(
     lambda text: len(text.strip()) >= 8

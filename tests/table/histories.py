@@ -11,7 +11,7 @@ from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
 from keytide.maintenance.expiry.references import metadata_files
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.store import Store
 
 ROOTS = ("schema/", "snapshot/snapshot-", "tag/", "branch/", "consumer/", "changelog/")

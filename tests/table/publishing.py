@@ -6,7 +6,7 @@ import keytide as kt
 from keytide.commit.change import Change
 from keytide.commit.publish import Committed, Committer
 from keytide.snapshot.live_files import LiveFiles
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import restamp
 
 

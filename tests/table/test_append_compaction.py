@@ -19,12 +19,11 @@ from publishing import publish
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
-from keytide.compaction.appends import pack_tasks
+from keytide.compaction.append_tables import pack_tasks
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.options import TableOptions
-from keytide.snapshot.bucket_index import by_index_key
-from keytide.snapshot.dead_rows import DeadRows
+from keytide.snapshot.live_files import DeadRows, by_index_key
 from keytide.snapshot.state import TableState
 from keytide.store import Store, open_store
 from keytide.store.faults import Fault, FaultyStore, Operation

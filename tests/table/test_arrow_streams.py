@@ -14,7 +14,7 @@ import pytest
 
 import keytide as kt
 from keytide.errors import InvalidError
-from keytide.read.task import ReadTask
+from keytide.read.scan import ReadTask
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": None}, {"k": 3, "v": "c"}]

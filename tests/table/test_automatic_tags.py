@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
-from keytide.definition.tag_period import TagPeriod
+from keytide.definition.schema_evolution import SetOption
+from keytide.definition.times import TagPeriod
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
-from keytide.maintenance.history.automatic_tags import create_due_tags, forget_over
-from keytide.maintenance.history.tags import create_tag_of, source_of
+from keytide.maintenance.history.tags import create_due_tags, create_tag_of, forget_over, source_of
 from keytide.options import TableOptions
 from keytide.store.faults import Fault, FaultyStore
 

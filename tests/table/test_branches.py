@@ -18,7 +18,7 @@ from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.catalogs.catalog import open_stored
-from keytide.definition.evolution import AddColumn, DropColumn, RemoveOption, SetOption
+from keytide.definition.schema_evolution import AddColumn, DropColumn, RemoveOption, SetOption
 from keytide.format import paths
 from keytide.format.branch import BranchStore, split_branch
 from keytide.store import Store

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import (
+from keytide.definition.schema_evolution import (
     AddColumn,
     ChangeColumnType,
     DropColumn,

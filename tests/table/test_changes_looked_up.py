@@ -16,7 +16,7 @@ import keytide as kt
 from keytide.changes import diff
 from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
-from keytide.read import laid_out
+from keytide.read import lookup
 from keytide.read.lookup_files import LookupFiles
 
 SCHEMA = pl.DataFrame(schema={"id": pl.Int64, "s": pl.String, "v": pl.Int64}).to_arrow().schema
@@ -46,7 +46,7 @@ def told(table: kt.Table, start: int, end: int) -> list[Any]:
 def files(monkeypatch: pytest.MonkeyPatch) -> LookupFiles:
     """The lookup files of this test alone."""
     mine = LookupFiles()
-    monkeypatch.setattr(laid_out, "LOOKUP_FILES", mine)
+    monkeypatch.setattr(lookup, "LOOKUP_FILES", mine)
     return mine
 
 
@@ -83,8 +83,8 @@ def test_changes_are_the_same_streamed_and_looked_up_in_small_and_in_large_files
         streamed = all_told()
     for at_once in (0, 1 << 18):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(laid_out, "LOOKUP_FILES", files := LookupFiles())
-            patched.setattr(laid_out, "_AT_ONCE_ROWS", at_once)
+            patched.setattr(lookup, "LOOKUP_FILES", files := LookupFiles())
+            patched.setattr(lookup, "_AT_ONCE_ROWS", at_once)
             assert [all_told() for _ in range(3)] == [streamed] * 3
         assert len(files._files) > 0 or "deletion-vectors.enabled" in options
 
@@ -92,7 +92,7 @@ def test_changes_are_the_same_streamed_and_looked_up_in_small_and_in_large_files
 def test_one_look_at_both_snapshots_lays_no_large_file_out(
     tmp_path: Path, files: LookupFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laid_out, "_AT_ONCE_ROWS", 2)
+    monkeypatch.setattr(lookup, "_AT_ONCE_ROWS", 2)
     table = kt.connect(tmp_path).create_table("t", SCHEMA, ["id"])
     table.write(written(dict.fromkeys(range(30), 0)))
     table.write(written({7: 1}))

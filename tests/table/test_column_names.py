@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.base.scratch import scratch
-from keytide.definition.evolution import AddColumn, RenameColumn
+from keytide.base.process import scratch
+from keytide.definition.schema_evolution import AddColumn, RenameColumn
 from keytide.feeds.apply import count_changes, fill_unavailable
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.merge.order import MergeOrder

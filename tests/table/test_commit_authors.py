@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.snapshot.state import TableState
-from keytide.spark.option_names import GivenOptions
+from keytide.spark.columns import spark_schema
+from keytide.spark.options import GivenOptions
 from keytide.spark.source import SourceWrite, TableStreamWriter, TaskMessage
 from keytide.spark.stream import StreamBatch
-from keytide.spark.types import spark_schema
 from keytide.store import Store, open_store
 from keytide.store.faults import FaultyStore
 from keytide.tasks.runner import Outcome
+from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
-from keytide.write.writable import writable_view
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 T = TypeVar("T")

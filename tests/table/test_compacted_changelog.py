@@ -27,7 +27,7 @@ from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.compaction import compact as compaction
-from keytide.definition.evolution import AddColumn, SetOption
+from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.manifest import FileKind, FileSource
 from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read

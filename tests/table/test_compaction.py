@@ -23,7 +23,7 @@ from keytide.compaction import compact as compaction
 from keytide.compaction.picking import SortedRun, Unit
 from keytide.compaction.rewriting import CompactTask
 from keytide.compaction.tombstones import Ages
-from keytide.definition.evolution import AddColumn, SetOption
+from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.data_file import FORMATS
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind

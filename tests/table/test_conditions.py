@@ -33,9 +33,9 @@ from keytide.predicate.predicate import (
     Predicate,
 )
 from keytide.predicate.text import text_of
-from keytide.predicate.values.single import array_of
-from keytide.sql.dialect import parse_tree, tokenize
-from keytide.sql.pushing import pushed, pushed_exactly
+from keytide.predicate.values.literals import array_of
+from keytide.sql.cursor import parse_tree, tokenize
+from keytide.sql.pushdown import pushed, pushed_exactly
 
 MIDNIGHT = datetime(2024, 1, 1)
 INSTANT = datetime(2024, 1, 1, tzinfo=timezone.utc)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.cli.main import app
-from keytide.definition.evolution import AddColumn, RenameColumn, SetOption
+from keytide.definition.schema_evolution import AddColumn, RenameColumn, SetOption
 from keytide.store import Store, open_store
 
 Row: TypeAlias = "tuple[str, int, int, int | None, str]"

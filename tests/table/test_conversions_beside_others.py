@@ -24,11 +24,11 @@ from tests.table.test_conversion import (
 import keytide as kt
 from keytide.catalogs.local_writes import fill
 from keytide.commit.transaction import Transaction
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
 from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 FIRST = ("+I 0 1 5 a", "+I 0 2 5 a", "+I 1 3 5 a", "-D 1 4 7 x")
 ROWS = ["0 1 5 a", "0 2 5 a", "1 3 5 a"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keytide.compaction.curves import hilbert, z_order
+from keytide.compaction.append_tables import hilbert, z_order
 
 
 def every_place(dimensions: int, bits: int) -> list[np.ndarray]:

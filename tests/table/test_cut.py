@@ -7,7 +7,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.write.cut import Cut
+from keytide.write.layout import Cut
 
 PARTITIONS = [b"a", b"b", b"c"]
 rows = st.lists(

@@ -17,11 +17,15 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change, Conflict
 from keytide.commit.publish import Committer
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import IndexFile
 from keytide.format.snapshot import CommitKind
-from keytide.snapshot.bucket_index import by_index_key
-from keytide.snapshot.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
-from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.live_files import (
+    BucketId,
+    DeadRows,
+    by_index_key,
+    load_dead_rows,
+    vector_files_by_bucket,
+)
 from keytide.store import open_store
 from keytide.write.bucket_writer import restamp
 from keytide.write.task import Written

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.evolution import RemoveOption
+from keytide.definition.schema_evolution import RemoveOption
 
 SCHEMA = [
     kt.Field(-1, name, kt.parse_sql_type(kind))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import RenameColumn
+from keytide.definition.schema_evolution import RenameColumn
 from keytide.store import open_store
 
 DELETES, KEEPS = True, False

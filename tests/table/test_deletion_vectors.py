@@ -21,8 +21,8 @@ from keytide.catalogs.local_writes import append
 from keytide.commit.author import Author
 from keytide.compaction import compact as compaction
 from keytide.compaction.picking import Unit, sorted_runs
-from keytide.definition.evolution import RemoveOption, SetOption
-from keytide.format.deletion_vector import dead_positions
+from keytide.definition.schema_evolution import RemoveOption, SetOption
+from keytide.format.index_files import dead_positions
 from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read
 from keytide.store import Store, open_store

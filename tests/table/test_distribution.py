@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("ts", pa.int64()), ("v", pa.string())])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
-from keytide.definition.evolution import RemoveOption, SetOption
+from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.bucket import row_hashes
 from keytide.snapshot.dynamic_buckets import KeyPlaces, hash_files, load_places
 from keytide.store import open_store

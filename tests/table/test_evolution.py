@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
-from keytide.definition.evolution import (
+from keytide.definition.schema_evolution import (
     AddColumn,
     After,
     ChangeColumnNullability,

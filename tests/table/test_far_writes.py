@@ -16,7 +16,7 @@ from keytide.errors import DataError
 from keytide.format.data_file.far_file import far_file
 from keytide.snapshot.lineage import lineage_of
 from keytide.store import ObjectStore
-from keytide.store.uploads import Uploads
+from keytide.store.object_store import Uploads
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import ChangeColumnType, RenameColumn, SetOption
+from keytide.definition.schema_evolution import ChangeColumnType, RenameColumn, SetOption
 from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import Field

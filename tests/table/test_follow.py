@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format.checksum import SEAL_KEY
 from keytide.store import open_store
 
@@ -115,7 +115,7 @@ def test_follower_goes_on_with_what_others_write_until_it_is_stopped() -> None:
 
 
 def test_a_batch_has_the_columns_of_its_snapshot() -> None:
-    from keytide.definition.evolution import AddColumn
+    from keytide.definition.schema_evolution import AddColumn
 
     table = filled()
     table.alter(AddColumn(("n",), kt.parse_sql_type("INT")))

@@ -19,8 +19,8 @@ from keytide.commit.change import Change
 from keytide.format import paths
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
+from keytide.write.refusals import writable_view
 from keytide.write.task import Written
-from keytide.write.writable import writable_view
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 READS = {

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 LEVELS = {"file.format.per.level": "0:avro, 5:orc", "num-levels": "6"}

@@ -14,7 +14,7 @@ import pytest
 
 import keytide as kt
 from gate_doors import CLEANING, READING, ROWS, WRITING, Door
-from keytide.definition.evolution import RemoveOption, SetOption
+from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format import paths
 from keytide.format.cache import forget_files
 from keytide.gate.types import TYPES

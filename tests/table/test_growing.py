@@ -19,7 +19,7 @@ import keytide as kt
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import parse_sql_type
-from keytide.types.widening import common_type
+from keytide.types.logical import common_type
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int32())])
 

@@ -18,7 +18,7 @@ from tests.table.test_conversion import (
 
 import keytide as kt
 from keytide.changes.change_scan import changes_of
-from keytide.definition.evolution import AddColumn, ChangeColumnType, RenameColumn
+from keytide.definition.schema_evolution import AddColumn, ChangeColumnType, RenameColumn
 
 LATE = ("+I 0 1 4 late", "+I 1 4 6 late")
 NEW_COLUMN = AddColumn(("w",), kt.parse_sql_type("INT"))

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.commit.transaction import Transaction
-from keytide.definition.evolution import ChangeColumnType
+from keytide.definition.schema_evolution import ChangeColumnType
 from keytide.store import open_store
 from keytide.write.input_rows import to_arrow_table
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 TYPES: dict[str, tuple[str, list[Any]]] = {
     "text": ("STRING", ["", "a", "aaaaaaaa", "aaaaaaaab", "aaaaaaaac", "é"]),

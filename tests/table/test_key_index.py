@@ -25,14 +25,14 @@ import keytide as kt
 from busy import Others, busy_store
 from key_indexes import assert_index_is_that_of_the_rows, indexes_of
 from keytide.commit.transaction import Transaction
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format.cache import forget_files
-from keytide.key_index.hashes import KeyHashes
+from keytide.key_index.keys import KeyHashes
 from keytide.snapshot.key_index import KeyIndex
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 Row: TypeAlias = "tuple[str, int, int | None, str]"
 """Kind, key, what it is compared by, and value."""

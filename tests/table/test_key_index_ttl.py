@@ -27,7 +27,7 @@ from test_key_index import (
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
-from keytide.definition.evolution import RemoveOption, SetOption
+from keytide.definition.schema_evolution import RemoveOption, SetOption
 
 TTLS = {
     "late rows": {"upsert.metadata-ttl": "1"},

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.read.key_ranges import by_key_range
-from keytide.read.task import ReadTask
+from keytide.read.scan import ReadTask
 
 ENGINES = {
     "deduplicate": {},

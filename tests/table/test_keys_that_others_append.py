@@ -15,7 +15,7 @@ from key_indexes import assert_index_is_that_of_the_rows
 from key_lives import KEYS, SCHEMA, TABLES, Model, act, shown, steps, table_of
 from keytide.read.scan import Scan
 from keytide.store import open_store
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 
 def new_table(options: dict[str, str]) -> kt.Table:

@@ -34,12 +34,10 @@ from keytide.options.keys import EXTERNAL_PATHS
 from keytide.predicate.condition import predicate_of
 from keytide.read.scan import Scan
 from keytide.read.scans import narrowed_scan
-from keytide.snapshot.data_files import OWN_FILES
 from keytide.snapshot.live_files import LiveFiles
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import OWN_FILES, TableState, TableView
 from keytide.store import Store, open_store
-from keytide.write.writable import check_writable
+from keytide.write.refusals import check_writable
 
 KEY = ["name", "n"]
 TYPES = {"name": "STRING NOT NULL", "n": "INT NOT NULL", "at": "BIGINT", "v": "DOUBLE"}
@@ -225,7 +223,7 @@ def test_spark_leaves_such_files_to_the_reader_of_the_table(tmp_path: Path) -> N
 
 def test_file_that_spark_misses_is_explained_as_its_kind_has_it(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from keytide.spark.pinned import missing_file_error, pin
+    from keytide.spark.errors import missing_file_error, pin
 
     put(tmp_path, [("a", 1, 1, 1.0)])
     pin([f"file://{tmp_path}"], folder_scan(tmp_path).view, ())

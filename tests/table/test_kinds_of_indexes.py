@@ -24,17 +24,22 @@ import keytide as kt
 from keytide.commit.transaction import Transaction
 from keytide.definition import kind
 from keytide.format import paths
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.read.runs import StoredVersions
 from keytide.read.sections import PlannedFile
-from keytide.snapshot.bucket_index import EncodedIndex, by_index_key
-from keytide.snapshot.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.view import TableView
+from keytide.snapshot.live_files import (
+    BucketId,
+    DeadRows,
+    EncodedIndex,
+    by_index_key,
+    load_dead_rows,
+    vector_files_by_bucket,
+)
+from keytide.snapshot.state import TableView
 from keytide.store import Store, open_store
+from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask, Written
-from keytide.write.writable import writable_view
 
 PLACES = {"k": pl.Int64, "file": pl.String, "row": pl.Int64}
 ADDS = ("+I", "+U")

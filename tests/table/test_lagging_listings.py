@@ -12,7 +12,7 @@ import pytest
 from copies import empty_store
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
 
 _COLUMNS = 120
 _GROWTH_MAX = 2.2

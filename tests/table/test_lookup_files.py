@@ -18,14 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.compaction import lookup
-from keytide.definition.evolution import SetOption
+from keytide.compaction import changelog
+from keytide.definition.schema_evolution import SetOption
 from keytide.format.data_file import FileReader
-from keytide.read import laid_out, lookup_files
+from keytide.read import lookup as laid_out
+from keytide.read import lookup_files
 from keytide.read.lookup_files import Bounds, LookupFiles, searched
 from keytide.read.sections import PlannedFile
 from keytide.read.versions_of_keys import VersionsOfKeys
-from keytide.store import objects, open_store
+from keytide.store import object_store, open_store
 
 KEYS = {
     "INT": lambda n: n,
@@ -204,7 +205,7 @@ def test_files_of_a_far_store_are_asked_in_any_order(monkeypatch: pytest.MonkeyP
     def last_first(calls: Sequence[Callable[[], Any]], _: int) -> list[Any]:
         return [call() for call in reversed(calls)][::-1]
 
-    monkeypatch.setattr(objects, "side_by_side", last_first)
+    monkeypatch.setattr(object_store, "side_by_side", last_first)
     table = numbered(kt.connect("", store=open_store(f"memory://{uuid4().hex}")))
     upsert(table, range(10), 0)
     upsert(table, [1, 2], 1)
@@ -219,7 +220,7 @@ def test_old_rows_come_by_windows_where_those_of_the_keys_are_too_many_to_be_hel
     steps = [(range(40), 0), (range(5, 15), 1), (range(50), 2)]
     told = [[upsert(tables[0], *step) for step in steps]]
     asked.clear()
-    monkeypatch.setattr(lookup, "rows_in", lambda *_: 8)
+    monkeypatch.setattr(changelog, "rows_in", lambda *_: 8)
     told.append([upsert(tables[1], *step) for step in steps])
     assert told[0] == told[1]
     assert (5, list(range(50))) in asked

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.store import open_store
 
 LOOKUPS = ({"changelog-producer": "lookup"}, {"force-lookup": "true"})

@@ -14,7 +14,7 @@ from overtaking import overtaken
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
-from keytide.commit.manifest_picking import MergeRules, Rewrite, pick
+from keytide.commit.manifests import MergeRules, Rewrite, pick
 from keytide.commit.publish import Committed, Committer
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows
@@ -30,15 +30,15 @@ from keytide.format.manifest import (
 )
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import EMPTY_STATS
-from keytide.maintenance.upkeep.manifests import MergedManifests, compact_manifest
+from keytide.maintenance.upkeep.repair import MergedManifests, compact_manifest
 from keytide.snapshot.live_files import load_live_files
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store, open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import parse_sql_type
 from keytide.write.bucket_writer import restamp
+from keytide.write.refusals import writable_view
 from keytide.write.task import Written
-from keytide.write.writable import writable_view
 
 PARTITION = parse_sql_type("INT")
 PARTITIONS = encode_rows([pa.array([1, 2, None], pa.int32())], [PARTITION])

@@ -17,10 +17,8 @@ import keytide
 from busy import Others, busy_store
 from keytide.lake.table_html import table_html
 from keytide.maintenance.history.log import HistoryEntry
-from keytide.maintenance.upkeep.glance import Glance, glance_of
-from keytide.maintenance.upkeep.layout import GLANCE, Layout
-from keytide.maintenance.upkeep.timeline import Moment, Timeline
-from keytide.show.buckets import Bucket, BucketLine, Part, Run
+from keytide.maintenance.upkeep.layout import GLANCE, Glance, Layout, Moment, Timeline, glance_of
+from keytide.show.layout import Bucket, BucketLine, Part, Run
 from keytide.store import open_store
 
 HOSTILE = "</style></svg><script>x</script><b>&\"'"

@@ -14,7 +14,7 @@ import pytest
 
 import keytide as kt
 from keytide.definition.document import document
-from keytide.definition.evolution import RemoveOption, SetOption
+from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format import paths
 from keytide.merge.engines import engines_with
 from keytide.options import SECTIONS, ForOthers, Option, Refused, TableOptions, stored_name

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.maintenance.upkeep.writing import writing
 from keytide.store import open_store
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])
 Row = Mapping[str, Any]

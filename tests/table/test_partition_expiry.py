@@ -13,7 +13,7 @@ from histories import ids, stray_files, torn_snapshots
 from overtaking import overtaken
 
 import keytide as kt
-from keytide.definition.partition_times import PartitionTimes
+from keytide.definition.times import PartitionTimes
 from keytide.maintenance.expiry.partition_expiry import PartitionAge, expire_partitions
 from keytide.options import TableOptions
 from keytide.store.faults import Crash, Fault, FaultyStore

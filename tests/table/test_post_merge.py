@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
-from keytide.definition.evolution import DropColumn, SetOption
+from keytide.definition.schema_evolution import DropColumn, SetOption
 from keytide.store import open_store
 
 COLUMNS = {

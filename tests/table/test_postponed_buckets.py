@@ -16,15 +16,15 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.commit.publish import Committed, Committer
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import ManifestEntry
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter, SequenceBase, restamp
-from keytide.write.cut import BucketBatch
 from keytide.write.input_rows import incoming_rows
+from keytide.write.layout import BucketBatch
 from keytide.write.task import Written
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])

@@ -21,7 +21,7 @@ from other_readers import READERS, Rows, iceberg_table, scanned
 from row_ids import row_ids
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
 from keytide.publish.seen import forget_publications
 from keytide.types import parse_sql_type
 

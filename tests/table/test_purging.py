@@ -11,7 +11,7 @@ from copies import copies_of, empty_store
 from stops import stops_of
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.key_index.entries import Entries
+from keytide.key_index.keys import Entries
 from keytide.read.rebuilding import settled
-from keytide.snapshot.dead_rows import load_dead_rows
 from keytide.snapshot.key_index import KeyIndex
+from keytide.snapshot.live_files import load_dead_rows
 from keytide.store import open_store
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 ROWS, KEYS, WRITES = 12_000, 15_000, 3
 

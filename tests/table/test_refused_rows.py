@@ -16,8 +16,8 @@ from keytide.options import TableOptions
 from keytide.write.bucket_writer import SequenceBase
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.layout import FixedLayout
+from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
-from keytide.write.writable import writable_view
 
 Row = dict[str, Any]
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}

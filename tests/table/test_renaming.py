@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.snapshot.commits import FolderCommits
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})

@@ -14,11 +14,11 @@ from overtaking import overtaken
 import keytide as kt
 from keytide.catalogs.local_writes import fill
 from keytide.commit.transaction import Transaction
-from keytide.definition.evolution import AddColumn, SetOption
+from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("s", pa.int64()), ("v", pa.string())])
 

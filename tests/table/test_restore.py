@@ -18,7 +18,7 @@ from overtaking import overtaken
 from stops import faults_of, stops_of
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn, SetOption
+from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore

@@ -22,7 +22,7 @@ from overtaking import overtaken
 from stops import faults_of, stops_of
 
 import keytide as kt
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
 from keytide.format import paths
 from keytide.format.snapshot import NO_WATERMARK, Consumer, Snapshot
 from keytide.store import Store

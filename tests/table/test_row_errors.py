@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.store import open_store
 
 COUNTS = {"upsert.row-errors": "count"}

@@ -37,7 +37,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
         def clock_ms() -> int:
             return seconds * 1000
 
-        monkeypatch.setattr("keytide.read.lifetime._clock_ms", clock_ms)
+        monkeypatch.setattr("keytide.read.merged_versions._clock_ms", clock_ms)
         monkeypatch.setattr("keytide.compaction.compact.wall_clock_ms", clock_ms)
 
     set_(NOW)

@@ -21,10 +21,10 @@ from busy import Others, busy_store
 from far import far_away
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.commit.transaction import Transaction
-from keytide.definition.evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn
 from keytide.store import Store, open_store
 from keytide.write.input_rows import to_arrow_table
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 Row: TypeAlias = "dict[str, Any]"
 

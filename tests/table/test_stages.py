@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.catalogs.system_tables import audit_log
-from keytide.format.deletion_vector import VectorPlace, dead_positions
+from keytide.format.index_files import VectorPlace, dead_positions
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.read import merged_versions as read
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions

@@ -21,7 +21,7 @@ from copies import copies_of
 from stops import stops_of
 
 import keytide as kt
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store, open_store
 from keytide.store.faults import Crash, Fault, FaultyStore

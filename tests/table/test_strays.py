@@ -18,14 +18,14 @@ from keytide.commit import strays
 from keytide.commit.strays import has_committed
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import compact_in_full
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.errors import DataError, SetupError
 from keytide.maintenance.upkeep.rescale import rescale
+from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.statement import Statement
-from keytide.snapshot.stored import StoredTable
 from keytide.store import open_store
 from keytide.store.local import LocalStore
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int64()), ("v", pa.int64())])
 KINDS: dict[str, dict[str, str]] = {

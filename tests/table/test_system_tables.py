@@ -12,7 +12,7 @@ import pytest
 
 import keytide as kt
 from keytide.catalogs.system_tables import SYSTEM_TABLES, audit_log, read_optimized, system_table
-from keytide.definition.evolution import AddColumn, ChangeColumnType, RenameColumn
+from keytide.definition.schema_evolution import AddColumn, ChangeColumnType, RenameColumn
 from keytide.format import paths
 from keytide.format.snapshot import Tag
 from keytide.store import open_store

@@ -14,8 +14,8 @@ from copies import copies_of
 from stops import faults_of, stops_of
 
 import keytide as kt
-from keytide.base.moments import moment_text
-from keytide.definition.evolution import SetOption
+from keytide.base.text import moment_text
+from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.checksum import SEAL_KEY
 from keytide.format.snapshot import Tag

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import keytide as kt
-from keytide.base.value_text import cell_text, held_by_python, json_text
+from keytide.base.text import cell_text, held_by_python, json_text
 from keytide.cli.main import app
 
 BEYOND = [9_223_372_036_825_200_000, -62_198_755_200_000_000, -9_223_372_036_832_400_000]

@@ -16,7 +16,7 @@ from overtaking import overtaken
 
 import keytide as kt
 from keytide.changes.follow import Pace, Start, follow
-from keytide.definition.evolution import RemoveOption, SetOption
+from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.data_file import FileReader, parquet
 from keytide.store import open_store
 

@@ -23,7 +23,7 @@ from test_samples import EXPECTED, SAMPLES, open_sample
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
-from keytide.format.deletion_vector import write_vectors
+from keytide.format.index_files import write_vectors
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import SimpleStats

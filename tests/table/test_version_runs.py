@@ -20,8 +20,7 @@ from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.touched import merge_runs
 from keytide.merge.windows import Batch
 from keytide.read.merged_versions import batch_rows
-from keytide.read.runs import StoredVersions
-from keytide.read.version_runs import FileRun, VersionRun, windows_of
+from keytide.read.runs import FileRun, StoredVersions, VersionRun, windows_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 COLUMNS = ("k", "v", SEQUENCE_NUMBER, VALUE_KIND)

@@ -12,8 +12,8 @@ from ui_requests import Browse, form
 
 import keytide as kt
 from keytide.sql.grammar import parse_statements
-from keytide.ui import querying
-from keytide.ui.querying import ROWS_MAX, answer, exported, refuse_changes
+from keytide.ui import sql_pages
+from keytide.ui.sql_pages import ROWS_MAX, answer, exported, refuse_changes
 
 CHANGES = {
     "INSERT INTO shop.orders VALUES (1, 'x', 1, NULL)": "INSERT",
@@ -130,7 +130,7 @@ def test_rows_are_exported_as_csv_and_parquet(page: TestClient) -> None:
 def test_export_of_changes_of_too_much_and_of_nothing_is_refused(
     shown: kt.Lake, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(querying, "EXPORT_BYTES", 4 << 20)
+    monkeypatch.setattr(sql_pages, "EXPORT_BYTES", 4 << 20)
     with pytest.raises(kt.InvalidError, match="more than 4 MiB"):
         exported(shown, "SELECT range AS n FROM range(1000000000000)")
     for text, status in (("DELETE FROM shop.orders", 422), ("USE shop", 400), ("SELEC", 400)):

@@ -9,8 +9,7 @@ from starlette.testclient import TestClient
 
 import keytide as kt
 from keytide.ui.access import Access
-from keytide.ui.app import application
-from keytide.ui.guard import TOKEN
+from keytide.ui.server import TOKEN, application
 
 ORIGIN = "http://127.0.0.1:7411"
 ACCESS = Access.at("127.0.0.1", 7411, "this-machine")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from keytide.base.callers import warn_caller
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.definition.checks import check_uses, validate_definition
-from keytide.definition.evolution import RemoveOption, SchemaChange, SetOption, evolve
 from keytide.definition.option_changes import refuse_losing_read
+from keytide.definition.schema_evolution import RemoveOption, SchemaChange, SetOption, evolve
 from keytide.errors import (
     ConflictError,
     InvalidError,
@@ -26,8 +26,7 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.predicate.constraint import expressions_in
 from keytide.snapshot.branches import branch_names, has_branch
-from keytide.snapshot.commits import UnknownOutcomeError, refuse_lost
-from keytide.snapshot.keeper import Keeper
+from keytide.snapshot.commits import Keeper, UnknownOutcomeError, refuse_lost
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import created
 from keytide.write.trial import try_definition

@@ -9,7 +9,7 @@ from pathlib import Path
 from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 from keytide.format import paths
-from keytide.options.value_types import size
+from keytide.options.values import size
 from keytide.store import CachedStore, CacheFolder, Store, open_store
 
 __all__ = ["CACHE_BYTES", "cache_folder", "near", "open_near"]

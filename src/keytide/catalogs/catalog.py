@@ -17,8 +17,7 @@ from keytide.catalogs.caching import open_near
 from keytide.catalogs.creation import create_filled
 from keytide.catalogs.stored_view import StoredView
 from keytide.catalogs.warehouse import DATABASE_SUFFIX, Warehouse
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.checks import (
     check_uses,
     complete_options,
@@ -49,8 +48,7 @@ from keytide.options.keys import (
 from keytide.publish.publish import publish
 from keytide.snapshot.branches import open_table, pinned_table
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pins import Pins
-from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.snapshot.pinned import PinnedTable, Pins, StoredTable
 from keytide.store import CacheFolder, Store
 from keytide.tasks.runner import Threads
 from keytide.types import Field, type_from_arrow

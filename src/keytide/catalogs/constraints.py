@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.catalogs.alter import alter_table
-from keytide.definition.evolution import RemoveOption, SetOption
+from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.format.arrow import from_arrow
 from keytide.merge.refusal import NAMED_ROWS_MAX, named_rows
@@ -16,7 +16,7 @@ from keytide.predicate.predicate import negation
 from keytide.predicate.values.row_expression import RowExpression
 from keytide.read.scan import Scan
 from keytide.read.scans import scan_table
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["add_constraint", "drop_constraint"]
 

@@ -7,15 +7,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from keytide.catalogs.warehouse import Warehouse
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.errors import AlreadyExistsError, DataError
 from keytide.format.schema import TableSchema
 from keytide.maintenance.upkeep.writing import followed
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import unmade
-from keytide.snapshot.stored import PinnedTable, StoredTable
-from keytide.write.writable import writable_view
+from keytide.snapshot.pinned import PinnedTable, StoredTable, unmade
+from keytide.write.refusals import writable_view
 
 __all__ = ["create_filled"]
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 
 from keytide.errors import ConflictError, DataError, UnsupportedError
 from keytide.format import paths
-from keytide.format.delta.names import LOG_DIR
+from keytide.format.delta.log import LOG_DIR
 from keytide.format.iceberg.metadata import METADATA_DIR
 from keytide.store import Store, created
 

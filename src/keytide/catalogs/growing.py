@@ -15,16 +15,14 @@ import pyarrow as pa
 
 from keytide.catalogs.alter import alter_as_needed
 from keytide.commit.author import Author
-from keytide.definition.evolution import SchemaChange
-from keytide.definition.growth import growth
+from keytide.definition.schema_evolution import SchemaChange, growth
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
 from keytide.options import TableOptions
-from keytide.snapshot.stored import PinnedTable, StoredTable
-from keytide.write.input_rows import complete_rows, typed_rows, wider_table
-from keytide.write.overwriting import partition_to_replace
-from keytide.write.padded_rows import padded
-from keytide.write.writable import writable_view
+from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.write.input_rows import complete_rows, padded, typed_rows, wider_table
+from keytide.write.partition_spec import partition_to_replace
+from keytide.write.refusals import writable_view
 
 __all__ = ["grown", "grown_for"]
 

@@ -12,19 +12,16 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.raising import raise_replacement
 from keytide.format.snapshot import Operation
 from keytide.maintenance.upkeep.writing import writing
-from keytide.snapshot.expected import as_expected
-from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.snapshot.pinned import PinnedTable, StoredTable, as_expected
 from keytide.tasks.runner import Threads
 from keytide.write.input_rows import to_arrow_table
-from keytide.write.overwriting import partition_to_replace
-from keytide.write.partition_spec import Place, fitting
+from keytide.write.partition_spec import Place, fitting, partition_to_replace
+from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
-from keytide.write.writable import writable_view
 
 __all__ = ["append", "feed", "fill", "overwrite", "truncate"]
 

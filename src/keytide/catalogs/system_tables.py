@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.row_kind import RowKind
-from keytide.base.value_text import held_by_python
+from keytide.base.text import held_by_python
 from keytide.changes.change_scan import changes_of
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import from_arrow, to_arrow
@@ -27,7 +27,7 @@ from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
 from keytide.maintenance.history.branches import branches_of
-from keytide.maintenance.history.consumers import consumers_of
+from keytide.maintenance.history.log import consumers_of
 from keytide.options import TableOptions, keys
 from keytide.publish.published import publications_of
 from keytide.read.scan import Scan
@@ -35,7 +35,7 @@ from keytide.read.scans import scan_table
 from keytide.read.statistics import value_bounds
 from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.types import Field
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]

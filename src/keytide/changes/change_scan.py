@@ -9,28 +9,24 @@ from typing import TypeAlias
 
 import polars as pl
 
-from keytide.base.lazily import cached_property
-from keytide.base.plural import counted
-from keytide.base.process import refuse_forked_child
+from keytide.base.process import cached_property, refuse_forked_child
 from keytide.base.row_kind import ROW_KIND
+from keytide.base.text import counted
 from keytide.changes.diff import DiffTask, plan_diff
-from keytide.changes.files import FilesTask
 from keytide.changes.indexed import IndexedDiffTask
-from keytide.changes.written import Commit, changelogs, deltas, logged, plan_written
+from keytide.changes.stored_rows import Commit, FilesTask, changelogs, deltas, logged, plan_written
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.gate.gate import refuse_readers
-from keytide.read.row_source import RowSource
+from keytide.read.scan import RowSource
 from keytide.read.settled import settled_state
-from keytide.show.notebook import notebook
-from keytide.show.parts import paragraph
+from keytide.show.svg import notebook, paragraph
 from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableState, TableView
 from keytide.types import Field, parse_sql_type
 
 __all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode", "full_rows"]

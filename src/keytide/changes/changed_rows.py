@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from keytide.base.row_kind import ROW_KIND
 from keytide.changes.change_scan import Changes
-from keytide.read.row_source import RowSource
+from keytide.read.scan import RowSource
 from keytide.show.cells import Cell, columns_of, rows_of
-from keytide.show.changed_rows import ChangedRow, ChangedRows
+from keytide.show.story import ChangedRow, ChangedRows
 
 __all__ = ["ROWS_MAX", "changed_rows", "first_changes"]
 

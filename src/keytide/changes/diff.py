@@ -15,32 +15,29 @@ from typing import TypeAlias
 
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
-from keytide.changes.files import FilesTask, MarkedTask
-from keytide.changes.images import Images, ImagesTask
 from keytide.changes.indexed import IndexedDiffTask
 from keytide.changes.kinds import with_shown_kind
 from keytide.changes.lanes import Lane, lanes
+from keytide.changes.stored_rows import FilesTask, Images, ImagesTask, MarkedTask
 from keytide.definition.conversion import as_kind_of
 from keytide.definition.option_changes import keeps_stored_rows
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import IndexFile
 from keytide.format.manifest import Identity, ManifestEntry
 from keytide.merge.difference import difference
 from keytide.merge.engines import engine_class
 from keytide.merge.windows import key_windows
 from keytide.options import TableOptions
 from keytide.predicate.predicate import Predicate
-from keytide.read.found import Found
-from keytide.read.lifetime import Lifetime
 from keytide.read.lookup import key_range
-from keytide.read.merged_versions import rows_in
+from keytide.read.merged_versions import Lifetime, rows_in
 from keytide.read.plan import plan_files
+from keytide.read.runs import Found
 from keytide.read.sections import BucketPlan, PlannedFile, is_out_of_order
 from keytide.read.statistics import decoded
 from keytide.read.versions_of_keys import find, keys_in
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableState, TableView
 
 __all__ = ["DiffTask", "plan_diff"]
 

@@ -13,9 +13,9 @@ from keytide.changes.change_scan import Changes, changes_of, check_mode, full_ro
 from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot
-from keytide.options.durations import check_seconds
+from keytide.options.values import check_seconds
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.snapshot.pinned import PinnedTable, StoredTable
 
 __all__ = ["SNAPSHOT_ID", "KeptPlace", "Pace", "Start", "follow", "start_of"]
 

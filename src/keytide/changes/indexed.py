@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from keytide.changes.files import FilesTask
-from keytide.changes.images import ImagesTask
 from keytide.changes.kinds import with_shown_kind
 from keytide.changes.lanes import Lane
+from keytide.changes.stored_rows import FilesTask, ImagesTask
 from keytide.format.arrow import polars_schema
 from keytide.merge.difference import difference
 from keytide.read.merged_versions import rows_in
 from keytide.read.sections import PlannedFile
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 
 __all__ = ["IndexedDiffTask"]
 

@@ -8,9 +8,15 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from keytide.cli.address import open_named_table
+from keytide.cli.arguments import (
+    FormatOption,
+    Limit,
+    TableArgument,
+    Warehouse,
+    group,
+    open_named_table,
+)
 from keytide.cli.output import Format, note, write_rows, write_table
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
 from keytide.errors import KeytideWarning
 from keytide.maintenance.history.branches import BranchInfo
 

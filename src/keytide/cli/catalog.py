@@ -11,8 +11,13 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from keytide.base.moments import utc
-from keytide.cli.address import (
+from keytide.base.text import utc
+from keytide.cli.arguments import (
+    FormatOption,
+    Limit,
+    TableArgument,
+    Warehouse,
+    cache_arguments,
     full_path,
     is_path,
     open_named_table,
@@ -20,10 +25,16 @@ from keytide.cli.address import (
     required_warehouse,
     way_into,
 )
-from keytide.cli.grid import Part, Properties, Words, grid
-from keytide.cli.near import cache_arguments
-from keytide.cli.output import Format, note, write_document, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.cli.output import (
+    Format,
+    Part,
+    Properties,
+    Words,
+    grid,
+    note,
+    write_document,
+    write_rows,
+)
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot

@@ -7,10 +7,16 @@ from typing import Annotated
 import typer
 
 from keytide.base.record import rows_of
-from keytide.cli.address import open_named_table
+from keytide.cli.arguments import (
+    FormatOption,
+    Limit,
+    TableArgument,
+    Warehouse,
+    group,
+    open_named_table,
+)
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
-from keytide.maintenance.history.consumers import NamedConsumer
+from keytide.maintenance.history.log import NamedConsumer
 
 __all__ = ["consumer"]
 

@@ -15,14 +15,19 @@ import pyarrow as pa
 import typer
 
 from keytide.base.record import rows_of
-from keytide.cli.address import open_named_table, split_table_path
-from keytide.cli.cluster import SparkMaster, spark_session
-from keytide.cli.grid import Properties
-from keytide.cli.near import refuse_cache
-from keytide.cli.output import Format, note, write_document, write_rows
-from keytide.cli.parameters import FormatOption as OutputFormat
-from keytide.cli.parameters import Limit, TableArgument, Warehouse, names
-from keytide.cli.progress import heartbeat
+from keytide.cli.arguments import FormatOption as OutputFormat
+from keytide.cli.arguments import (
+    Limit,
+    SparkMaster,
+    TableArgument,
+    Warehouse,
+    names,
+    open_named_table,
+    refuse_cache,
+    spark_session,
+    split_table_path,
+)
+from keytide.cli.output import Format, Properties, heartbeat, note, write_document, write_rows
 from keytide.cli.spark_log import spark_log
 from keytide.errors import InvalidError, KeytideError
 from keytide.types import Field, RowType, parse_sql_type
@@ -30,10 +35,8 @@ from keytide.types import Field, RowType, parse_sql_type
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from keytide.feeds.kafka.feeds import TablesReport
-    from keytide.feeds.kafka.request import KafkaRequest
-    from keytide.feeds.report import BatchReport, IngestReport
-    from keytide.feeds.request import FeedRequest
+    from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
+    from keytide.feeds.kafka.ingest import KafkaRequest, TablesReport
     from keytide.feeds.values import Encoding
 
 __all__ = ["FeedFormat", "ingest", "lag"]
@@ -248,10 +251,9 @@ def ingest(
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
     """
     # Change feeds import DuckDB, which other commands do not need.
-    from keytide.feeds.kafka.address import is_kafka
-    from keytide.feeds.kafka.dealing import is_template
-    from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
-    from keytide.feeds.request import FeedRequest
+    from keytide.feeds.feed import FeedRequest
+    from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions
+    from keytide.feeds.kafka.topics import is_kafka, is_template
 
     refuse_cache("ingest")
     root, name = split_table_path(table, warehouse)
@@ -343,7 +345,7 @@ def _run_topics(request: KafkaRequest) -> IngestReport:
 
 
 def _run_tables(request: KafkaRequest) -> TablesReport:
-    from keytide.feeds.kafka.feeds import Told, run_feeds
+    from keytide.feeds.kafka.ingest import Told, run_feeds
 
     told = _Told()
     with heartbeat(lambda: told.progress((0, 0))):
@@ -474,7 +476,7 @@ def _encoding(given: list[str] | None) -> Encoding | None:
 
 def _properties(given: list[str] | None, file: Path | None) -> dict[str, str]:
     """Properties of a client. Those that are given override those of the file."""
-    from keytide.feeds.kafka.properties import read_properties
+    from keytide.feeds.kafka.client import read_properties
 
     found = {} if file is None else read_properties(file)
     for text in given or ():

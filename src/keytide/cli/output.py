@@ -1,9 +1,20 @@
-"""Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
+"""Output of commands: rows, documents, and progress.
+
+Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
 
 JSON output is JSON lines: one object per row. CSV quotes every string, so that an empty string
 (`""`) and NULL (nothing) remain different. Nested values are JSON strings.
-`keytide.base.value_text` formats values, and `keytide.cli.grid` fits them to a terminal. JSON and
+`keytide.base.text` formats values, and `keytide.cli.output` fits them to a terminal. JSON and
 CSV are streamed. A table keeps the rows that it shows in memory.
+
+Output for people: lines of text that fit the terminal, and that say what they omit.
+
+A `Grid` shows rows as a table, or as one block per row with a value on each line. In a table, wide
+strings are truncated with an ellipsis, and columns that do not fit are named below. Blocks show
+everything, on as many lines as necessary. Without a terminal, the width is None and nothing is
+truncated.
+
+Progress of long work, on standard error.
 """
 
 from __future__ import annotations
@@ -12,30 +23,273 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import partial
+from itertools import accumulate
+from threading import Event, Lock, Thread
+from typing import Any, Protocol, TypeVar
 
 import polars as pl
 import pyarrow as pa
 import typer
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
 
-from keytide.base.plural import counted
-from keytide.base.row_lines import check_spelled, csv_header, csv_lines, frame_of, json_lines
-from keytide.base.value_text import cell_text, visible
-from keytide.cli.grid import Column, Content, Grid, Part
+from keytide.base.text import (
+    cell_text,
+    check_spelled,
+    counted,
+    csv_header,
+    csv_lines,
+    frame_of,
+    json_lines,
+    visible,
+)
 from keytide.errors import DataError
+from keytide.read.fallback import FallbackScan
+from keytide.read.scan import Scan
+from keytide.sources.scan import ExternalScan
+from keytide.tasks.runner import Threads, listening
 
-__all__ = [
-    "TABLE_ROWS",
-    "Format",
-    "note",
-    "records",
-    "write_document",
-    "write_rows",
-    "write_table",
-]
+# -- output for people -----------------------------------------------------------------------------
+
+
+WIDTH_MIN = 10
+"""The smallest terminal width that lines are fitted to."""
+
+_GAP = 2
+_TEXT_WIDTH_MIN = 12
+
+
+class Part(Protocol):
+    """A part of the output."""
+
+    def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
+        """Its lines, at most `width` wide. `vertical` shows blocks in place of tables."""
+
+
+class Content(Enum):
+    """The content of a column: strings can be truncated, numbers are right-aligned."""
+
+    TEXT = "text"
+    TIME = "time"
+    FIGURE = "figure"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of strings, with NULL as None."""
+
+    name: str
+    cells: Sequence[str | None]
+    content: Content = Content.TEXT
+
+    @property
+    def width(self) -> int:
+        """The width in the terminal of the widest string or of the name."""
+        shown = ("NULL" if cell is None else visible(cell) for cell in self.cells)
+        return max(map(cell_len, (visible(self.name), *shown)))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows, as columns with the same number of cells."""
+
+    columns: Sequence[Column]
+
+    def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
+        """A table, or blocks if they are requested or if the first column alone is too wide."""
+        widths = fitted_widths(self.columns, width)
+        value = self._only_value()
+        if vertical or (self.columns and not widths):
+            yield from self._blocks(width)
+        elif value is not None and ("\n" in value or cell_len(value) > widths[0]):
+            yield Text(visible(self.columns[0].name), "bold")
+            yield from map(Text, _folded(value, width))
+        else:
+            yield from self._table(widths)
+            yield from _left_out(self.columns[len(widths) :], width)
+
+    def _only_value(self) -> str | None:
+        cells = [cell for column in self.columns for cell in column.cells]
+        return cells[0] if len(cells) == 1 else None
+
+    def _table(self, widths: Sequence[int]) -> Iterator[Text]:
+        shown = self.columns[: len(widths)]
+        contents = [column.content for column in shown]
+        yield _row([Text(visible(column.name), "bold") for column in shown], widths, contents)
+        for cells in zip(*(column.cells for column in shown), strict=True):
+            yield _row(list(map(_cell, cells)), widths, contents)
+
+    def _blocks(self, width: int | None) -> Iterator[Text]:
+        names = [column.name for column in self.columns]
+        for number, cells in enumerate(zip(*(c.cells for c in self.columns), strict=True), 1):
+            if number > 1:
+                yield Text()
+            yield Text(f"row {number}", "dim")
+            yield from _block(names, cells, width)
+
+
+@dataclass(frozen=True)
+class Properties:
+    """Names and values, one per line."""
+
+    values: Mapping[str, Any]
+
+    def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
+        """The same lines, whatever `vertical` is."""
+        return _block(list(self.values), list(map(_figure, self.values.values())), width)
+
+
+@dataclass(frozen=True)
+class Words:
+    """Running text. Lines that are too long are wrapped and indented."""
+
+    text: str
+    style: str = ""
+
+    def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
+        """The same lines, whatever `vertical` is."""
+        for line in self.text.split("\n"):
+            yield from _wrapped(visible(line), self.style, width)
+
+
+def grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """Records of one kind, without the properties that none of them has."""
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    return Grid(
+        [
+            Column(
+                name,
+                [_figure(row[name]) for row in rows],
+                Content.FIGURE if all(_is_number(row[name]) for row in rows) else Content.TEXT,
+            )
+            for name in names
+        ]
+    )
+
+
+def fitted_widths(columns: Sequence[Column], width: int | None) -> list[int]:
+    """The widths of the first columns, as many as fit.
+
+    Names, numbers and times are shown in full. Strings get the remaining width, short ones first.
+    """
+    wished = [column.width for column in columns]
+    if width is None:
+        return wished
+    least = [_least_width(column, wish) for column, wish in zip(columns, wished, strict=True)]
+    ends = accumulate(each + _GAP for each in least)
+    room = max(width, WIDTH_MIN) + _GAP
+    fitting = [end for end in ends if end <= room]
+    return _grown(least[: len(fitting)], wished, room - max(fitting, default=0))
+
+
+def _grown(widths: Sequence[int], wished: Sequence[int], room: int) -> list[int]:
+    """The widths after the remaining width is distributed, first to columns that need little."""
+    grown = list(widths)
+    by_need = sorted(range(len(grown)), key=lambda i: wished[i] - grown[i])
+    for left, i in zip(range(len(grown), 0, -1), by_need, strict=True):
+        more = min(wished[i] - grown[i], room // left)
+        grown[i] += more
+        room -= more
+    return grown
+
+
+def _least_width(column: Column, wish: int) -> int:
+    if column.content is not Content.TEXT:
+        return wish
+    return max(cell_len(visible(column.name)), min(wish, _TEXT_WIDTH_MIN))
+
+
+def _row(cells: Sequence[Text], widths: Sequence[int], contents: Sequence[Content]) -> Text:
+    for cell, width, content in zip(cells, widths, contents, strict=True):
+        cell.truncate(width, overflow="ellipsis")
+        blanks = width - cell.cell_len
+        cell.pad_left(blanks) if content is Content.FIGURE else cell.pad_right(blanks)
+    line = Text(" " * _GAP).join(cells)
+    return _stripped(line)
+
+
+def _stripped(line: Text) -> Text:
+    line.rstrip()
+    return line
+
+
+def _left_out(columns: Sequence[Column], width: int | None) -> Iterator[Text]:
+    if columns:
+        names = ", ".join(visible(column.name) for column in columns)
+        yield from _wrapped(f"not shown: {names}", "dim", width)
+        yield from _wrapped(r"--format vertical, or \x at the prompt, shows them", "dim", width)
+
+
+def _block(names: Sequence[str], cells: Sequence[str | None], width: int | None) -> Iterator[Text]:
+    """Names next to their values, or above them if names would need more than half of the width."""
+    label = max(cell_len(visible(name)) for name in names) + _GAP if names else 0
+    is_beside = width is None or label <= max(width, WIDTH_MIN) // 2
+    indent = label if is_beside else _GAP
+    room = None if width is None else max(width, WIDTH_MIN) - indent
+    for name, cell in zip(names, cells, strict=True):
+        values = [_cell(None)] if cell is None else list(map(Text, _folded(cell, room)))
+        shown = [Text(part, "bold") for part in _folded(visible(name), width)]
+        if is_beside:
+            shown[0].pad_right(indent - shown[0].cell_len)
+            yield _stripped(Text.assemble(shown[0], values.pop(0)))
+        else:
+            yield from shown
+        yield from (_stripped(Text.assemble(" " * indent, value)) for value in values)
+
+
+def _cell(text: str | None) -> Text:
+    return Text("NULL", "dim") if text is None else Text(visible(text))
+
+
+def _folded(text: str, width: int | None) -> Iterator[str]:
+    """The text, split at its own line breaks and at the width."""
+    for line in map(visible, text.split("\n")):
+        if width is None or not line:
+            yield line
+        else:
+            yield from chop_cells(line, max(width, 2))
+
+
+def _wrapped(text: str, style: str, width: int | None) -> Iterator[Text]:
+    """A line, wrapped at blanks if possible. All lines after the first are indented."""
+    if width is None or cell_len(text) <= max(width, WIDTH_MIN):
+        yield Text(text, style)
+        return
+    bare = text.lstrip(" ")
+    lead = min(len(text) - len(bare), max(width, WIDTH_MIN) // 2 - _GAP)
+    room = max(width, WIDTH_MIN) - lead - _GAP
+    for number, line in enumerate(Text(bare, style).wrap(Console(), room, overflow="fold")):
+        line.pad_left(lead + (_GAP if number else 0))
+        yield _stripped(line)
+
+
+def _figure(value: Any) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,}" if _is_number(value) else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# -- rows and documents on standard output ---------------------------------------------------------
+
 
 TABLE_ROWS = 50
 """The number of rows that a table shows without `--limit`."""
@@ -182,3 +436,166 @@ def _write(data: bytes) -> None:
         raise
     except OSError as error:
         raise DataError(unwritable(error)) from error
+
+
+# -- progress of long work, on standard error ------------------------------------------------------
+
+
+T = TypeVar("T")
+
+SECONDS_BETWEEN_LINES = 15.0
+"""The time between progress lines: logs stay short, and the work does not look stuck."""
+
+_LONG_ROWS = 1_000_000
+# Rows become several times as large as text, and a shell needs no larger batches.
+_MEMORY_BYTES_MAX = 128 << 20
+
+
+def tracked_batches(scan: Scan | FallbackScan | ExternalScan) -> Iterator[pa.RecordBatch]:
+    """The scan's batches, with a progress bar over its rows if it will take a while.
+
+    How many of a bucket's stored rows remain after merging is not known in advance. The bar moves
+    with the merged rows, and skips the others at the end of the bucket.
+
+    The bar needs a terminal to which the rows themselves are not written. External tables have no
+    buckets and no bar.
+    """
+    if isinstance(scan, ExternalScan):
+        yield from scan.to_batches()
+        return
+    memory = min(scan.view.options.read_memory_bytes, _MEMORY_BYTES_MAX)
+    tasks, rows, done = scan.tasks(), 0, 0
+    with _bar(scan) as progress:
+        bar = progress.add_task("", total=sum(task.stored_rows for task in tasks), rows="0")
+        for task in tasks:
+            end = done + task.stored_rows
+            for table in task.tables(memory):
+                rows += table.num_rows
+                done = min(done + table.num_rows, end)
+                progress.update(bar, completed=done, rows=f"{rows:,}")
+                yield from table.to_batches()
+            done = end
+            progress.update(bar, completed=done)
+
+
+def _bar(scan: Scan | FallbackScan) -> Progress:
+    watched = sys.stderr.isatty() and not sys.stdout.isatty()
+    is_long = sum(p.plan.funnel.stages[-1].rows for p in scan.parts) >= _LONG_ROWS
+    return Progress(
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]} rows"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not (watched and is_long),
+    )
+
+
+class Show(Protocol):
+    """Shows the progress of some work."""
+
+    def __call__(self, done: int, total: int, rows: int = 0) -> None:
+        """Report the number of completed things, of all things, and of written rows."""
+        ...
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Show]:
+    """A progress bar. Without a terminal, a line from time to time."""
+    if not sys.stderr.isatty():
+        yield _Lines(what).show
+        return
+    with Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{what}{{task.fields[rows]}}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        bar = progress.add_task("", total=None, rows="")
+
+        def show(done: int, total: int, rows: int = 0) -> None:
+            progress.update(bar, completed=done, total=total, rows=_of_rows(rows))
+
+        yield show
+
+
+def _of_rows(count: int) -> str:
+    return f", {count:,} rows written" if count else ""
+
+
+@contextmanager
+def heartbeat(tell: Callable[[], str]) -> Iterator[None]:
+    """Write a line from time to time while a block runs that may report nothing for a long time.
+
+    Also on a terminal, because such a block has no bar.
+    """
+    is_over = Event()
+
+    def beat() -> None:
+        while not is_over.wait(SECONDS_BETWEEN_LINES):
+            note(tell())
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+class _Lines:
+    """Writes the progress as a line from time to time."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._told_at = time.monotonic()
+
+    def show(self, done: int, total: int, rows: int = 0) -> None:
+        """Write the line, if it is time."""
+        if time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
+            self._told_at = time.monotonic()
+            note(f"{done:,} of {total:,} {self._what}{_of_rows(rows)}")
+
+
+@dataclass(frozen=True)
+class TrackedThreads:
+    """Runs tasks in this process. Each task is a step of a progress bar. See `TaskRunner`.
+
+    The number of written rows shows the progress within a long task.
+    """
+
+    threads: Threads
+    what: str
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """Run tasks and yield their results in order."""
+        with progress_bar(self.what) as show:
+            way = _Way(show, len(tasks))
+            self.threads.each([partial(way.tracked, task) for task in tasks], take)
+
+
+class _Way:
+    """The progress of some tasks. Thread-safe."""
+
+    def __init__(self, show: Show, total: int) -> None:
+        self._show, self._total = show, total
+        self._done = self._rows = 0
+        self._lock = Lock()
+        show(0, total)
+
+    def tracked(self, task: Callable[[], T]) -> T:
+        """Run a task and report its progress."""
+        with listening(lambda rows: self._add(0, rows)):
+            made = task()
+        self._add(1, 0)
+        return made
+
+    def _add(self, done: int, rows: int) -> None:
+        with self._lock:
+            self._done += done
+            self._rows += rows
+            self._show(self._done, self._total, self._rows)

@@ -11,11 +11,8 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from keytide.base.plural import counted
-from keytide.cli.address import open_readable_table
-from keytide.cli.grid import Grid, Words, grid
-from keytide.cli.output import Format, records, write_document, write_rows
-from keytide.cli.parameters import (
+from keytide.base.text import counted
+from keytide.cli.arguments import (
     AsOf,
     Columns,
     FormatOption,
@@ -26,13 +23,23 @@ from keytide.cli.parameters import (
     Warehouse,
     Where,
     names,
+    open_readable_table,
 )
-from keytide.cli.progress import tracked_batches
+from keytide.cli.output import (
+    Format,
+    Grid,
+    Words,
+    grid,
+    records,
+    tracked_batches,
+    write_document,
+    write_rows,
+)
 from keytide.definition.kind import require_key
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.table import Table
-from keytide.predicate.values.single import scalar_of_text
+from keytide.predicate.values.literals import scalar_of_text
 from keytide.read.explanation import Explanation
 from keytide.read.fallback import FallbackExplanation
 from keytide.read.why import Why

@@ -8,11 +8,17 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from keytide.cli.address import open_named_table
+from keytide.cli.arguments import (
+    FormatOption,
+    Limit,
+    TableArgument,
+    Warehouse,
+    command,
+    group,
+    open_named_table,
+)
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
-from keytide.cli.verb import command
-from keytide.maintenance.history import automatic_tags, tags
+from keytide.maintenance.history import tags
 from keytide.maintenance.history.tags import NamedTag
 
 __all__ = ["tag"]
@@ -109,7 +115,7 @@ def delete(table: TableArgument, name: Annotated[str, _NAME], warehouse: Warehou
 
 @tag.command()
 @command(
-    automatic_tags.expire_tags,
+    tags.expire_tags,
     older_than=typer.Option(
         "--older-than", help="Also delete tags created before this ISO time.", show_default=False
     ),

@@ -1,4 +1,10 @@
-"""What a commit changes, and whether it fits with what others have committed: values only."""
+"""What a commit changes, and whether it fits with what others have committed: values only.
+
+Manifest entries for the files of the previous kind of table, after a conversion.
+
+Some engines decode the keys of all files in a manifest, including deleted ones, with the present
+key of the table, and fail if a file has none.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +14,29 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from keytide.commit.author import Author
 from keytide.commit.moved_keys import MovedKeys
 from keytide.commit.progress import Progress
-from keytide.format.index_manifest import IndexFile, IndexKey
+from keytide.format.binary_row import encode_rows
+from keytide.format.index_files import IndexFile, IndexKey
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
+from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Operation
-from keytide.snapshot.bucket_index import BucketIndex, by_index_key
-from keytide.snapshot.dead_rows import DeadRows
 from keytide.snapshot.dynamic_buckets import HashFiles
-from keytide.snapshot.live_files import BucketId, LiveFiles, number_after
+from keytide.snapshot.live_files import (
+    BucketId,
+    BucketIndex,
+    DeadRows,
+    LiveFiles,
+    by_index_key,
+    number_after,
+)
 from keytide.write.task import Written
 
-__all__ = [
-    "Change",
-    "Conflict",
-    "Decision",
-    "Fits",
-    "Restamp",
-    "Restored",
-    "decide",
-    "made_files",
-    "moved_since",
-]
+# -- what a commit changes, and whether it fits with what others have committed --------------------
+
 
 NOTHING_DEAD = DeadRows()
 _OPERATIONS = {
@@ -351,3 +357,18 @@ def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
         for shift in [shifts[(entry.partition, entry.bucket)]]
         if shift > 0
     }
+
+
+# -- manifest entries for the files of the previous kind of table ----------------------------------
+
+
+def of_unknown_keys(
+    entries: Iterable[ManifestEntry], schema: TableSchema
+) -> tuple[ManifestEntry, ...]:
+    """Entries that name the same files, with keys that are NULL in each key column."""
+    types = [field.type for field in schema.trimmed_primary_key_fields()]
+    nulls = [pa.nulls(1, each.to_arrow()) for each in types]
+    (key,) = encode_rows(nulls, types)
+    return tuple(
+        replace(entry, file=replace(entry.file, min_key=key, max_key=key)) for entry in entries
+    )

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from keytide.errors import DataError
-from keytide.format.hash_index import Hashes
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import Hashes, IndexFile
 from keytide.snapshot.dynamic_buckets import UNKNOWN, HashFiles, KeyPlaces, load_places
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.write.task import Written
 
 __all__ = ["MovedKeys", "moved_keys"]

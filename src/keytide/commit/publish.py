@@ -40,35 +40,41 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.commit.moved_keys import MovedKeys, moved_keys
-from keytide.commit.partition_changes import partition_changes
 from keytide.commit.progress import told_progress
-from keytide.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wall_clock_ms
+from keytide.commit.snapshot_files import (
+    NewSnapshot,
+    SnapshotBuilder,
+    partition_changes,
+    wall_clock_ms,
+)
 from keytide.errors import ConflictError, DataError, NotFoundError
 from keytide.format import paths
 from keytide.format.cache import METADATA
 from keytide.format.entry_columns import is_live
-from keytide.format.index_manifest import IndexFile, IndexKey
+from keytide.format.index_files import IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
 from keytide.snapshot.commits import UnknownOutcomeError
-from keytide.snapshot.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.snapshot.dynamic_buckets import hash_files
-from keytide.snapshot.in_force import CONVERTED
+from keytide.snapshot.lineage import CONVERTED
 from keytide.snapshot.live_files import (
     BucketId,
+    DeadRows,
     LiveFiles,
     files_of,
     has_same_rows,
+    load_dead_rows,
     load_live_files,
+    vector_files_by_bucket,
 )
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.retries import again, is_gone
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.telemetry import Step, span
 from keytide.write.task import Written
 

@@ -9,7 +9,7 @@ from keytide.base.process import this_host
 from keytide.commit.change import made_files
 from keytide.errors import DataError, SetupError
 from keytide.format.manifest import ManifestEntry
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.store.sharing import HOW_TO_SHARE
 from keytide.write.task import Written
 

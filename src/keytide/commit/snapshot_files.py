@@ -1,6 +1,8 @@
 """Builds the files of a commit: its manifest, two manifest lists, and the snapshot itself.
 
 Everything is built in memory, so that the commit can be stored in one step.
+
+What a commit changes in each partition, for catalogs that maintain counts.
 """
 
 from __future__ import annotations
@@ -8,16 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from keytide.commit.change import Change
-from keytide.commit.manifest_merging import ManifestMerger
-from keytide.commit.manifest_picking import MergeRules, pick, pick_all
-from keytide.commit.other_kind import of_unknown_keys
+import polars as pl
+
+from keytide.commit.change import Change, of_unknown_keys
+from keytide.commit.manifests import ManifestMerger, MergeRules, pick, pick_all
 from keytide.format import paths
+from keytide.format.binary_row import decode_rows
 from keytide.format.entry_columns import Entries
-from keytide.format.index_manifest import (
+from keytide.format.index_files import (
     IndexFile,
     IndexKey,
     encode_index_manifest,
@@ -31,19 +35,16 @@ from keytide.format.manifest import (
     encode_manifest_list,
     summarize,
 )
+from keytide.format.partition import partition_values
 from keytide.format.paths import FileNames, MetadataFile
 from keytide.format.snapshot import Snapshot
-from keytide.snapshot.bucket_index import BucketIndex, EncodedIndex
-from keytide.snapshot.live_files import LiveFiles
-from keytide.snapshot.metadata import (
-    TableMetadata,
-    sized_indexes,
-    sized_list,
-    sized_manifest,
-)
-from keytide.snapshot.view import TableView
+from keytide.snapshot.commits import PartitionChange
+from keytide.snapshot.live_files import BucketIndex, EncodedIndex, LiveFiles
+from keytide.snapshot.metadata import TableMetadata, sized_indexes, sized_list, sized_manifest
+from keytide.snapshot.state import TableView
 
-__all__ = ["NewSnapshot", "SnapshotBuilder", "wall_clock_ms"]
+# -- builds the files of a commit ------------------------------------------------------------------
+
 
 _WRITER_VERSION = "keytide"
 
@@ -260,3 +261,63 @@ def _properties(change: Change, latest: Snapshot | None) -> Mapping[str, str] | 
     if change.progress is None:
         return before
     return {**(before or {}), **change.progress.after}
+
+
+# -- what a commit changes in each partition, for catalogs that maintain counts --------------------
+
+
+def partition_changes(view: TableView, entries: Sequence[ManifestEntry]) -> list[PartitionChange]:
+    """The changes of manifest entries. For a table without partitions, there is one."""
+    counted = _counted(Entries.of(entries))
+    values = _values(view, counted["_PARTITION"].to_list())
+    return [
+        PartitionChange(
+            each,
+            row["rows"],
+            row["files"],
+            row["file_bytes"],
+            _epoch_ms(row["newest"]),
+            row["_TOTAL_BUCKETS"],
+        )
+        for each, row in zip(values, counted.iter_rows(named=True), strict=True)
+    ]
+
+
+def _counted(entries: Entries) -> pl.DataFrame:
+    names = "_KIND", "_PARTITION", "_TOTAL_BUCKETS", "_ROW_COUNT", "_FILE_SIZE", "_CREATION_TIME"
+    sign = pl.when(pl.col("_KIND") == FileKind.ADD.value).then(1).otherwise(-1)
+    return (
+        entries.columns(*names)
+        .group_by("_PARTITION", maintain_order=True)
+        .agg(
+            pl.col("_TOTAL_BUCKETS").last(),
+            rows=(sign * pl.col("_ROW_COUNT")).sum(),
+            files=sign.sum(),
+            file_bytes=(sign * pl.col("_FILE_SIZE")).sum(),
+            newest=pl.col("_CREATION_TIME").max(),
+        )
+    )
+
+
+def _values(view: TableView, partitions: Sequence[bytes]) -> list[dict[str, str]]:
+    fields = view.schema.partition_fields()
+    if not fields or not partitions:
+        return [{} for _ in partitions]
+    columns = decode_rows(partitions, [field.type for field in fields])
+    options = view.options
+    return partition_values(
+        columns,
+        fields,
+        legacy=options.partition_legacy_name,
+        default_name=options.partition_default_name,
+    )
+
+
+def _epoch_ms(wall_clock_ms: int | None) -> int:
+    """Convert a wall-clock time, as the format stores it for a file, to epoch milliseconds. 0 if
+    there is none.
+    """
+    if wall_clock_ms is None:
+        return 0
+    told = datetime(1970, 1, 1) + timedelta(milliseconds=wall_clock_ms)
+    return round(told.timestamp() * 1000)

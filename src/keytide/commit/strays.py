@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from keytide.errors import DataError
 from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.state import TableView
 from keytide.snapshot.statement import Statement
-from keytide.snapshot.view import TableView
 
 __all__ = ["has_committed", "remove_strays"]
 

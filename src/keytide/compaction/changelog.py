@@ -3,20 +3,28 @@
 The rows that were emitted before are on some level and all higher ones: with `lookup`, on all
 levels above 0, with `full-compaction`, where full compactions leave their rows. A compaction that
 includes lower levels emits the changes of the keys there: the rows before and after it.
+
+Reads level 0 of a section together with the matching versions in files that are not rewritten.
+
+Of these files, only keys that are new on level 0 are read. If all new versions fit in a window,
+they are read once and kept, together with the versions found for them. Otherwise files are read in
+windows like everything else, so memory depends on the windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import begin, cached_property
 from keytide.base.row_kind import RowKind
-from keytide.base.threads import begin
 from keytide.compaction.picking import Unit
 from keytide.compaction.pile import Pile
 from keytide.format.arrow import to_arrow
@@ -24,19 +32,19 @@ from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
 from keytide.merge.difference import difference
 from keytide.merge.order import IS_ADD
-from keytide.merge.touched import with_keys
+from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
+from keytide.merge.windows import Batch, key_windows
 from keytide.options import TableOptions
-from keytide.read.merged_versions import Window
-from keytide.read.sections import Run, Section
-from keytide.snapshot.view import TableView
-from keytide.write.bucket_writer import (
-    NewFiles,
-    added_file,
-    changelog_writer,
-    stored_schema,
-)
+from keytide.read.lookup import LaidOut
+from keytide.read.lookup_files import LookupFile
+from keytide.read.merged_versions import Window, batch_rows, rows_in
+from keytide.read.runs import StoredVersions, table_columns
+from keytide.read.sections import PlannedFile, Run, Section
+from keytide.read.versions_of_keys import VersionsOfKeys
+from keytide.snapshot.state import TableView
+from keytide.write.bucket_writer import NewFiles, added_file, changelog_writer, stored_schema
 
-__all__ = ["ChangelogWriter", "lowest_told", "tells"]
+# -- the changelog that a compaction of a bucket creates -------------------------------------------
 
 
 class ChangelogWriter:
@@ -201,3 +209,339 @@ def lowest_told(options: TableOptions, oldest: int) -> int:
     # Only full compactions reach the oldest run. So this is the run that was emitted, even if the
     # table got more levels since then.
     return 1 if options.changelog_producer == "lookup" else max(1, oldest)
+
+
+# -- reads level 0 of a section together with the matching versions in files -----------------------
+
+
+# The keys of level 0 are kept while the levels above are read, if they fit in this part of the
+# memory.
+_KEYS_SHARE = 8
+_KEY_BYTES = 64
+
+_Shaping: TypeAlias = "Callable[[PlannedFile, pl.DataFrame], pl.DataFrame]"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Reads one section of a bucket.
+
+    `section` has all files that contain its keys, including those that stay in place. The names of
+    these are in `staying`. The rows have `columns`, or fewer in files that stay.
+    """
+
+    view: TableView
+    partition: bytes
+    section: Section
+    staying: frozenset[str]
+    columns: tuple[str, ...]
+    memory_bytes: int
+
+    def windows(
+        self,
+        staying_columns: tuple[str, ...] | None = None,
+        shaped: _Shaping = lambda _, rows: rows,
+    ) -> Iterator[list[pl.DataFrame]]:
+        """The versions in key-range windows, with one frame for each run, transformed by `shaped`.
+
+        Files above level 0 that stay contribute only keys that are on level 0. A run without any
+        may have no columns. Raises `DataError`, which names the file, if one cannot be read.
+        """
+        yield from self._windows(self._reading(staying_columns or self.columns, shaped))
+
+    def merged(self) -> Iterator[Window]:
+        """The windows with the merged versions. Raises like `MergedVersions.windows`."""
+        reading = self._reading(self.columns)
+        for runs in self._windows(reading):
+            counted = without_contained(runs, reading.containing, self.view.order.key)
+            with self.view.reading():
+                merged = self._merged(counted)
+            yield Window(runs, counted, merged)
+
+    @cached_property
+    def narrow(self) -> frozenset[int]:
+        """The positions of the runs that contribute only keys that are on level 0."""
+        runs = enumerate(self.section.runs)
+        return frozenset(place for place, run in runs if self.is_looked_up(run))
+
+    def to_write(self, window: Window) -> list[pl.DataFrame]:
+        """The part of a merged window that must be written: rows that never change exist
+        already.
+        """
+        if not self.view.engine.keeps_rows:
+            return window.merged
+        names = self.section.upper
+        there = [window.runs[p] for p in names if self.stays(self.section.runs[p][0])]
+        return [without_keys(rows, there, self.view.order.key) for rows in window.merged]
+
+    def stays(self, file: PlannedFile) -> bool:
+        """Whether a file stays in place."""
+        return file.meta.file_name in self.staying
+
+    def is_looked_up(self, run: Run) -> bool:
+        """Whether only the new keys of a run are needed."""
+        return self.stays(run[0]) and run[0].meta.level > 0
+
+    def _reading(
+        self, staying_columns: tuple[str, ...], shaped: _Shaping = lambda _, rows: rows
+    ) -> _Reading:
+        fields = self.view.schema.select(table_columns(self.columns))
+        rows = rows_in(self.memory_bytes, self.section.files, fields)
+        return _Reading(self, staying_columns, shaped, rows)
+
+    def _windows(self, reading: _Reading) -> Iterator[list[pl.DataFrame]]:
+        together = self.view.store.together
+        for window in key_windows(reading.runs(), self.view.order.key, together):
+            yield window if reading.knows_keys else self._narrowed(window)
+
+    def _merged(self, counted: list[pl.DataFrame]) -> list[pl.DataFrame]:
+        """The merged result of versions that no other version contains."""
+        order, engine, section = self.view.order, self.view.engine, self.section
+        if section.arrival_decides and engine.newest_decides:
+            # Keys that are looked up have a newer version.
+            counted = [rows for place, rows in enumerate(counted) if place not in self.narrow]
+        return merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
+
+    def _narrowed(self, window: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+        """A window in which files that stay above level 0 have only the keys that are on level
+        0.
+        """
+        narrowed = list(window)
+        upper = [place for place in self.section.upper if window[place].width]
+        new = [
+            rows.select(self.view.order.key)
+            for place, rows in enumerate(window)
+            if rows.height and place not in upper
+        ]
+        for place in upper:
+            if self.is_looked_up(self.section.runs[place]):
+                rows = narrowed[place]
+                narrowed[place] = with_keys(rows, pl.concat(new)) if new else rows.clear()
+        return narrowed
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads the runs for a lookup. Windows have about `rows` rows."""
+
+    lookup: Lookup
+    staying_columns: tuple[str, ...]
+    shaped: _Shaping
+    rows: int
+
+    def runs(self) -> list[Iterator[Batch]]:
+        """The versions of each run. Runs that are looked up contribute only the new keys."""
+        places = range(len(self._runs))
+        sizes = [sum(file.meta.row_count for file in run) for run in self._runs]
+        if not self._holds_new:
+            held = batch_rows(sizes, self.rows)
+            return [self._run(place, held[place]) for place in places]
+        own = [0 if place in self._looked_up else size for place, size in enumerate(sizes)]
+        held = batch_rows(own, self.rows)
+        found = self._found()
+        return [found.get(place) or self._run(place, held[place]) for place in places]
+
+    @property
+    def knows_keys(self) -> bool:
+        """Whether runs that are looked up contribute only the new keys."""
+        return self._keys is not None
+
+    @property
+    def _runs(self) -> tuple[Run, ...]:
+        return self.lookup.section.runs
+
+    @cached_property
+    def _looked_up(self) -> list[int]:
+        """The positions of the runs that are looked up. Those that contain others come first."""
+        first = self.lookup.section.containing
+        others = (place for place in range(len(self._runs)) if place not in first)
+        return [place for place in (*first, *others) if self.lookup.is_looked_up(self._runs[place])]
+
+    @property
+    def containing(self) -> tuple[int, ...]:
+        """The positions of the runs that may have keys in common, as in `Section.containing`."""
+        each_once = self._holds_new and self._finds_each_once and self._knows_all_above
+        return self._above if each_once else self.lookup.section.containing
+
+    # -- new versions ---------------------------------------------------------------------------
+
+    @cached_property
+    def _new(self) -> list[PlannedFile]:
+        return [file for file in self.lookup.section.files if file.meta.level == 0]
+
+    @cached_property
+    def _holds_new(self) -> bool:
+        """Whether the new versions, and what the other runs have for them, are kept in memory."""
+        rows = sum(file.meta.row_count for file in self._new)
+        return rows * max(1, len(self._looked_up)) <= self.rows
+
+    @cached_property
+    def _held(self) -> dict[str, pl.DataFrame]:
+        """The versions in each file on level 0."""
+
+        def of(file: PlannedFile) -> pl.DataFrame:
+            return pl.concat([batch.rows for batch in self._versions(file, self.rows)])
+
+        found = self.lookup.view.store.together([partial(of, file) for file in self._new])
+        return {file.meta.file_name: rows for file, rows in zip(self._new, found, strict=True)}
+
+    @cached_property
+    def _keys(self) -> pl.DataFrame | None:
+        """The keys on level 0, each once and sorted, if they fit in memory."""
+        key = self.lookup.view.order.key
+        if self._holds_new:
+            found = [rows.select(key) for rows in self._held.values()]
+        else:
+            rows = sum(file.meta.row_count for file in self._new)
+            if rows * _KEY_BYTES * len(key) > self.lookup.memory_bytes // _KEYS_SHARE:
+                return None
+            stored = StoredVersions(self.lookup.view, self.lookup.partition, key)
+            found = [stored.of_file(file) for file in self._new]
+        keys = pl.concat(found).unique() if len(found) > 1 else found[0]
+        return keys.sort(key, nulls_last=False)
+
+    # -- versions found for them ----------------------------------------------------------------
+
+    @property
+    def _finds_each_once(self) -> bool:
+        """Whether only the version in the first run that has the key is needed."""
+        # Versions that deletion vectors mark as dead may come before a live one.
+        has_vectors = self.lookup.view.options.deletion_vectors_enabled
+        return bool(self.lookup.section.containing) and not has_vectors
+
+    @cached_property
+    def _wanted(self) -> pl.DataFrame:
+        """The new keys without those in a run that is rewritten, as far as it is known.
+
+        The version in such a run contains everything below it.
+        """
+        keys, key = self._keys, self.lookup.view.order.key
+        assert keys is not None
+        if not self._finds_each_once:
+            return keys
+        for known in self._known_above:
+            if known is not None:
+                there = [rows.select(key) for rows in known.frames]
+                keys = without_keys(keys, there, key)
+        return keys
+
+    @cached_property
+    def _above(self) -> tuple[int, ...]:
+        """The positions of the runs above level 0 that are rewritten, if they come before all
+        others.
+        """
+        upper, looked_up = self.lookup.section.containing, set(self._looked_up)
+        return tuple(itertools.takewhile(lambda place: place not in looked_up, upper))
+
+    @cached_property
+    def _known_above(self) -> list[LookupFile | None]:
+        """The lookup files of these runs, as far as they exist."""
+        files = itertools.chain.from_iterable(self._runs[place] for place in self._above)
+        return [self._laid_out(file) for file in files]
+
+    @property
+    def _knows_all_above(self) -> bool:
+        """Whether the runs that are looked up contribute no keys that these runs have."""
+        count = len(self._above) + len(self._looked_up)
+        are_all = count == len(self.lookup.section.containing)
+        return are_all and all(known is not None for known in self._known_above)
+
+    def _found(self) -> dict[int, Iterator[Batch]]:
+        """The versions of the new keys in the runs that are looked up, by the positions of the
+        runs.
+        """
+        wanted, asked = self._wanted, 0
+        missing = wanted
+
+        def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
+            nonlocal missing, asked
+            # If they run in parallel on a remote store, the results of earlier runs are not known
+            # yet.
+            is_next = asked == number
+            keys = missing if is_next else wanted
+            rows = [*self._of_keys(file, keys)]
+            if is_next:
+                if rows and self._finds_each_once:
+                    missing = without_keys(keys, rows, self.lookup.view.order.key)
+                asked += 1
+            return rows
+
+        files = [file for place in self._looked_up for file in self._runs[place]]
+        calls = [partial(of, number, file) for number, file in enumerate(files)]
+        rows_of = self.lookup.view.store.together(calls)
+        if self._finds_each_once and asked < len(files):
+            rows_of = self._each_once(rows_of)
+        found = iter(rows_of)
+        batches = dict[int, Iterator[Batch]]()
+        for place in self._looked_up:
+            rows = [frame for _ in self._runs[place] for frame in next(found)]
+            batches[place] = iter([Batch(pl.concat(rows), is_last=True)] if rows else [])
+        return batches
+
+    def _each_once(self, found: Iterable[list[pl.DataFrame]]) -> list[list[pl.DataFrame]]:
+        """The rows of each file without the keys that an earlier file has."""
+        key = self.lookup.view.order.key
+        before: list[pl.DataFrame] = []
+        left: list[list[pl.DataFrame]] = []
+        for rows in found:
+            own = [without_keys(frame, before, key) for frame in rows]
+            left.append([frame for frame in own if frame.height])
+            before += [frame.select(key) for frame in left[-1]]
+        return left
+
+    def _of_keys(
+        self, file: PlannedFile, keys: pl.DataFrame, rows_max: int | None = None
+    ) -> Iterator[pl.DataFrame]:
+        view, partition = self.lookup.view, self.lookup.partition
+        old = VersionsOfKeys(view, partition, self.staying_columns, rows_max or self.rows)
+        yield from map(partial(self.shaped, file), old.of(file, keys) if keys.height else ())
+
+    # -- reading runs ---------------------------------------------------------------------------
+
+    def _run(self, place: int, rows_max: int) -> Iterator[Batch]:
+        run = self._runs[place]
+        for file in run:
+            for batch in self._batches(file, place, rows_max):
+                yield Batch(batch.rows, is_last=batch.is_last and file is run[-1])
+
+    def _batches(self, file: PlannedFile, place: int, rows_max: int) -> Iterator[Batch]:
+        if place in self._looked_up and self._keys is not None:
+            yield from _piled(self._of_keys(file, self._keys, rows_max), rows_max)
+        elif self._holds_new and file.meta.level == 0:
+            yield Batch(self.shaped(file, self._held[file.meta.file_name]), is_last=True)
+        else:
+            for batch in self._versions(file, rows_max):
+                yield Batch(self.shaped(file, batch.rows), is_last=batch.is_last)
+
+    def _versions(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
+        known = self._laid_out(file)
+        if known is None:
+            columns = self._columns_of(file)
+            stored = StoredVersions(self.lookup.view, self.lookup.partition, columns)
+            yield from stored.of_run((file,), rows_max)
+            return
+        *frames, last = (rows for frame in known.frames for rows in frame.iter_slices(rows_max))
+        yield from (Batch(rows) for rows in frames)
+        yield Batch(last, is_last=True)
+
+    def _laid_out(self, file: PlannedFile) -> LookupFile | None:
+        """The lookup file for what is read of a data file, if it exists."""
+        if file.dead_rows is not None:
+            return None
+        columns = self._columns_of(file)
+        return LaidOut(self.lookup.view, self.lookup.partition, columns).known(file)
+
+    def _columns_of(self, file: PlannedFile) -> tuple[str, ...]:
+        return self.staying_columns if self.lookup.stays(file) else self.lookup.columns
+
+
+def _piled(frames: Iterator[pl.DataFrame], rows_max: int) -> Iterator[Batch]:
+    """Small frames combined: fewer frames make fewer windows."""
+    pile: list[pl.DataFrame] = []
+    for rows in frames:
+        if pile and sum(map(len, pile)) + rows.height > rows_max:
+            yield Batch(pl.concat(pile))
+            pile = []
+        pile.append(rows)
+    if pile:
+        yield Batch(pl.concat(pile), is_last=True)

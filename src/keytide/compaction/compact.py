@@ -1,50 +1,246 @@
-"""Compacts a table: fewer and larger files with the same rows.
+"""Compactions: what is due, and the rewrite.
+
+Compacts a table: fewer and larger files with the same rows.
 
 A compaction is planned on the files of one snapshot, runs as one task for each bucket, and is
 committed once for all of them.
+
+What is compacted in a table: values only.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.commit.author import Author
 from keytide.commit.change import Conflict, made_files
 from keytide.commit.publish import Committed
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
-from keytide.compaction.picking import Unit
-from keytide.compaction.planning import Planner
+from keytide.compaction.changelog import tells
+from keytide.compaction.picking import (
+    Rules,
+    SortedRun,
+    Unit,
+    pick,
+    pick_all,
+    pick_all_apart,
+    pick_apart,
+    pick_new,
+    sorted_runs,
+)
 from keytide.compaction.rewriting import Compacted, CompactTask
 from keytide.compaction.thinning import ThinTask
+from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
-from keytide.snapshot.dead_rows import vector_files_by_bucket
-from keytide.snapshot.expected import as_expected
-from keytide.snapshot.live_files import BucketId, LiveFiles
-from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.options import keys
+from keytide.read.merged_versions import Lifetime, drops_expired
+from keytide.snapshot.live_files import BucketId, BucketState, LiveFiles, vector_files_by_bucket
+from keytide.snapshot.pinned import StoredTable, as_expected
+from keytide.snapshot.state import TableState, TableView
 from keytide.tasks.runner import TaskRunner, Threads
 from keytide.telemetry import span
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
-__all__ = [
-    "FULL_COMPACTION",
-    "CompactionResult",
-    "begin_compaction",
-    "carried_out",
-    "compact_due",
-    "compact_in_full",
-    "local_runner",
-    "memory_of",
-    "planner_of",
-    "result_of",
-]
+# -- what is compacted in a table: values only -----------------------------------------------------
+
+
+def why_not_compacted(view: TableView) -> str | None:
+    """Why the files of a table are not compacted. None if they can be."""
+    if not view.kind.keeps_versions:
+        return None
+    engine, options = view.engine, view.options
+    kept, all_stay = engine.why_kept_apart, engine.why_all_stay
+    if kept is None:
+        return None
+    if compacts_by_lookup(options):
+        return f"{kept}; compactions with lookup would merge them. Do not rewrite its files"
+    if all_stay is None or options.version_retention_ms is not None:
+        return None
+    return (
+        f"{kept}; and {all_stay}. Set '{keys.VERSION_RETENTION}' to the maximum lateness of "
+        "rows, or do not rewrite its files"
+    )
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Finds what to compact in a table. In the buckets of `marked`, some rows are dead."""
+
+    view: TableView
+    marked: Collection[BucketId] = ()
+
+    def due(
+        self, live: LiveFiles, buckets: Collection[BucketId] | None = None, *, waits: bool = True
+    ) -> list[Unit]:
+        """What is due, in some buckets or in all.
+
+        With `waits` false, includes compactions that create a changelog and could be postponed.
+        """
+        now_ms = local_wall_clock_ms()
+        found = (
+            self._due_of(sorted_runs(files), now_ms, waits=waits)
+            for files in _by_bucket(live, buckets)
+        )
+        return self._with_all_told(list(chain.from_iterable(found)), live)
+
+    def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
+        """All runs of each bucket for which a compaction would help."""
+        picked = pick_all_apart if self._stays_apart else pick_all
+        found = (
+            picked(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
+            for files in _by_bucket(live, buckets)
+        )
+        return self._with_all_told([unit for unit in found if unit is not None], live)
+
+    def in_full(self, live: LiveFiles) -> list[Unit]:
+        """All runs of each bucket that has more than what its last full compaction left."""
+        picked = pick_all_apart if self._stays_apart else pick_all
+        found = (picked(sorted_runs(files), self._rules) for files in _by_bucket(live, None))
+        return [unit for unit in found if unit is not None]
+
+    def may_be_due(self, live: LiveFiles, buckets: Iterable[BucketId]) -> set[BucketId]:
+        """The buckets that have enough runs. Their files are not examined."""
+        least = 2 if self._rules.has_early_rules else self._rules.trigger_runs
+        states = {bucket: live.bucket(bucket) for bucket in buckets}
+        return {
+            bucket
+            for bucket, state in states.items()
+            if self._runs(state) >= least or state.level_files.get(0, 0) >= self._new_runs
+        }
+
+    def bytes_due(self, live: LiveFiles, buckets: Collection[BucketId]) -> int | None:
+        """The size of the files that are due in some buckets. None if nothing is due.
+
+        Files that move to their level without a rewrite do not count.
+        """
+        units = self.due(live, buckets) if buckets else []
+        sizes = (run.size for unit in units if not unit.moves for run in unit.runs)
+        return sum(sizes) if units else None
+
+    def are_worth_a_beginning(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
+        """Whether a bucket has enough runs to start a background compaction."""
+        least = self.view.options.background_compaction_runs
+        return any(self._runs(live.bucket(bucket)) >= least for bucket in buckets)
+
+    def are_too_many(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
+        """Whether a bucket has more runs than a write may leave there."""
+        stop = self.view.options.stop_trigger_runs
+        return any(self._runs(live.bucket(bucket)) > stop for bucket in buckets)
+
+    def _runs(self, state: BucketState) -> int:
+        """The number of runs of a bucket that a compaction could reduce."""
+        return state.level_files.get(0, 0) if self._stays_apart else state.runs
+
+    @cached_property
+    def _stays_apart(self) -> bool:
+        return self.view.kind.keeps_versions and self.view.engine.why_kept_apart is not None
+
+    def hides(self, live: LiveFiles, entries: Iterable[ManifestEntry]) -> bool:
+        """Whether rows of files must become visible, or be emitted, and no compaction has done so
+        yet.
+        """
+        if not self.raises_new:
+            return False
+        return bool(live.present({e.identity for e in entries if e.file.level == 0}))
+
+    @property
+    def raises_new(self) -> bool:
+        """Whether all of level 0 is due after each write.
+
+        Most readers of deletion vectors do not read level 0, and a changelog with `lookup` is
+        derived from it.
+        """
+        return self._new_runs == 1
+
+    @cached_property
+    def _new_runs(self) -> float:
+        """The number of runs on level 0 that makes all of them due."""
+        options = self.view.options
+        if options.deletion_vectors_enabled:
+            return 1
+        if options.changelog_producer != "lookup" or not options.lookup_wait:
+            return math.inf
+        return options.lookup_runs_max
+
+    def _due_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> list[Unit]:
+        if self._stays_apart:
+            unit = pick_apart(runs, self._rules, now_ms)
+            return [] if unit is None else [unit]
+        units = pick(runs, self._rules, now_ms)
+        is_told_of = self.view.options.changelog_producer == "lookup" and not waits
+        least = 1 if is_told_of else self._new_runs
+        if not units and sum(run.level == 0 for run in runs) >= least:
+            new = pick_new(runs, self._rules)
+            return [] if new is None else [new]
+        return units
+
+    def _with_all_told(self, units: list[Unit], live: LiveFiles) -> list[Unit]:
+        """The units.
+
+        If keys move and one unit creates a changelog, includes all units that would create it. The
+        delete of a key in its old bucket must be emitted no later than its row in the new one.
+        """
+        options = self.view.options
+        telling = {unit.bucket: unit for unit in units if tells(options, unit)}
+        if not telling or not self.view.moves_keys:
+            return units
+        pick_untold = pick_new if options.changelog_producer == "lookup" else pick_all
+        for files in _by_bucket(live, None):
+            unit = pick_untold(sorted_runs(files), self._rules)
+            if unit is not None and tells(options, unit):
+                telling.setdefault(unit.bucket, unit)
+        return list(({unit.bucket: unit for unit in units} | telling).values())
+
+    def _has_more_to_gain(self, files: Sequence[ManifestEntry]) -> bool:
+        """Whether something may be left out of a bucket that is already one run."""
+        bucket = (files[0].partition, files[0].bucket)
+        return bucket in self.marked or self._may_forget(files)
+
+    def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
+        """Whether there may be rows to forget, if nothing else would improve."""
+        view, retention_ms = self.view, self.view.options.tombstone_retention_ms
+        if Lifetime.of(view) is not None and drops_expired(view):
+            return True
+        if self._stays_apart and view.options.version_retention_ms is not None:
+            return any(entry.file.level >= self._rules.num_levels for entry in files)
+        if not view.engine.tombstones or (view.needs_tombstones and retention_ms is None):
+            return False
+        return any(entry.file.delete_row_count != 0 for entry in files)
+
+    @cached_property
+    def _rules(self) -> Rules:
+        options = self.view.options
+        # If compactions look up keys, the older version of a key is found wherever it is.
+        looks_up = compacts_by_lookup(options)
+        only_whole = self.view.engine.needs_oldest and not looks_up
+        # Files that move without a rewrite would not be looked up, and no changelog would contain
+        # them.
+        is_told_of = options.changelog_producer in ("lookup", "full-compaction")
+        return Rules.of(options, only_whole=only_whole, moves=not looks_up and not is_told_of)
+
+
+def _by_bucket(
+    live: LiveFiles, buckets: Collection[BucketId] | None
+) -> Iterable[list[ManifestEntry]]:
+    """The files of each bucket. Postponed rows, which are in no bucket, are left out."""
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in live.files if buckets is None else live.files_in(set(buckets)):
+        if entry.bucket >= 0:
+            files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return files.values()
+
+
+# -- compacts a table: fewer and larger files with the same rows -----------------------------------
+
 
 _LOG = logging.getLogger("keytide.compaction")
 

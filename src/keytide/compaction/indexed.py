@@ -17,27 +17,22 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.compaction.appends import PackTask, Picks, Rewriting
+from keytide.compaction.append_tables import PackTask, Picks, Rewriting
 from keytide.compaction.rewriting import Compacted
 from keytide.format.data_file import POSITION
-from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
+from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
-from keytide.key_index.comparison import NOTHING, behind
-from keytide.key_index.entries import Entries, Numbers, newest_of_each
-from keytide.key_index.hashes import KeyHashes
-from keytide.key_index.head import IndexedFile
+from keytide.key_index.keys import NOTHING, Entries, KeyHashes, Numbers, behind, newest_of_each
+from keytide.key_index.runs import IndexedFile
 from keytide.options import TableOptions
 from keytide.read.merged_versions import rows_in
 from keytide.read.row_keys import keys_of
 from keytide.read.runs import StoredVersions
 from keytide.read.sections import PlannedFile
-from keytide.snapshot.bucket_index import BucketIndex
-from keytide.snapshot.dead_rows import DeadRows, vector_files_by_bucket
 from keytide.snapshot.key_index import NewKeys, key_files_by_bucket, load_heads
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
-from keytide.write.key_bucket import Bucket, found_bucket, places_of
+from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_files_by_bucket
+from keytide.snapshot.state import TableState, TableView
+from keytide.write.moving_keys import Bucket, found_bucket, places_of
 
 __all__ = ["IndexedPackTask", "indexed_tasks", "picks_of"]
 

@@ -19,18 +19,16 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property, scratch
 from keytide.base.row_kind import RETRACTS
-from keytide.base.scratch import scratch
-from keytide.compaction.changelog import ChangelogWriter
-from keytide.compaction.lookup import Lookup
+from keytide.compaction.changelog import ChangelogWriter, Lookup
 from keytide.format.arrow import polars_schema
 from keytide.format.data_file import IS_DEAD, POSITION
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
 from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, table_columns
 from keytide.read.sections import PlannedFile, Section
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 
 __all__ = ["Marker", "Marks", "retracts_of"]
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from keytide.format.manifest import DataFileMeta
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import stored_schema
 
 __all__ = ["FileSize", "Pile", "each_pile", "piled"]

@@ -25,8 +25,8 @@ from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.read.runs import StoredVersions
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.live_files import LiveFiles
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.tasks.runner import TaskRunner
 from keytide.write.task import WriteTask, Written
 

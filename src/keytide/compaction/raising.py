@@ -17,7 +17,7 @@ from keytide.compaction.picking import Rules, pick_all, sorted_runs
 from keytide.compaction.rewriting import Compacted, CompactTask
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.tasks.runner import TaskRunner
 from keytide.write.task import Written
 

@@ -21,25 +21,22 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RETRACTS, RowKind
-from keytide.compaction.changelog import ChangelogWriter
-from keytide.compaction.lookup import Lookup
+from keytide.compaction.changelog import ChangelogWriter, Lookup
 from keytide.compaction.marking import Marker, Marks, retracts_of
 from keytide.compaction.picking import Unit
 from keytide.compaction.pile import FileSize, each_pile
 from keytide.compaction.tombstones import Ages
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.deletion_vector import VectorPlace, dead_positions
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import IndexFile, VectorPlace, dead_positions
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.folding import OlderNeededError
 from keytide.merge.order import sorted_by_key
-from keytide.read.laid_out import LaidOut, are_laid_out, forget, lay_out
-from keytide.read.lifetime import Lifetime, drops_expired
-from keytide.read.merged_versions import MergedVersions
+from keytide.read.lookup import LaidOut, are_laid_out, forget, lay_out
+from keytide.read.merged_versions import Lifetime, MergedVersions, drops_expired
 from keytide.read.plan import to_merge, vector_places
 from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, StoredVersions
 from keytide.read.sections import (
@@ -50,11 +47,9 @@ from keytide.read.sections import (
     overlapping,
     sections_of,
 )
-from keytide.snapshot.bucket_index import by_index_key
-from keytide.snapshot.dead_rows import DeadRows, load_dead_rows
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.view import TableView
-from keytide.tasks.strides import rows_done
+from keytide.snapshot.live_files import BucketId, DeadRows, by_index_key, load_dead_rows
+from keytide.snapshot.state import TableView
+from keytide.tasks.runner import rows_done
 from keytide.write.bucket_writer import (
     NewFiles,
     added_file,

@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.compaction.picking import Unit
 from keytide.compaction.pile import FileSize, Pile
 from keytide.compaction.rewriting import Compacted
@@ -31,11 +31,11 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
-from keytide.merge.slices import KeySlices
+from keytide.merge.windows import KeySlices
 from keytide.read.merged_versions import MergedVersions
 from keytide.read.runs import SYSTEM_COLUMNS
 from keytide.read.sections import PlannedFile, Section, sections_of
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.write.task import Written
 

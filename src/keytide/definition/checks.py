@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from keytide.base.row_kind import ROW_KIND
-from keytide.definition.counting import check_counted, with_stored_counts
-from keytide.definition.defaults import read_defaults, write_default
+from keytide.definition.column_rules import (
+    check_counted,
+    check_generated,
+    read_defaults,
+    with_stored_counts,
+    write_default,
+)
 from keytide.definition.distribution import check_distribution
-from keytide.definition.generated import check_generated
-from keytide.definition.kind import kind_of
-from keytide.definition.partition_times import PartitionTimes
-from keytide.definition.post_merge import check_post_merge
+from keytide.definition.kind import check_post_merge, kind_of
 from keytide.definition.publication import check_publication
-from keytide.definition.tag_period import TagPeriod
+from keytide.definition.times import PartitionTimes, TagPeriod
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format import paths
-from keytide.format.bloom_filter import has_hash
 from keytide.format.data_file import FORMATS, physical_schema
+from keytide.format.file_index import has_hash
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class, engine_of, engines_with
 from keytide.merge.functions.registry import (

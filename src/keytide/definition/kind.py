@@ -10,24 +10,52 @@ A kind answers three questions:
 
 For a table with a primary key, all answers are yes. For an append table, all are no. Another kind
 is another class here.
+
+Columns that are computed from the merged row, in tables that merge rows at write time.
+
+How rows are merged at write time, in tables with a key index.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import ClassVar
 
-from keytide.definition.marking_columns import check_marking_columns
-from keytide.definition.row_merging import check_row_merging
-from keytide.definition.times_to_live import check_times_to_live
+from keytide.definition.column_rules import check_marking_columns
+from keytide.definition.times import check_times_to_live
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.merge.engine import Elsewhere
+from keytide.merge.engine import Elsewhere, check_functions
 from keytide.merge.engines import engine_class
-from keytide.merge.functions.registry import FUNCTION_OPTIONS
+from keytide.merge.functions.registry import DEFAULT_FUNCTION, FUNCTION_OPTIONS, function_names
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
+from keytide.predicate.values.row_expression import RowExpression, row_expression
+from keytide.types import Field
 
-__all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
+# -- how rows are merged at write time, in tables with a key index ---------------------------------
+
+
+def merged_fields(schema: TableSchema, options: TableOptions) -> tuple[Field, ...]:
+    """The columns that are merged: all except those by which rows are found, compared or marked."""
+    fixed = {*schema.primary_keys, *options.sequence_field, options.out_of_order_column}
+    return tuple(field for field in schema.fields if field.name not in fixed)
+
+
+def check_row_merging(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for functions that do not fit, or for columns that are not merged."""
+    merged = {field.name: field for field in merged_fields(schema, options)}
+    for name, function in options.by_columns(keys.AGGREGATE_FUNCTION).items():
+        if name in schema.by_name and name not in merged:
+            raise InvalidError(
+                f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = {function!r}: column {name!r} "
+                "identifies, orders or marks rows, so it is not merged; remove the option"
+            )
+    check_functions(merged, function_names(merged, options, DEFAULT_FUNCTION), options)
+
+
+# -- kinds of tables -------------------------------------------------------------------------------
 
 
 class TableKind(ABC):
@@ -325,3 +353,81 @@ def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> Non
         raise UnsupportedError(
             f"table {table} has no primary key, which {what} requires. {way_out}"
         )
+
+
+# -- columns that are computed from the merged row -------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ComputedColumn:
+    """A column, and the expression that computes its value when a row is merged."""
+
+    field: Field
+    expression: RowExpression
+
+    @property
+    def told(self) -> str:
+        """The option that defines it, for messages."""
+        key = keys.key_of(keys.POST_MERGE_EXPRESSION, self.field.name)
+        return f"'{key}' = {self.expression.text!r}"
+
+
+def computed_columns(schema: TableSchema, options: TableOptions) -> tuple[ComputedColumn, ...]:
+    """The computed columns, each after those that it reads.
+
+    REQUIRES: the options have been checked.
+    """
+    texts = options.by_columns(keys.POST_MERGE_EXPRESSION)
+    if not texts:
+        return ()
+    read = {name: row_expression(text) for name, text in texts.items()}
+    order = TopologicalSorter(
+        {name: [c for c in each.columns if c in read] for name, each in read.items()}
+    )
+    return tuple(ComputedColumn(schema.field(n), read[n]) for n in order.static_order())
+
+
+def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for expressions or columns that cannot be used for a computed column."""
+    merged = {field.name for field in merged_fields(schema, options)}
+    for name, text in options.by_columns(keys.POST_MERGE_EXPRESSION).items():
+        told = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"
+        if not options.merges_rows:
+            raise InvalidError(
+                f"{told} computes a column when a row is merged with an earlier one; set "
+                f"'{keys.UPSERT_MODE}' = 'partial', or remove the option"
+            )
+        if name not in merged - {options.delete_record_column}:
+            raise InvalidError(
+                f"{told}: {name!r} is not a column that is merged: it does not exist, or it is a "
+                "key column, a sequence field or a column that marks rows; use another column"
+            )
+        if not schema.field(name).type.nullable:
+            raise InvalidError(
+                f"{told}: {name!r} is {schema.field(name).type.sql()}, but an expression can "
+                "return NULL; make the column nullable"
+            )
+        _check_expression(schema, name, told, text)
+    try:
+        computed_columns(schema, options)
+    except CycleError as error:
+        names = ", ".join(map(repr, dict.fromkeys(error.args[1])))
+        raise InvalidError(
+            f"'{keys.POST_MERGE_EXPRESSION}': columns {names} are computed from each other; "
+            "change one of the expressions"
+        ) from error
+
+
+def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> None:
+    try:
+        expression = row_expression(text)
+        for column in expression.columns:
+            if column not in schema.by_name:
+                raise InvalidError(
+                    f"it reads {column!r}, which does not exist; columns: {', '.join(schema.names)}"
+                )
+        if name in expression.columns:
+            raise InvalidError("a column cannot be computed from itself; use other columns")
+        expression.check(schema.field(name), schema.select(expression.columns))
+    except InvalidError as error:
+        raise InvalidError(f"{told}: {error}") from error

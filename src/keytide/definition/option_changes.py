@@ -16,7 +16,7 @@ from keytide.definition.checks import complete_options
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import compacts_by_lookup, engine_class
-from keytide.merge.functions.maps import MergeMapWithKeyTime
+from keytide.merge.functions.sets import MergeMapWithKeyTime
 from keytide.options import Age, Change, Option, TableOptions, keys, option_of
 from keytide.types import Field, MapType, RowType
 

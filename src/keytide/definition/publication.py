@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from keytide.definition.defaults import read_defaults
+from keytide.definition.column_rules import read_defaults
 from keytide.errors import UnsupportedError
-from keytide.format.delta import columns as delta
-from keytide.format.iceberg import columns as iceberg
+from keytide.format.delta import log as delta
+from keytide.format.iceberg import metadata as iceberg
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.types import Field

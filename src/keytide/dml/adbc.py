@@ -22,14 +22,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.database import (
-    VERSION,
-    Database,
-    DatabaseSession,
-    DatabaseTable,
-    KeyTakenError,
-    quoted,
-)
 from keytide.dml.database_changes import (
     Insertion,
     RowsToChange,
@@ -39,10 +31,19 @@ from keytide.dml.database_changes import (
     value_names,
 )
 from keytide.dml.database_places import database_at
-from keytide.dml.database_terms import Condition, condition_of
-from keytide.dml.database_transactions import Transactions
+from keytide.dml.databases import (
+    VERSION,
+    Condition,
+    Database,
+    DatabaseSession,
+    DatabaseTable,
+    KeyTakenError,
+    Transactions,
+    condition_of,
+    quoted,
+)
+from keytide.dml.engine import channel_columns
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
-from keytide.dml.pages import channel_columns
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from keytide.dml.database import (
+from keytide.dml.databases import (
     VERSION,
     Database,
     DatabaseColumn,
     DatabaseSession,
     DatabaseTable,
+    HeldTransaction,
     quoted,
 )
-from keytide.dml.database_transactions import HeldTransaction
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
 
 __all__ = ["Insertion", "RowsToChange", "apply_changes", "commit", "id_names", "value_names"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from keytide.dml.addresses import check_postgres, is_plain_path
-from keytide.dml.database import Database
+from keytide.dml.attach import check_postgres, is_plain_path
+from keytide.dml.databases import Database
 from keytide.dml.postgres import PostgresDatabase
 from keytide.dml.sqlite import SqliteDatabase
 from keytide.errors import InvalidError, NotFoundError

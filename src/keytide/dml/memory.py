@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.dml.engine import channel_columns
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
-from keytide.dml.pages import channel_columns
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,

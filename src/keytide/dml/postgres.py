@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.base.extras import library
-from keytide.dml.addresses import place_of_postgres
-from keytide.dml.database import (
+from keytide.base.process import library
+from keytide.dml.attach import place_of_postgres
+from keytide.dml.databases import (
     Database,
     DatabaseColumn,
     DatabaseSession,

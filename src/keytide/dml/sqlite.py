@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.base.extras import library
-from keytide.dml.database import (
+from keytide.base.process import library
+from keytide.dml.databases import (
     Database,
     DatabaseColumn,
     DatabaseSession,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.handles import ChangedByKey
+from keytide.dml.own_tables import ChangedByKey
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.options import keys
 from keytide.types import AtomicType

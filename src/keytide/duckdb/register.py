@@ -1,28 +1,287 @@
-"""Registers the tables of a lake as views in a DuckDB connection."""
+"""Tables of a lake as views in a DuckDB connection.
+
+Registers the tables of a lake as views in a DuckDB connection.
+
+SQL that reads plain files with DuckDB's own Parquet reader.
+
+Rows as Arrow datasets, to which DuckDB pushes the columns and conditions of a query.
+
+Splits the conditions that DuckDB pushes down between a scan and Arrow.
+
+DuckDB does not evaluate conditions that it pushes down again, so each of them must be applied with
+DuckDB's semantics.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any, TypeAlias
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from keytide.base.arguments import checked
+from keytide.base.row_kind import RowKind
 from keytide.definition.checks import refuse_same_names
-from keytide.duckdb.dataset import MadeRows, TableRows
-from keytide.duckdb.plain import DEAD_ROWS, dead_rows, name, plain_query, split_for_duckdb, text
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, KeytideError
+from keytide.format.data_file import VALUE_KIND
+from keytide.format.index_files import dead_positions
 from keytide.lake.lake import Lake
-from keytide.predicate.predicate import Predicate, conjunction
+from keytide.predicate.arrow_expression import columns_of_arrow, terms_of_arrow
+from keytide.predicate.condition import predicate_of
+from keytide.predicate.predicate import Predicate, columns_of, conjunction
 from keytide.read.fallback import FallbackScan
-from keytide.read.plain_files import OtherRows, PlainSplit
-from keytide.read.scan import Scan
-from keytide.sources.federated_changes import tables_of
+from keytide.read.plain_files import (
+    OtherRows,
+    PlainShape,
+    PlainSplit,
+    has_floats,
+    local_file,
+    split_plain,
+    stored_fields,
+)
+from keytide.read.scan import RowSource, Scan
+from keytide.read.sections import PlannedFile
+from keytide.snapshot.state import TableView
+from keytide.sources.federated import tables_of
 from keytide.sources.scan import ExternalScan
+from keytide.types import AtomicType, Field
 
-__all__ = ["register"]
+# -- SQL that reads plain files with DuckDB's own Parquet reader -----------------------------------
+
+
+DEAD_ROWS = pa.schema({"file": pa.uint64(), "row": pa.int64()})
+"""The columns that identify a deleted row: the number of the file, and the position in it."""
+
+_PLACES = ("file_index", "file_row_number")
+_PATTERNS = frozenset("*?[]\\")
+
+
+def split_for_duckdb(scan: Scan) -> PlainSplit:
+    """The files of a scan for DuckDB's own reader, and all others. Raises as `Scan.tasks`."""
+    view = scan.view
+
+    def takes(file: PlannedFile) -> bool:
+        path = local_file(view, file)
+        names = {name.lower() for name in view.schemas[file.meta.schema_id].names}
+        hides_places = file.dead_rows is not None and bool(names & {*_PLACES})
+        return path is not None and not hides_places and not _PATTERNS & {*str(path)}
+
+    return split_plain(scan, _reads, takes)
+
+
+def _reads(type_: AtomicType) -> bool:
+    """Whether DuckDB's own reader reads a stored type as Keytide does."""
+    # Nanoseconds are stored as INT96, which DuckDB reads as microseconds.
+    return not (type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (type_.precision or 0) > 6)
+
+
+def plain_query(
+    view: TableView,
+    shape: PlainShape,
+    files: Sequence[PlannedFile],
+    columns: Sequence[tuple[Field, str]],
+    dead: str,
+) -> str:
+    """A query of some columns, each with its DuckDB type, in files of one shape.
+
+    `dead` is the name of the relation with the deleted rows, see `DEAD_ROWS`.
+    """
+    stored = stored_fields(view, shape, [field for field, _ in columns])
+    shown = [
+        f"CAST({_value(old)} AS {type_}) AS {name(field.name)}"
+        for old, (field, type_) in zip(stored, columns, strict=True)
+    ]
+    paths = ", ".join(text(str(local_file(view, file))) for file in files)
+    query = (
+        f"SELECT {', '.join(shown)} FROM read_parquet([{paths}], hive_partitioning = false, "
+        f"union_by_name = false) AS stored"
+    )
+    if shape.has_dead_rows:
+        places = zip(_PLACES, DEAD_ROWS.names, strict=True)
+        same = " AND ".join(f"stored.{place} = dead.{other}" for place, other in places)
+        query += f" ANTI JOIN {dead} AS dead ON {same}"
+    if shape.has_retracts:
+        kinds = f"{RowKind.INSERT:d}, {RowKind.UPDATE_AFTER:d}"
+        query += f" WHERE stored.{name(VALUE_KIND)} IN ({kinds})"
+    return query
+
+
+def dead_rows(view: TableView, files: Sequence[PlannedFile]) -> Iterator[pa.RecordBatch]:
+    """The deleted rows of files, in batches with the columns of `DEAD_ROWS`. Raises `DataError`."""
+    for number, file in enumerate(files):
+        if file.dead_rows is not None:
+            rows = dead_positions(view.store, file.dead_rows)
+            numbers = np.full(len(rows), number, np.uint64)
+            yield pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(rows)], schema=DEAD_ROWS)
+
+
+def _value(old: Field | None) -> str:
+    """The expression for a stored column in a query."""
+    if old is None:
+        return "NULL"
+    column = f"stored.{name(old.name)}"
+    if not has_floats(old.type):
+        return column
+    # DuckDB also evaluates conditions on row-group bounds. NaN is not included in Parquet's bounds,
+    # but DuckDB treats it as the largest number, so it would skip row groups that contain NaN. It
+    # infers no bounds for a CASE.
+    return f"CASE WHEN {column} IS NULL THEN NULL ELSE {column} END"
+
+
+def name(value: str) -> str:
+    """A name in DuckDB's SQL."""
+    return '"' + value.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A string in SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+# -- splits the conditions that DuckDB pushes down between a scan and Arrow ------------------------
+
+
+_LOG = logging.getLogger("keytide.plan")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The conditions of a query on a table, all of which must be true."""
+
+    pushed: Predicate | None = None
+    """The condition that a scan applies, also to rows."""
+    left: pc.Expression | None = None
+    """The condition that remains to be applied to its rows."""
+
+    @classmethod
+    def of(cls, filter: pc.Expression | None, fields: Sequence[Field], table: str) -> Asked:
+        """The conditions in an Arrow expression over some columns."""
+        by_name = {field.name: field for field in fields}
+        pushed, left = [], []
+        for term in [] if filter is None else terms_of_arrow(filter):
+            predicate = _read(term, by_name, table)
+            if predicate is None:
+                left.append(term)
+            else:
+                pushed.append(predicate)
+        if left:
+            _LOG.debug("%s: only used on rows, for DuckDB: %s", table, left)
+        return cls(conjunction(pushed), reduce(and_, left) if left else None)
+
+
+def _read(term: pc.Expression, fields: Mapping[str, Field], table: str) -> Predicate | None:
+    try:
+        predicate = predicate_of(term, tuple(fields.values()), table)
+    except KeytideError:
+        return None
+    # DuckDB respects trailing blanks, but a scan ignores them in a CHAR.
+    is_padded = any(fields[name].type.root == "CHAR" for name in columns_of(predicate))
+    return None if is_padded else predicate
+
+
+# -- rows as Arrow datasets ------------------------------------------------------------------------
+
+
+Narrowed: TypeAlias = "Callable[[Sequence[str], Predicate | None], RowSource]"
+"""Creates the scan of some columns and of the rows that match a predicate."""
+
+
+class MadeRows(ds.Dataset):
+    """Rows that are computed for each query."""
+
+    # The base class is not initialized. It only tells DuckDB which methods it can call.
+    def __init__(self, schema: pa.Schema, made: Callable[[], Iterable[pa.RecordBatch]]) -> None:
+        self._schema = schema
+        self._made = made
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self._schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        **hints: Any,
+    ) -> Scanned:
+        """The rows of a query. Hints about the batch size are ignored."""
+        del hints
+        return Scanned(self._made, _picked(self._schema, columns), filter)
+
+
+class TableRows(ds.Dataset):
+    """The rows of a table, restricted to what a query needs before they are read."""
+
+    def __init__(self, table: str, fields: Sequence[Field], narrowed: Narrowed) -> None:
+        self._table = table
+        self._fields = fields
+        self._narrowed = narrowed
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, all nullable."""
+        return pa.schema([pa.field(f.name, f.type.to_arrow()) for f in self._fields])
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        **hints: Any,
+    ) -> Scanned:
+        """See `MadeRows.scanner`. Raises as planning a scan, and for a table that was altered."""
+        del hints
+        asked = Asked.of(filter, self._fields, self._table)
+        shown = _picked(self.schema, columns)
+        left = () if asked.left is None else columns_of_arrow(asked.left)
+        read = [name for name in self.schema.names if name in {*shown.names, *left}]
+        rows = self._narrowed(read or self.schema.names[:1], asked.pushed)
+        self._check_types(rows.schema)
+        return Scanned(rows.to_batches, shown, asked.left)
+
+    def _check_types(self, found: pa.Schema) -> None:
+        for column in found:
+            known = self.schema.field(column.name).type
+            if column.type != known:
+                raise InvalidError(
+                    f"table {self._table}: column {column.name} is now {column.type}, but was "
+                    f"{known} when it was registered; register the lake again"
+                )
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """The rows of a query, to which the condition `left` must still be applied."""
+
+    made: Callable[[], Iterable[pa.RecordBatch]]
+    schema: pa.Schema
+    left: pc.Expression | None
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows, read lazily."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self.made():
+            kept = batch if self.left is None else batch.filter(self.left)
+            columns = [kept.column(name) for name in self.schema.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _picked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+# -- registers the tables of a lake as views in a DuckDB connection --------------------------------
+
 
 _AnyScan: TypeAlias = Scan | ExternalScan | FallbackScan
 

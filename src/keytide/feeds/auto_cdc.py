@@ -11,19 +11,16 @@ from keytide.catalogs import local_writes
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.growing import grown, grown_for
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
-from keytide.definition.growth import growth
-from keytide.feeds.flow import Flow, FlowRequest
-from keytide.feeds.flow_rows import rows_of_events, split_truncates
-from keytide.feeds.flow_target import flow_target
-from keytide.feeds.flow_writer import write_events
+from keytide.commit.transaction import Transaction, WriteResult
+from keytide.definition.schema_evolution import growth
+from keytide.feeds.flow import Flow, FlowRequest, flow_target
+from keytide.feeds.flow_writer import rows_of_events, split_truncates, write_events
 from keytide.feeds.omitting import omits, write_omitting
 from keytide.feeds.truncating import told_with, truncate_up_to
 from keytide.feeds.truncation import GoingBy, beside_truncations
 from keytide.feeds.untyped import keep_untyped, typed_events, untyped_columns
 from keytide.format.schema import TableSchema
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.write.input_rows import source_table
 
 __all__ = ["apply_events"]

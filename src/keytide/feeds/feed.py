@@ -1,8 +1,16 @@
-"""Common definitions of change feeds: the description of a feed, and of a message format.
+"""A feed: its definition, its request, its report, and its rejected messages.
+
+Common definitions of change feeds: the description of a feed, and of a message format.
 
 A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
 images of the rows in one JSON document. Everything else is the same for every format and is in
-:mod:`keytide.feeds.parse` and :mod:`keytide.feeds.decode`.
+:mod:`keytide.feeds.decode` and :mod:`keytide.feeds.decode`.
+
+The request for a feed: the source of its messages, and the definition of its table.
+
+The report of an ingestion: for each batch, and in total.
+
+Dead letters of a topic feed without Spark: rejected messages, keyed by their position.
 """
 
 from __future__ import annotations
@@ -14,26 +22,28 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from keytide.base.arguments import checked_members
+from keytide.base.arguments import checked_members, shown
 from keytide.base.row_kind import ROW_KIND
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.catalogs.catalog import Catalog, NewTable
+from keytide.catalogs.local_writes import append
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.feeds.json_sql import literal, pointer, quoted
 from keytide.feeds.order import Derived, Ordering, SequenceSource
 from keytide.feeds.values import Encoding, is_supported
-from keytide.types import DataType, Field, arrow_schema
+from keytide.snapshot.pinned import StoredTable
+from keytide.types import (
+    BYTES,
+    STRING,
+    AtomicType,
+    DataType,
+    Field,
+    RowType,
+    arrow_schema,
+    parse_sql_type,
+)
 
-__all__ = [
-    "DECODER_COLUMNS",
-    "MESSAGE_COLUMN",
-    "ORDINAL_COLUMN",
-    "REJECTED_SCHEMA",
-    "UNAVAILABLE_COLUMN",
-    "UNAVAILABLE_VALUE",
-    "Decoded",
-    "Envelope",
-    "FeedSpec",
-    "at_path",
-]
+# -- common definitions of change feeds ------------------------------------------------------------
+
 
 ORDINAL_COLUMN = "_ordinal"
 UNAVAILABLE_COLUMN = "_unavailable"
@@ -254,3 +264,161 @@ def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise InvalidError(f"{what}: found {name!r}, expected one of {', '.join(known)}")
+
+
+# -- the request for a feed ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeedRequest:
+    """A feed as the user requests it.
+
+    `columns` None and empty tuples mean that the table or the feed defines them. `continuous` runs
+    until it is stopped. Otherwise the run ends when all files are read. `merge_schema` adds new
+    columns of the feed to the table. `encoding`, `epochs` and
+    `source_table` are as in `FeedSpec` and `default_sequence`. Raises `InvalidError` for an
+    `encoding` of another type.
+    """
+
+    warehouse: str
+    table: str
+    source: str
+    format: str
+    columns: tuple[Field, ...] | None = None
+    primary_key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    sequence_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    empty_as_null: tuple[str, ...] = ()
+    checkpoint: str | None = None
+    dead_letter: str | None = None
+    max_files_per_batch: int | None = None
+    continuous: bool = False
+    merge_schema: bool = False
+    encoding: Encoding | None = None
+    epochs: tuple[str, ...] = ()
+    source_table: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoding, Encoding | None):
+            raise InvalidError(
+                f"encoding is {shown(self.encoding)}; expected a keytide.cdc.Encoding, such as "
+                "debezium_encoding(decimal_handling_mode='precise')"
+            )
+
+
+def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None:
+    """Columns given as SQL text or as fields. Raises `InvalidError` for invalid text."""
+    if not isinstance(schema, str):
+        return None if schema is None else tuple(schema)
+    row = parse_sql_type(f"ROW<{schema}>")
+    if not isinstance(row, RowType):
+        raise InvalidError(
+            f"the columns {schema!r} cannot be parsed; write them as 'id BIGINT, name STRING'"
+        )
+    return row.fields
+
+
+# -- the report of an ingestion: for each batch, and in total --------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One micro-batch: `rows_in` messages, each of which is counted in one other number.
+
+    `skipped` messages change no row: tombstones that repeat a delete, and messages about the schema
+    or the feed. `snapshot_id` is None if nothing had to be written.
+    """
+
+    batch_id: int
+    rows_in: int
+    applied: int
+    late: int
+    duplicate: int
+    rejected: int
+    skipped: int
+    seconds: float
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """The result of an ingestion: totals, and its batches in order."""
+
+    table: str
+    dead_letter: str
+    batches: tuple[BatchReport, ...]
+
+    @property
+    def rows_in(self) -> int:
+        """The number of messages read."""
+        return sum(batch.rows_in for batch in self.batches)
+
+    @property
+    def applied(self) -> int:
+        """The number of messages that were the latest of their key when they arrived."""
+        return sum(batch.applied for batch in self.batches)
+
+    @property
+    def rejected(self) -> int:
+        """The number of messages in the dead-letter table."""
+        return sum(batch.rejected for batch in self.batches)
+
+
+# -- dead letters of a topic feed without Spark ----------------------------------------------------
+
+
+PLACED_COLUMNS = (
+    Field(-1, "topic", STRING),
+    Field(-1, "topic_partition", AtomicType("INT")),
+    Field(-1, "topic_offset", AtomicType("BIGINT")),
+    Field(-1, "reason", STRING),
+    Field(-1, "raw_key", BYTES),
+    Field(-1, "raw", BYTES),
+)
+"""The columns of dead letters from topics. The key is the message's position in its topic."""
+_KEY = ["topic", "topic_partition", "topic_offset"]
+
+
+class PlacedLetters:
+    """The dead letters of one table from topics. Each position is stored once."""
+
+    def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
+        """The dead letters of the table `subject`. The table `name` is created on the first one.
+
+        Raises `InvalidError` if the table exists and has the wrong definition.
+        """
+        self._catalog = catalog
+        self._name = name
+        self._subject = subject
+        try:
+            check_columns(catalog.table(name), PLACED_COLUMNS)
+        except NotFoundError:
+            return
+
+    def keep(self, letters: pa.Table) -> None:
+        """Store messages with the columns of `PLACED_COLUMNS`. Idempotent."""
+        if letters.num_rows:
+            append(self.table(), letters)
+
+    def table(self) -> StoredTable:
+        """The table, which is created if it does not exist."""
+        try:
+            return self._catalog.table(self._name)
+        except NotFoundError:
+            comment = f"messages that could not be applied to {self._subject}"
+            wanted = NewTable(PLACED_COLUMNS, _KEY, comment=comment)
+            return self._catalog.create_table(self._name, wanted, exists_ok=True)
+
+
+def check_columns(table: StoredTable, columns: tuple[Field, ...]) -> None:
+    """Raises `InvalidError` unless the table has exactly these columns."""
+    found = {f.name: f.type.with_nullable(True) for f in table.schema.fields}
+    wanted = {f.name: f.type for f in columns}
+    if found != wanted:
+        raise InvalidError(
+            f"table {table.name} cannot store dead letters: it has the columns "
+            f"{', '.join((f'{n} {t.sql()}' for n, t in found.items()))}, expected "
+            f"{', '.join((f'{n} {t.sql()}' for n, t in wanted.items()))}; give a new name, and "
+            "the table is created"
+        )

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
-from keytide.base.scratch import scratch
 from keytide.format.data_file import VALUE_KIND
 from keytide.merge.order import MergeOrder
 

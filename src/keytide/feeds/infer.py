@@ -1,4 +1,7 @@
-"""Infers a table from a sample of a feed: columns, primary key, and order of changes.
+"""Definitions from messages: columns, keys and order of a new table, and changes that a feed needs
+later.
+
+Infers a table from a sample of a feed: columns, primary key, and order of changes.
 
 Types that messages state (Debezium's schema, Canal's ``mysqlType``) are used unchanged. Otherwise
 each column gets the narrowest type that holds every sampled value with all its digits:
@@ -14,39 +17,41 @@ STRING (objects and arrays as JSON text) =======================================
 ==============================
 
 Strings of digits stay STRING, because leading zeros can matter.
+
+Schema changes that a feed needs: new columns, and types that values do not fit.
+
+Messages are checked in parts, in any order. `together` combines the results to one answer, which
+does not depend on how the messages were divided.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import checked
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
+from keytide.definition.schema_evolution import AddColumn, ChangeColumnType, SchemaChange
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.feeds.documents import Documents, read_documents
+from keytide.feeds.decode import Documents, read_documents, read_events, read_json
 from keytide.feeds.epochs import EPOCH, LOG, PLACE_PATHS, Epoch, parse_epochs
-from keytide.feeds.feed import (
-    DECODER_COLUMNS,
-    UNAVAILABLE_VALUE,
-    Envelope,
-    FeedSpec,
-    at_path,
-)
+from keytide.feeds.feed import DECODER_COLUMNS, UNAVAILABLE_VALUE, Envelope, FeedSpec, at_path
 from keytide.feeds.formats import envelope_of
 from keytide.feeds.json_sql import JsonValues, read_entries, read_members
 from keytide.feeds.order import BIGINT, EPOCH_SOURCE, Ordering, SequenceSource
-from keytide.feeds.parse import read_events, read_json
 from keytide.feeds.places import single_origin, with_origin, with_places
 from keytide.feeds.sampled_epochs import sampled_epochs
 from keytide.feeds.values import Encoding, convert, has_offset, places_of
+from keytide.format.schema import TableSchema
 from keytide.types import STRING, AtomicType, DataType, Field
+from keytide.types.logical import common_type
 
-__all__ = ["Sample", "default_sequence", "infer_columns", "infer_primary_key"]
+# -- infers a table from a sample of a feed --------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,3 +320,63 @@ _TYPES_OF_JSON: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
     (frozenset({"BIGINT", "UBIGINT", "DOUBLE"}), [AtomicType("DOUBLE")]),
 )
 _NUMBERS = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"})
+
+
+# -- schema changes that a feed needs --------------------------------------------------------------
+
+
+def feed_growth(schema: TableSchema, brought: Iterable[Field]) -> list[SchemaChange]:
+    """The schema changes for a table to accept the columns of a feed.
+
+    New columns are nullable and come last. Types are widened to the narrowest type that holds the
+    values of both. If there is none, and for key and partition columns, the type stays, and
+    messages with values that do not fit are rejected.
+    """
+    fixed = {*schema.primary_keys, *schema.partition_keys}
+    changes: list[SchemaChange] = []
+    for field in brought:
+        if field.name not in schema.by_name:
+            changes.append(AddColumn((field.name,), field.type.with_nullable(True)))
+        elif field.name not in fixed:
+            old = schema.field(field.name).type
+            wider = _common(old, field.type)
+            if wider is not None and wider.with_nullable(True) != old.with_nullable(True):
+                changes.append(ChangeColumnType((field.name,), wider))
+    return changes
+
+
+def together(brought: Iterable[Field]) -> list[Field]:
+    """One field for each column from several parts. Types without a common type become STRING."""
+    types: dict[str, set[DataType]] = {}
+    for field in brought:
+        types.setdefault(field.name, set()).add(field.type.with_nullable(True))
+    return [Field(-1, name, _of_all(found)) for name, found in types.items()]
+
+
+def _of_all(types: set[DataType]) -> DataType:
+    return reduce(_of_both, sorted(types, key=lambda type_: type_.sql()))
+
+
+def _of_both(one: DataType, other: DataType) -> DataType:
+    if one == other:
+        return one
+    common = _common(one, other)
+    if common is not None:
+        return common
+    roots = {type_.root for type_ in (one, other) if isinstance(type_, AtomicType)}
+    if len(roots) == 2 and roots <= _OUTGROWN_NUMBERS:
+        return AtomicType("DOUBLE")
+    if roots == {"TIMESTAMP", "TIMESTAMP_LTZ"}:
+        return AtomicType("TIMESTAMP_LTZ", precision=6)
+    return STRING
+
+
+_OUTGROWN_NUMBERS = frozenset(
+    {"TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"}
+)
+
+
+def _common(old: DataType, new: DataType) -> DataType | None:
+    if isinstance(old, AtomicType) and isinstance(new, AtomicType):
+        return common_type(old, new)
+    return None

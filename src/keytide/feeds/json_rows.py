@@ -6,7 +6,7 @@ has the keys adds them, and marks deletes with the field :data:`DELETED`.
 
 from __future__ import annotations
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.feeds.feed import Envelope
 from keytide.feeds.json_sql import literal, pointer
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
-from keytide.base.scratch import scratch
 from keytide.feeds.history import DELETES
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 

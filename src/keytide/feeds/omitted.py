@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
-from keytide.base.scratch import scratch
 from keytide.feeds.feed import UNAVAILABLE_COLUMN
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.schema import TableSchema

@@ -15,10 +15,13 @@ import pyarrow.compute as pc
 
 from keytide.catalogs.growing import grown
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
-from keytide.definition.evolution import AddColumn, ChangeColumnNullability, SchemaChange
-from keytide.definition.growth import growth
+from keytide.commit.transaction import Transaction, WriteResult
+from keytide.definition.schema_evolution import (
+    AddColumn,
+    ChangeColumnNullability,
+    SchemaChange,
+    growth,
+)
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.feeds.feed import UNAVAILABLE_COLUMN
 from keytide.feeds.flow import Flow
@@ -27,8 +30,8 @@ from keytide.feeds.omitted import OMITTED, Omitting, omitted_field
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.read.scan import Scan
-from keytide.snapshot.stored import PinnedTable, StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.snapshot.state import TableView
 
 __all__ = ["names_omitted", "omits", "stores_omitted", "storing_omitted", "write_omitting"]
 

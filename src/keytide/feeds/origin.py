@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keytide.catalogs.alter import alter_table
-from keytide.definition.evolution import SetOption
+from keytide.definition.schema_evolution import SetOption
 from keytide.feeds.epochs import Epoch, parse_epochs
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["Origin"]
 

@@ -11,7 +11,7 @@ import re
 import polars as pl
 import pyarrow.compute as pc
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.errors import DataError, InvalidError
 from keytide.feeds.epochs import (
     EPOCH,

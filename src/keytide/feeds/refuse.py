@@ -9,7 +9,7 @@ from keytide.base.row_kind import ROW_KIND
 from keytide.feeds.feed import ORDINAL_COLUMN, REJECTED_SCHEMA, Decoded
 from keytide.feeds.omitted import OMITTED
 from keytide.feeds.places import check_places
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.write.input_rows import typed_rows
 from keytide.write.refusals import why_refused
 

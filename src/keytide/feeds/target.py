@@ -6,20 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.catalogs.catalog import Catalog, NewTable
-from keytide.definition.generated import generation_texts
+from keytide.definition.column_rules import generation_texts
 from keytide.definition.kind import require_key
 from keytide.errors import InvalidError, NotFoundError
 from keytide.feeds.epochs import extended, parse_epochs
-from keytide.feeds.feed import FeedSpec
+from keytide.feeds.feed import FeedRequest, FeedSpec
 from keytide.feeds.infer import Sample
 from keytide.feeds.omitted import OMITTED
 from keytide.feeds.order import SequenceSource, epochs_of
 from keytide.feeds.origin import Origin
-from keytide.feeds.request import FeedRequest
 from keytide.options import TableOptions, keys, stored_names
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.types import Field
 
 __all__ = ["feed_columns", "feed_target"]

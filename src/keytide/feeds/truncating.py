@@ -14,8 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.row_kind import ROW_KIND
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.pile import piled
 from keytide.compaction.raising import raise_replacement
 from keytide.feeds.flow import Flow
@@ -27,9 +26,9 @@ from keytide.maintenance.upkeep.writing import writing
 from keytide.merge.order import IS_ADD
 from keytide.predicate.matching import row_filter
 from keytide.read.scan import Scan
-from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.snapshot.pinned import PinnedTable, StoredTable
 from keytide.write.partition_spec import every_partition
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 __all__ = ["told_with", "truncate_up_to"]
 

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.commit.progress import Progress, told_progress
 from keytide.commit.transaction import Transaction
 from keytide.errors import ConflictError, DataError, InvalidError
@@ -30,9 +30,9 @@ from keytide.predicate.predicate import (
     plain,
 )
 from keytide.predicate.values.columns import stored_column
-from keytide.predicate.values.single import scalar_of_text
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.predicate.values.literals import scalar_of_text
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.types import Field, type_from_arrow
 
 __all__ = ["GoingBy", "Truncation", "beside_truncations", "going_by"]

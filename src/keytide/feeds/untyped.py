@@ -15,11 +15,10 @@ from keytide.catalogs.alter import alter_table
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.growing import grown
 from keytide.commit.author import Author
-from keytide.definition.evolution import SetOption
-from keytide.definition.growth import growth
+from keytide.definition.schema_evolution import SetOption, growth
 from keytide.errors import NotFoundError
 from keytide.feeds.flow import FlowRequest
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["keep_untyped", "typed_events", "untyped_columns"]
 

@@ -22,7 +22,7 @@ import fastavro
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED
 from keytide.format.encoded_records import EncodedRecords

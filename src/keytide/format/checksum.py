@@ -26,8 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keytide.base.lazily import cached_property
-from keytide.base.threads import side_by_side
+from keytide.base.process import cached_property, side_by_side
 from keytide.store import Store
 
 __all__ = [

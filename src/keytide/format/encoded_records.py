@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 
 __all__ = ["EncodedRecords"]
 

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.lazily import cached_property
-from keytide.base.process import without_collection
+from keytide.base.process import cached_property, without_collection
 from keytide.format.entry import DataFileMeta, FileKind, Identity, ManifestEntry, file_name_of
 from keytide.format.stats import SimpleStats
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from keytide.base.moments import is_moment
+from keytide.base.text import is_moment
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.json_document import (
     INTEGER,

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.types import AtomicType, DataType, Field

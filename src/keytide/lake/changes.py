@@ -9,10 +9,9 @@ from keytide.base.arguments import check_spark_session
 from keytide.changes import change_scan as core
 from keytide.changes.changed_rows import changed_rows
 from keytide.errors import KeytideError
-from keytide.show.changes_table import changes_table
-from keytide.show.columns_table import columns_table
-from keytide.show.notebook import notebook
-from keytide.show.parts import paragraph, problem
+from keytide.show.story import changes_table
+from keytide.show.svg import notebook, paragraph, problem
+from keytide.show.tables import columns_table
 
 __all__ = ["Changes"]
 
@@ -41,7 +40,7 @@ class Changes(core.Changes):
         as Spark's PythonException with the message of the Keytide error.
         """
         check_spark_session(spark, "Changes.to_spark")
-        from keytide.spark.change_scan import changes_to_spark
+        from keytide.spark.read import changes_to_spark
 
         return changes_to_spark(self, spark)
 

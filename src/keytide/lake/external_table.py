@@ -16,8 +16,8 @@ from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.table import Table
-from keytide.snapshot.stored import PinnedTable
-from keytide.sources.creation import refresh_external
+from keytide.snapshot.pinned import PinnedTable
+from keytide.sources.definition import refresh_external
 from keytide.sources.pinned import PinnedExternal, pin_external
 
 __all__ = ["ExternalTable"]

@@ -8,10 +8,9 @@ from typing import Any
 from keytide.base.arguments import check_spark_session
 from keytide.errors import KeytideError
 from keytide.read import fallback as core
-from keytide.show.columns_table import columns_table
-from keytide.show.notebook import notebook
-from keytide.show.parts import problem
-from keytide.show.plan_list import plan_list
+from keytide.show.plan import plan_list
+from keytide.show.svg import notebook, problem
+from keytide.show.tables import columns_table
 
 __all__ = ["FallbackScan"]
 

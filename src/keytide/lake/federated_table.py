@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keytide.base.arguments import checked
-from keytide.dml.attached import AttachedCatalog
-from keytide.dml.execution import Changed
+from keytide.dml.attach import AttachedCatalog
+from keytide.dml.engine import Changed
 from keytide.errors import UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.lake.engines import engine_of

@@ -7,13 +7,10 @@ from typing import Any
 
 from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError, SetupError
+from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport, columns_of
 from keytide.feeds.kafka import ingest as topics
-from keytide.feeds.kafka.address import is_kafka
-from keytide.feeds.kafka.dealing import is_template
-from keytide.feeds.kafka.feeds import TablesReport, Told, run_feeds
-from keytide.feeds.kafka.request import KafkaRequest, TopicOptions
-from keytide.feeds.report import BatchReport, IngestReport
-from keytide.feeds.request import FeedRequest, columns_of
+from keytide.feeds.kafka.ingest import KafkaRequest, TablesReport, Told, TopicOptions, run_feeds
+from keytide.feeds.kafka.topics import is_kafka, is_template
 
 __all__ = [
     "FeedRequest",

@@ -14,16 +14,18 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.predicate.condition import Condition
 from keytide.read.why import Why
-from keytide.show.columns_table import columns_table
-from keytide.show.markup import element
-from keytide.show.notebook import notebook
-from keytide.show.parts import named, paragraph, problem
+from keytide.show.svg import element, named, notebook, paragraph, problem
+from keytide.show.tables import columns_table
 from keytide.show.text import shortened
 from keytide.sources import scan as core
-from keytide.sources.changes import ExternalChanges
 from keytide.sources.pinned import PinnedExternal
-from keytide.sources.scan import get_external, get_many_external, scan_external
-from keytide.sources.why import why_external
+from keytide.sources.scan import (
+    ExternalChanges,
+    get_external,
+    get_many_external,
+    scan_external,
+    why_external,
+)
 
 __all__ = ["ExternalChanges", "ExternalScan", "ForeignTable"]
 

@@ -20,11 +20,10 @@ from keytide.catalogs.catalog import (
 )
 from keytide.catalogs.local_writes import fill
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.external import is_external
 from keytide.dml.adbc import adbc_connector
-from keytide.dml.attached import AttachedCatalog
+from keytide.dml.attach import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
 from keytide.errors import (
     AlreadyExistsError,
@@ -38,10 +37,15 @@ from keytide.lake.external_table import ExternalTable
 from keytide.lake.federated_table import FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.sources.adoption import AdoptionResult, NewAdopted, adopt
-from keytide.sources.creation import NewExternalTable, create_external, with_upsert_keys
-from keytide.sources.federated import UpsertKeys, federated_tables
-from keytide.sources.federated_changes import federated_connector, tables_of
+from keytide.sources.definition import (
+    AdoptionResult,
+    NewAdopted,
+    NewExternalTable,
+    adopt,
+    create_external,
+    with_upsert_keys,
+)
+from keytide.sources.federated import UpsertKeys, federated_connector, federated_tables, tables_of
 from keytide.sql.result import Result
 from keytide.types import Field
 from keytide.write.input_rows import to_arrow_table
@@ -49,8 +53,8 @@ from keytide.write.input_rows import to_arrow_table
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from keytide.feeds.kafka.feeds import TablesReport
-    from keytide.feeds.report import IngestReport
+    from keytide.feeds.feed import IngestReport
+    from keytide.feeds.kafka.ingest import TablesReport
     from keytide.sql.query_engine import Engine
 
 __all__ = ["Lake"]
@@ -175,7 +179,7 @@ class Lake:
 
     def _check_attachable(self, name: str) -> None:
         """Raise as `attach` does if nothing can be attached under this name."""
-        from keytide.sql.dialect import is_plain_name
+        from keytide.sql.cursor import is_plain_name
 
         if not name.isidentifier():
             raise InvalidError(
@@ -893,8 +897,8 @@ class Lake:
         Raises `InvalidError`, with the position, for text that does not parse or is not valid, and
         what reads and writes of tables raise.
         """
+        from keytide.sql.engine_text import with_parameters
         from keytide.sql.execute import run
-        from keytide.sql.parameters import with_parameters
 
         text = text if parameters is None else with_parameters(text, parameters)
         return run(self, self._engine(), text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from keytide.base.arguments import checked
-from keytide.dml.execution import Changed
+from keytide.dml.engine import Changed
 
 if TYPE_CHECKING:
     from keytide.sql.forms import WhenForm

@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from keytide.base.extras import library
-from keytide.base.moments import utc
-from keytide.base.plural import counted
-from keytide.maintenance.history.growth import Step, growth_of
+from keytide.base.process import library
+from keytide.base.text import counted, utc
+from keytide.maintenance.history.log import Step, growth_of
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["picture_of"]
 

@@ -19,8 +19,8 @@ from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import Scan
 from keytide.lake.table import Table
 from keytide.predicate.condition import predicate_of
-from keytide.predicate.expression import terms_of
 from keytide.predicate.predicate import Predicate, conjunction
+from keytide.predicate.where import terms_of
 from keytide.sources.scan import ExternalScan
 from keytide.types import Field
 

@@ -8,12 +8,11 @@ from typing import Any
 from keytide.base.arguments import check_spark_session
 from keytide.errors import KeytideError
 from keytide.read import scan as core
-from keytide.read.read_buckets import read_buckets
-from keytide.show.buckets_table import read_buckets_table
-from keytide.show.columns_table import columns_table
-from keytide.show.notebook import notebook
-from keytide.show.parts import problem
-from keytide.show.plan_list import plan_list
+from keytide.read.plan import read_buckets
+from keytide.show.layout import read_buckets_table
+from keytide.show.plan import plan_list
+from keytide.show.svg import notebook, problem
+from keytide.show.tables import columns_table
 
 __all__ = ["Scan"]
 

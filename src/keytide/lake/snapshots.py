@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keytide.base import html
-from keytide.base.moments import moment_text
+from keytide.base.text import moment_text
 from keytide.format.snapshot import Snapshot
 
 __all__ = ["Snapshots"]

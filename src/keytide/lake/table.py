@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from keytide.base.arguments import checked
-from keytide.base.moments import Moment, epoch_ms
+from keytide.base.text import Moment, epoch_ms
 from keytide.catalogs import local_writes
 from keytide.catalogs.alter import alter_table
 from keytide.catalogs.constraints import add_constraint, drop_constraint
@@ -17,14 +17,14 @@ from keytide.catalogs.growing import grown_for
 from keytide.changes.change_scan import changes_of
 from keytide.changes.follow import Pace, follow, start_of
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
+from keytide.commit.transaction import WriteResult
 from keytide.compaction.compact import CompactionResult
-from keytide.definition.evolution import SchemaChange
-from keytide.dml.attached import AttachedCatalog
-from keytide.dml.execution import Changed
+from keytide.definition.schema_evolution import SchemaChange
+from keytide.dml.attach import AttachedCatalog
+from keytide.dml.engine import Changed
 from keytide.errors import InvalidError
-from keytide.feeds.kafka.address import KafkaAddress
 from keytide.feeds.kafka.lag import PartitionLag, lag
+from keytide.feeds.kafka.topics import KafkaAddress
 from keytide.format.schema import TableSchema
 from keytide.lake.changes import Changes
 from keytide.lake.engines import engine_of
@@ -36,30 +36,21 @@ from keytide.lake.picture import picture_of
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
 from keytide.lake.table_html import table_html
-from keytide.maintenance.expiry import snapshot_expiry
-from keytide.maintenance.history import automatic_tags
+from keytide.maintenance.expiry import expiry
 from keytide.maintenance.history import branches as branch_verbs
-from keytide.maintenance.history import consumers as consumer_verbs
+from keytide.maintenance.history import log as consumer_verbs
 from keytide.maintenance.history import tags as tag_verbs
 from keytide.maintenance.history.branches import Branches, branches_of
-from keytide.maintenance.history.consumers import NamedConsumer, consumers_of
-from keytide.maintenance.history.log import History, history_of
+from keytide.maintenance.history.log import History, NamedConsumer, consumers_of, history_of
 from keytide.maintenance.history.tags import Tags, tags_of
 from keytide.maintenance.upkeep import branches as ended_branches
-from keytide.maintenance.upkeep import (
-    conversion,
-    going_back,
-    mending,
-    old_partitions,
-    orphans,
-    purging,
-)
+from keytide.maintenance.upkeep import going_back, old_partitions, orphans, purging, repair
 from keytide.maintenance.upkeep.behind import BEHIND
 from keytide.maintenance.upkeep.compacting import compact
 from keytide.maintenance.upkeep.doctor import doctor as diagnose
-from keytide.maintenance.upkeep.glance import glance_of
 from keytide.maintenance.upkeep.indexing import IndexingResult, index_files
-from keytide.maintenance.upkeep.rescale import RescaleResult, rescale
+from keytide.maintenance.upkeep.layout import glance_of
+from keytide.maintenance.upkeep.rescale import RescaleResult, convert, rescale
 from keytide.maintenance.upkeep.restore import RestoreResult, restore
 from keytide.predicate.condition import Condition
 from keytide.publish.publish import publish
@@ -69,7 +60,7 @@ from keytide.read.scans import why_row
 from keytide.read.why import Why
 from keytide.snapshot.branches import open_branch
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.store import Store
 from keytide.tasks.runner import TaskRunner
 from keytide.verify.finding import Verification
@@ -421,9 +412,9 @@ class Table:
         """
         return local_writes.truncate(self._stored, _places(partition))
 
-    convert = member(conversion.convert)
+    convert = member(convert)
     purge_files = member(purging.purge_files)
-    mend_snapshots = member(mending.mend_snapshots)
+    mend_snapshots = member(repair.mend_snapshots)
 
     @checked
     def compact(
@@ -466,8 +457,8 @@ class Table:
             partitions=_places(partition), dry_run=dry_run, runner=self._runner,
         )  # fmt: skip
 
-    expire_snapshots = member(snapshot_expiry.expire_snapshots)
-    expire_changelogs = member(snapshot_expiry.expire_changelogs)
+    expire_snapshots = member(expiry.expire_snapshots)
+    expire_changelogs = member(expiry.expire_changelogs)
 
     def consumers(self) -> list[NamedConsumer]:
         """The named consumers. Their positions keep snapshots from expiring. Raises `DataError`."""
@@ -539,7 +530,7 @@ class Table:
     def alter(self, *changes: SchemaChange) -> TableSchema:
         """Change columns, options or comments in one atomic step, and return the new definition.
 
-        `changes` are objects from `keytide.definition.evolution`, applied in order. No data
+        `changes` are objects from `keytide.definition.schema_evolution`, applied in order. No data
         file is rewritten: older files are read with the new schema, and older snapshots are read as
         before. If several callers alter the table at the same time, each call's changes are applied
         on top of the others.
@@ -792,7 +783,7 @@ class Table:
     replace_tag = member(tag_verbs.replace_tag)
     rename_tag = member(tag_verbs.rename_tag)
     delete_tag = member(tag_verbs.delete_tag)
-    expire_tags = member(automatic_tags.expire_tags)
+    expire_tags = member(tag_verbs.expire_tags)
     rollback_to = member(going_back.rollback_to)
 
     @checked
@@ -865,7 +856,7 @@ def _grown(
 ) -> tuple[StoredTable, Any]:
     """The table after adding the columns of the rows, and the rows in the table's types."""
     if is_spark_dataframe(data):
-        from keytide.spark.growing import grown_for as grown_on_spark
+        from keytide.spark.write import grown_for as grown_on_spark
 
         return grown_on_spark(table, data, author, partition)
     return grown_for(table, data, author, partition)

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.format.schema import TableSchema
-from keytide.maintenance.upkeep.glance import Glance
-from keytide.maintenance.upkeep.layout import Layout
-from keytide.maintenance.upkeep.timeline import Moment, Timeline
-from keytide.show.buckets import Bucket, Run
-from keytide.show.buckets_table import buckets_table
-from keytide.show.columns_table import columns_table
-from keytide.show.layout_picture import bucket_picture
-from keytide.show.legends import levels_legend, timeline_legend
-from keytide.show.markup import Markup, element
-from keytide.show.notebook import notebook
-from keytide.show.parts import details, named, names, paragraph, problem, rows_table
-from keytide.show.svg import NARROW
+from keytide.maintenance.upkeep.layout import Glance, Layout, Moment, Timeline
+from keytide.show.chart import timeline_picture
+from keytide.show.layout import (
+    Bucket,
+    Run,
+    bucket_picture,
+    buckets_table,
+    levels_legend,
+    timeline_legend,
+)
+from keytide.show.svg import (
+    NARROW,
+    Markup,
+    details,
+    element,
+    named,
+    names,
+    notebook,
+    paragraph,
+    problem,
+    rows_table,
+)
+from keytide.show.tables import columns_table
 from keytide.show.text import shortened, size_text
-from keytide.show.timeline_picture import timeline_picture
 
 __all__ = ["table_html"]
 

@@ -8,8 +8,8 @@ from operator import and_
 
 import polars as pl
 
+from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
-from keytide.base.scratch import scratch
 from keytide.merge.order import VALUE_KIND, sorted_by_key
 
 __all__ = ["difference", "with_kind"]

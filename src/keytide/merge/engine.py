@@ -1,8 +1,12 @@
-"""The interface of merge engines.
+"""Merge engines: their interface, and the checks of their options.
+
+The interface of merge engines.
 
 Merging all versions together, run by run, or after any partial compaction gives the same row.
 Everything else that depends on a table's engine is a member of the engine, so no code checks an
 engine's name or class. An engine is one file, and one line in `keytide.merge.engines`.
+
+Option checks that several engines share.
 """
 
 from __future__ import annotations
@@ -16,16 +20,19 @@ from typing import ClassVar, NamedTuple
 import polars as pl
 
 from keytide.base.row_kind import RowKind
+from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregatedColumn
+from keytide.merge.functions.register import registered_functions
+from keytide.merge.functions.registry import function_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.merge.refusal import WITHOUT_KEY, Refusal
 from keytide.merge.sequence_group import SequenceGroup
-from keytide.merge.slices import Marks
-from keytide.options import TableOptions
+from keytide.merge.windows import Marks
+from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-__all__ = ["Elsewhere", "MergeEngine", "Thinned"]
+# -- the interface of merge engines ----------------------------------------------------------------
 
 
 class Elsewhere(Enum):
@@ -248,3 +255,27 @@ class MergeEngine(ABC):
         `reason` is why the order puts it lower.
         """
         return f"replaced by version {winner}: {reason}"
+
+
+# -- option checks that several engines share ------------------------------------------------------
+
+
+def check_functions(
+    columns: Mapping[str, Field], names: Mapping[str, str], options: TableOptions
+) -> None:
+    """Raise `InvalidError` for a function in `names` that is unknown or does not fit its column."""
+    for name, value in options.by_columns(keys.IGNORE_RETRACT).items():
+        if value.lower() not in ("true", "false"):
+            key = keys.key_of(keys.IGNORE_RETRACT, name)
+            raise InvalidError(
+                f"option {key!r} has the value {value!r}; expected 'true' or 'false'"
+            )
+    for name, function in names.items():
+        function_of(function, columns[name], options, registered_functions(options))
+
+
+def conflicting(one: str, other: str) -> InvalidError:
+    """The error for two options that exclude each other."""
+    return InvalidError(
+        f"{one} and {other} conflict: each defines what a delete does. Remove one of them"
+    )

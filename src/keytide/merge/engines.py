@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from keytide.errors import UnsupportedError
 from keytide.merge.aggregation import Aggregation
-from keytide.merge.deduplicate import Deduplicate
 from keytide.merge.engine import MergeEngine
-from keytide.merge.first_row import FirstRow
 from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.merge.partial_update import PartialUpdate
+from keytide.merge.pick_one import Deduplicate, FirstRow
 from keytide.options import TableOptions
 from keytide.types import Field
 

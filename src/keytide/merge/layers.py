@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from keytide.merge.engine import MergeEngine
-from keytide.merge.slices import KeySlices, Marks
+from keytide.merge.windows import KeySlices, Marks
 
 __all__ = ["layers"]
 

@@ -1,33 +1,38 @@
-"""The order of a key's versions.
+"""Order and equality of keys and their versions.
+
+The order of a key's versions.
 
 Versions are ordered by key, then by the sequence fields (NULL lowest in both directions, field by
 field; NaN highest; -0.0 equals 0.0), then by `_SEQUENCE_NUMBER`, then retracts before adds, then by
 arrival. The later row wins (rules R1, R2 and R27 to R29 of docs/semantics.md).
+
+Detection of out-of-order rows: older, by the sequence fields, than what arrived before.
+
+`sequence.auto-padding`: sequence numbers derived from a coarse sequence field.
+
+Paimon releases before 0.8 stored the padded number as the record's sequence number. Keytide does
+the same, so every reader can use it for ordering. Functions are applied left to right.
+
+Joins by key with key semantics: NULL equals NULL, and NaN equals NaN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.options import TableOptions
+from keytide.base.process import scratch
+from keytide.errors import InvalidError
+from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-__all__ = [
-    "IS_ADD",
-    "SEQUENCE_NUMBER",
-    "VALUE_KIND",
-    "MergeOrder",
-    "is_searchable",
-    "order_of",
-    "physical",
-    "sorted_by_key",
-]
+# -- the order of a key's versions -----------------------------------------------------------------
+
 
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 VALUE_KIND = "_VALUE_KIND"
@@ -178,3 +183,143 @@ def _packed(values: npt.NDArray[Any], low: int, row_bits: int) -> npt.NDArray[np
         chunk <<= np.uint64(row_bits)
         chunk |= rows[: len(chunk)] + np.uint64(start)
     return words
+
+
+# -- `sequence.auto-padding` -----------------------------------------------------------------------
+
+
+_INT64_MIN = -(2**63)
+
+
+def padded_sequence(
+    field: pl.Series, is_add: pl.Series, counter: pl.Series, paddings: tuple[str, ...]
+) -> pl.Series:
+    """The sequence numbers of rows: `field` as an integer, padded.
+
+    `counter` increases by one per row and fills the digits that a coarse clock lacks. Timestamps
+    count milliseconds and dates count days. Fractions are truncated, and strings are parsed. NULL
+    is lowest. Raises `InvalidError` for a type that cannot be converted.
+    """
+    value: pl.Series = _as_integer(field)
+    for padding in paddings:
+        if padding == "row-kind-flag":
+            value = value * 2 + is_add.cast(pl.Int64)
+        elif padding == "second-to-micro":
+            seconds = value // 1000 if field.dtype == pl.Datetime else value
+            value = seconds * 1_000_000 + counter % 1_000_000
+        else:
+            value = value * 1000 + counter % 1000
+    padded: pl.Series = value.fill_null(_INT64_MIN)
+    return padded
+
+
+def _as_integer(field: pl.Series) -> Any:
+    dtype = field.dtype
+    if dtype == pl.Datetime:
+        return field.dt.epoch("ms")
+    if dtype == pl.Date:
+        return field.to_physical().cast(pl.Int64)
+    if dtype == pl.String:
+        return _parsed(field)
+    if dtype.is_float():
+        return field.cast(pl.Int64, strict=False)
+    if dtype.is_decimal():
+        return _truncated(field)
+    if dtype.is_integer():
+        return field.cast(pl.Int64)
+    raise InvalidError(
+        f"sequence field {field.name!r} is {dtype}, which '{keys.SEQUENCE_AUTO_PADDING}' cannot "
+        "convert to a number; use a numeric, string, date or timestamp column"
+    )
+
+
+def _parsed(field: pl.Series) -> pl.Series:
+    numbers: pl.Series = field.str.strip_chars().cast(pl.Int64, strict=False)
+    wrong = field.filter(numbers.is_null() & field.is_not_null())
+    if wrong.len():
+        raise InvalidError(
+            f"sequence field {field.name!r} has the value {wrong[0]!r}, which "
+            f"'{keys.SEQUENCE_AUTO_PADDING}' cannot convert to an integer"
+        )
+    return numbers
+
+
+def _truncated(field: pl.Series) -> pl.Series:
+    # A cast to an integer would round, but Java truncates.
+    text = field.cast(pl.String).str.split_exact(".", 1).struct.field("field_0")
+    whole: pl.Series = text.cast(pl.Int64)
+    return whole
+
+
+# -- joins by key with key semantics: NULL equals NULL, and NaN equals NaN -------------------------
+
+
+def joined(
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    key: Sequence[str],
+    how: Literal["inner", "left"] = "inner",
+    *,
+    suffix: str = "_right",
+    keeps_order: bool = False,
+) -> pl.DataFrame:
+    """The rows of both with equal keys. With 'left', also the left rows without a match.
+
+    `keeps_order` keeps the order of the left rows.
+    """
+    if len(key) == 1 and left.schema[key[0]].is_float():
+        # For a single sorted column Polars loses NaN. For several columns it compares rows.
+        same = pl.lit(0, pl.Int8).alias(_SAME)
+        left, right, key = left.with_columns(same), right.with_columns(same), (*key, _SAME)
+    return left.join(
+        right,
+        on=list(key),
+        how=how,
+        suffix=suffix,
+        nulls_equal=True,
+        maintain_order="left" if keeps_order else "none",
+    ).drop(_SAME, strict=False)
+
+
+_SAME = scratch("same")
+
+
+# -- detection of out-of-order rows ----------------------------------------------------------------
+
+
+RANK, STORED_RANK = scratch("rank"), scratch("stored_rank")
+
+
+def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
+    """The rows with the rank of their sequence, and that of their key's stored version.
+
+    Ranks increase with the sequence. -1 means no stored version. `stored` has at most one version
+    of each key, with the columns of `order`. Rows keep their order.
+    """
+    fields = list(order.sequence)
+    # Ranks replace sequences of several fields by single numbers.
+    versions = pl.concat([rows.select(fields), stored.select(fields)])
+    places = _places(_terms(versions, order), order.descending)
+    ranked = rows.with_columns(places.head(rows.height).alias(RANK))
+    before = stored.select(order.key).with_columns(places.slice(rows.height).alias(STORED_RANK))
+    both = joined(ranked, before, order.key, "left", keeps_order=True)
+    return both.with_columns(pl.col(STORED_RANK).fill_null(-1))
+
+
+def is_late(order: MergeOrder) -> pl.Expr:
+    """For rows with ranks, in arrival order: whether a newer version of the key arrived before."""
+    highest_before = pl.col(RANK).cum_max().shift(1).over(list(order.key)).fill_null(-1)
+    return pl.col(RANK) < pl.max_horizontal(highest_before, pl.col(STORED_RANK))
+
+
+def _terms(frame: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
+    terms = order.sequence_terms(frame.schema)
+    return frame.select(term.alias(f"term_{i}") for i, term in enumerate(terms))
+
+
+def _places(terms: pl.DataFrame, descending: bool) -> pl.Series:
+    """The rank of each row, the same for equal rows."""
+    names = terms.columns
+    ordered = terms.with_row_index("at").sort(names, descending=descending, nulls_last=False)
+    grows = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in names)
+    return ordered.select("at", grows.cast(pl.Int64).cum_sum().alias(RANK)).sort("at")[RANK]

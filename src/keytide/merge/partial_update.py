@@ -23,8 +23,7 @@ import polars as pl
 
 from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError
-from keytide.merge.checks import check_functions, conflicting
-from keytide.merge.engine import MergeEngine, Thinned
+from keytide.merge.engine import MergeEngine, Thinned, check_functions, conflicting
 from keytide.merge.folding import one_place
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
@@ -36,7 +35,7 @@ from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.refusal import IGNORED, Refusal, retracts_of
 from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
 from keytide.merge.sequence_groups import SequenceGroups
-from keytide.merge.slices import KeySlices, Marks, merge_repeated, rows_with, take
+from keytide.merge.windows import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 

@@ -12,9 +12,9 @@ import polars as pl
 
 from keytide.base.arguments import shown
 from keytide.base.row_kind import RowKind
-from keytide.base.value_text import held_by_python
+from keytide.base.text import held_by_python
 from keytide.merge.order import IS_ADD, VALUE_KIND
-from keytide.merge.slices import Marks
+from keytide.merge.windows import Marks
 from keytide.options import keys
 
 __all__ = [

@@ -28,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.merge.engine import MergeEngine, Thinned
 from keytide.merge.folding import depending_on_order, one_place
@@ -51,7 +51,7 @@ from keytide.merge.refusal import (
     retracts_of,
 )
 from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
-from keytide.merge.slices import (
+from keytide.merge.windows import (
     KeySlices,
     Marks,
     Positions,

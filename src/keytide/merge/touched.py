@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.merge.folding import Merging
 from keytide.merge.order import MergeOrder, is_searchable, physical
 

@@ -15,7 +15,7 @@ from keytide.options.keys import columns_in
 from keytide.options.names import option_of, stored_name, stored_names
 from keytide.options.option import Acts, Change, ForOthers, Option, Refused
 from keytide.options.table import SECTIONS
-from keytide.options.value_types import Age, parse_memory_size
+from keytide.options.values import Age, parse_memory_size
 
 __all__ = [
     "SECTIONS",

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import InvalidError
-from keytide.options.value_types import ValueType
+from keytide.options.values import ValueType
 
 __all__ = ["ACTS", "Acts", "Change", "ForOthers", "Option", "Refused", "Use"]
 

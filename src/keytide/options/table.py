@@ -8,7 +8,7 @@ Options that only other engines use are listed too, because they use the same ta
 from __future__ import annotations
 
 from keytide.options.option import Change, ForOthers, Option, Refused
-from keytide.options.value_types import (
+from keytide.options.values import (
     AGE,
     BOOLEAN,
     BUCKETS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.pinot.config import Column, Schema, TableConfig, Upsert
 from keytide.pinot.functions import parsed
 

@@ -13,8 +13,7 @@ from sqlglot import exp
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.pinot.case import Case
-from keytide.pinot.config import COMPACTION, Column, Upsert
-from keytide.pinot.document import said
+from keytide.pinot.config import COMPACTION, Column, Upsert, said
 from keytide.pinot.functions import FUNCTIONS, unknown_parts
 
 __all__ = ["IDLE", "NOT_YET", "RULES", "Rule", "check", "idle_members"]

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from keytide.base.arguments import shown
 from keytide.errors import InvalidError
-from keytide.predicate.arrow_words import words_of
 from keytide.predicate.predicate import (
     And,
     Comparison,
@@ -28,6 +27,7 @@ from keytide.predicate.predicate import (
     conjunction,
     negation,
 )
+from keytide.predicate.where import words_of
 
 __all__ = ["columns_of_arrow", "read_arrow_expression", "terms_of_arrow"]
 

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 from keytide.predicate.arrow_expression import read_arrow_expression
-from keytide.predicate.columns import field_of
-from keytide.predicate.expression import read_expression
 from keytide.predicate.literals import comparison, equalities, known_values, literal_of
 from keytide.predicate.predicate import (
     DEPTH_MAX,
@@ -29,7 +27,7 @@ from keytide.predicate.predicate import (
     disjunction,
     negation,
 )
-from keytide.predicate.where import parse_where
+from keytide.predicate.where import field_of, parse_where, read_expression
 from keytide.types import Field
 
 __all__ = ["Condition", "predicate_of"]

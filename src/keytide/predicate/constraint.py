@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.row_dialect import duckdb_expression
+from keytide.base.row_engine import duckdb_expression
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.arrow import to_arrow
 from keytide.format.schema import TableSchema

@@ -28,7 +28,7 @@ from keytide.predicate.predicate import (
     negation,
     plain,
 )
-from keytide.predicate.values.single import array_of_texts
+from keytide.predicate.values.literals import array_of_texts
 from keytide.types import AtomicType, Field
 
 __all__ = [

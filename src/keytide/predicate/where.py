@@ -1,4 +1,6 @@
-"""Parses conditions, given as strings, into predicates.
+"""Conditions of callers as predicates: strings, Polars and Arrow expressions.
+
+Parses conditions, given as strings, into predicates.
 
 The grammar is smaller than that of SQL, and each condition has exactly one meaning:
 
@@ -15,17 +17,35 @@ The grammar is smaller than that of SQL, and each condition has exactly one mean
 A literal is read as a value of its column's type (`literals`). A string is in single or double
 quotes, and a doubled quote means one quote. A backslash has no special meaning, except in a LIKE
 pattern, where it escapes the next character.
+
+Converts Polars expressions to predicates.
+
+Polars describes the parts of an expression in JSON, and returns its parts as expressions. Polars
+itself computes the values. Words that are unknown here are refused. So if a release of Polars
+renames something, expressions with it are refused and never misunderstood.
+
+Reads the metadata of an Arrow schema with duplicate keys.
+
+pyarrow returns a dict, which has each key only once. Arrow's C data interface returns everything:
+the number of pairs, and for each its key and value, as a 32-bit length and the bytes.
+
+Finds columns by name.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
-from keytide.errors import InvalidError
-from keytide.predicate.columns import field_of
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.arguments import shown
+from keytide.errors import InvalidError, NotFoundError
 from keytide.predicate.literals import (
     NUMBER,
     Literal,
@@ -37,8 +57,12 @@ from keytide.predicate.literals import (
 )
 from keytide.predicate.predicate import (
     DEPTH_MAX,
+    And,
+    Comparison,
+    In,
     IsNull,
     Like,
+    Or,
     Predicate,
     conjunction,
     disjunction,
@@ -46,7 +70,246 @@ from keytide.predicate.predicate import (
 )
 from keytide.types import Field
 
-__all__ = ["parse_where"]
+# -- converts Polars expressions to predicates -----------------------------------------------------
+
+
+_COMPARE = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_ENDS = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_ANDS = ("And", "LogicalAnd", "Boolean.AllHorizontal")
+_OF_VALUES = ("Literal", "Alias", "Cast", "Negate")
+
+
+def read_expression(expression: pl.Expr, table: str) -> Predicate:
+    """The predicate for an expression, with Arrow values.
+
+    Raises `InvalidError`, which names the part that a condition cannot have.
+    """
+    try:
+        told = json.loads(expression.meta.serialize(format="json"))
+        return _Part(expression, told, table).predicate()
+    except RecursionError as error:
+        raise InvalidError(
+            f"table {table}: the expression is nested too deeply; combine its parts with "
+            "pl.all_horizontal or pl.any_horizontal, and values with is_in"
+        ) from error
+    except pl.exceptions.PolarsError as error:
+        raise InvalidError(
+            f"table {table}: Polars cannot resolve {_named(expression)}: {error}"
+        ) from error
+
+
+def terms_of(expression: pl.Expr) -> list[pl.Expr]:
+    """The parts of an expression that are joined by AND, or the expression itself.
+
+    Also the expression itself if Polars cannot describe its parts.
+    """
+    try:
+        told = json.loads(expression.meta.serialize(format="json"))
+        part = _Part(expression, told, "")
+        if part.name not in _ANDS:
+            return [expression]
+        return [term for each in part.parts for term in terms_of(each.expression)]
+    except (InvalidError, RecursionError, pl.exceptions.PolarsError):
+        return [expression]
+
+
+@dataclass(frozen=True)
+class _Part:
+    expression: pl.Expr
+    told: Any
+    table: str
+
+    @property
+    def name(self) -> str:
+        """The name of its operation, such as `Gt` or `Boolean.IsNull`, or the kind of a leaf."""
+        kind, inner = _only(self.told)
+        if kind == "BinaryExpr":
+            return str(inner["op"])
+        if kind != "Function":
+            return kind
+        family, member = _only(inner["function"])
+        return family if member is None else f"{family}.{_only(member)[0]}"
+
+    @property
+    def options(self) -> Any:
+        """What is known about a function besides its name."""
+        return _only(_only(_only(self.told)[1]["function"])[1])[1] or {}
+
+    @property
+    def parts(self) -> list[_Part]:
+        """Its parts, from left to right."""
+        kind, inner = _only(self.told)
+        told: list[Any] = []
+        if kind == "BinaryExpr":
+            told = [inner["left"], inner["right"]]
+        elif kind in ("Function", "Cast"):
+            told = inner["input"] if kind == "Function" else [inner["expr"]]
+        elif kind == "Alias":
+            told = inner[:1]
+        made = self.expression.meta.pop()[::-1]  # Polars returns them from right to left
+        if len(made) != len(told):
+            raise self.refused()
+        return [_Part(*each, self.table) for each in zip(made, told, strict=True)]
+
+    def predicate(self) -> Predicate:
+        """The predicate for this part."""
+        read = _READERS.get(self.name)
+        if read is None:
+            raise self.refused()
+        return read(self, *self.parts)
+
+    def compared(self, operator: str, other: _Part) -> Predicate:
+        """A comparison with another part. One of the two is a column."""
+        if self.name == "Column":
+            return Comparison(self.column(), operator, other.value())
+        if other.name != "Column":
+            raise self.refused()
+        return Comparison(other.column(), _FLIPPED[operator], self.value())
+
+    def is_in(self, column: _Part, values: _Part) -> Predicate:
+        """The column is one of the values."""
+        if self.options.get("nulls_equal") is not False:
+            raise self.refused()
+        return In(column.column(), tuple(values.values()))
+
+    def is_between(self, column: _Part, low: _Part, high: _Part) -> Predicate:
+        """The column is between two values, inclusive or exclusive."""
+        ends = _ENDS.get(self.options.get("closed"))
+        if ends is None:
+            raise self.refused()
+        return And((column.compared(ends[0], low), column.compared(ends[1], high)))
+
+    def starts_with(self, column: _Part, prefix: _Part) -> Predicate:
+        """The column begins with a string."""
+        text = prefix.value().as_py()
+        if not isinstance(text, str):
+            raise self.refused()
+        return Like(column.column(), "".join("\\" + c if c in "\\%_" else c for c in text) + "%")
+
+    def column(self) -> str:
+        """The name of the column."""
+        kind, name = _only(self.told)
+        if kind != "Column":
+            raise self.refused()
+        return str(name)
+
+    def value(self) -> Any:
+        """The value."""
+        values = self.values()
+        if len(values) != 1:
+            raise self.refused()
+        return values[0]
+
+    def values(self) -> list[Any]:
+        """The values."""
+        if not self._is_made_of_values():
+            raise self.refused()
+        made = pl.select(self.expression).to_series()
+        if isinstance(made.dtype, pl.List | pl.Array):
+            made = made.explode(empty_as_null=False)
+        return list(made.to_arrow())
+
+    def _is_made_of_values(self) -> bool:
+        return self.name in _OF_VALUES and all(part._is_made_of_values() for part in self.parts)
+
+    def refused(self) -> InvalidError:
+        """An error about this part."""
+        return InvalidError(
+            f"table {self.table}: the condition contains {_named(self.expression)}, which is not "
+            "supported. Supported are comparisons of columns with values, is_in, is_between, "
+            "is_null, is_not_null and str.starts_with, combined with &, | and ~; use it to "
+            "filter the result of the scan instead"
+        )
+
+
+def _named(expression: pl.Expr) -> str:
+    return shown(str(expression))
+
+
+def _only(told: Any) -> tuple[str, Any]:
+    """The name and the content of a word, or of an object with one key."""
+    if isinstance(told, dict) and len(told) == 1:
+        return next(iter(told.items()))
+    return str(told), None
+
+
+def _reader_of(operator: str) -> Callable[..., Predicate]:
+    return lambda _, left, right: left.compared(operator, right)
+
+
+def _reader_of_many(joint: type[And | Or]) -> Callable[..., Predicate]:
+    return lambda _, *parts: joint(tuple(part.predicate() for part in parts))
+
+
+_READERS: dict[str, Callable[..., Predicate]] = {
+    **{name: _reader_of(operator) for name, operator in _COMPARE.items()},
+    **{name: _reader_of_many(And) for name in _ANDS},
+    **{name: _reader_of_many(Or) for name in ("Or", "LogicalOr", "Boolean.AnyHorizontal")},
+    "Column": lambda part: Comparison(part.column(), "=", value=True),
+    "Alias": lambda _, named: named.predicate(),
+    "Boolean.Not": lambda _, negated: negation(negated.predicate()),
+    "Boolean.IsNull": lambda _, column: IsNull(column.column()),
+    "Boolean.IsNotNull": lambda _, column: negation(IsNull(column.column())),
+    "Boolean.IsIn": _Part.is_in,
+    "Boolean.IsBetween": _Part.is_between,
+    "StringExpr.StartsWith": _Part.starts_with,
+}
+"""How to convert the known operations, given the operation and its parts."""
+
+
+# -- reads the metadata of an Arrow schema with duplicate keys -------------------------------------
+
+
+class _Schema(ctypes.Structure):
+    # The first members of the interface's struct ArrowSchema.
+    _fields_ = (
+        ("format", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("metadata", ctypes.c_void_p),
+    )
+
+
+def words_of(schema: pa.Schema) -> list[tuple[str, str]]:
+    """The pairs of the schema's metadata, in order."""
+    capsule = schema.__arrow_c_schema__()
+    place = _Schema.from_address(_pointer(capsule, b"arrow_schema")).metadata
+    if place is None:
+        return []
+    count, place = _number(place)
+    pairs = []
+    for _ in range(count):
+        key, place = _text(place)
+        value, place = _text(place)
+        pairs.append((key, value))
+    return pairs
+
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def _number(place: int) -> tuple[int, int]:
+    return ctypes.c_int32.from_address(place).value, place + 4
+
+
+def _text(place: int) -> tuple[str, int]:
+    length, place = _number(place)
+    return ctypes.string_at(place, length).decode(), place + length
+
+
+# -- finds columns by name -------------------------------------------------------------------------
+
+
+def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
+    """The column with that name. Raises `NotFoundError`, which lists the existing columns."""
+    if name not in fields:
+        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(fields)}")
+    return fields[name]
+
+
+# -- parses conditions, given as strings, into predicates ------------------------------------------
 
 
 def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
@@ -105,7 +368,6 @@ def _unquoted(text: str) -> str:
 
 # -- the grammar ---------------------------------------------------------------------------------
 
-_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _OPERATORS = {**{name: name for name in _FLIPPED}, "==": "=", "<>": "!="}
 _TYPED = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 _RESERVED = ("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "NULL", "TRUE", "FALSE")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
@@ -13,9 +13,8 @@ from keytide.gate.gate import why_not_plain
 from keytide.read.plan import plan_files
 from keytide.read.sections import BucketPlan
 from keytide.read.settled import unsettled_buckets
-from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableState, TableView
 
 __all__ = ["Content", "content_of"]
 

@@ -11,8 +11,8 @@ from keytide.publish.content import Content, content_of
 from keytide.publish.delta import DeltaForm
 from keytide.publish.form import Form
 from keytide.publish.iceberg import IcebergForm
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 
 __all__ = ["FORMS", "AnyForm", "content_for", "form_for", "forms_for"]
 

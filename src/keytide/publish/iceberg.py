@@ -7,52 +7,298 @@ for partition columns.
 From version 3 of the format on, rows have ids. A data file keeps the ids that it got when it was
 first referenced, from version to version. For rewritten rows, the format only says that they may
 have other ids.
+
+The dead rows of a table in the form of Apache Iceberg: one file for each bucket that has some.
+
+The file is rewritten when a row of the bucket dies, like the table's own vectors. So it mentions
+only live data files, and each once. Readers may apply all of it.
+
+Reads the metadata of an Iceberg table in a store, and deletes what is old.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from keytide.base.process import cached_property
 from keytide.definition.publication import ICEBERG
-from keytide.format.iceberg.bounds import bound, has_bounds
-from keytide.format.iceberg.columns import is_promoted, schema_json, why_no_column
+from keytide.errors import DataError
 from keytide.format.iceberg.manifest import (
     ADDED,
     DATA,
     DELETES,
     EXISTING,
+    DeleteFile,
     Entry,
     Manifest,
+    decode_entries,
+    decode_list,
     encode_entries,
     encode_list,
+    position_deletes,
+    vectors_of_deletes,
     with_row_ids,
 )
 from keytide.format.iceberg.metadata import (
     FIRST_WITH_ROW_IDS,
     METADATA_DIR,
+    VERSION_HINT,
     IcebergState,
+    bound,
+    decode_metadata,
+    dropped_names,
+    has_bounds,
+    is_promoted,
     metadata_document,
     metadata_path,
+    parse_metadata_name,
+    schema_json,
+    why_no_column,
 )
+from keytide.format.index_files import Vector
 from keytide.format.schema import TableSchema
 from keytide.publish.content import Content
 from keytide.publish.form import shows
-from keytide.publish.iceberg_deletes import DeadRows, digest_in
-from keytide.publish.iceberg_metadata import (
-    drop_old,
-    files_of,
-    newest_state,
-    read_on,
-    tell_newest,
-)
 from keytide.publish.retention import is_time_to_drop, kept_since_ms
+from keytide.publish.vectors import digests_of, stored
 from keytide.read.statistics import value_bounds
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.retries import again
 from keytide.store import Store, created
 
-__all__ = ["IcebergForm"]
+# -- the dead rows of a table in the form of Apache Iceberg ----------------------------------------
+
+
+_Encode = Callable[[str, Mapping[str, Vector]], DeleteFile]
+_FILES: Mapping[int, tuple[str, _Encode]] = {
+    2: ("parquet", position_deletes),
+    3: ("puffin", vectors_of_deletes),
+}
+"""By format version: the file name extension, and the function that creates the files."""
+
+
+@dataclass(frozen=True)
+class DeadRows:
+    """The dead rows of the content to publish, of a table at `location`."""
+
+    content: Content
+    location: str
+    format_version: int
+
+    @cached_property
+    def by_digest(self) -> Mapping[str, Sequence[str]]:
+        """The files with dead rows of each bucket, by a digest of the bucket's dead rows."""
+        if not self.content.dead:
+            return {}
+        digests = digests_of(self.content)
+        buckets: dict[BucketId, list[str]] = {}
+        for name, entry in self.content.files.items():
+            if name in digests:
+                buckets.setdefault((entry.partition, entry.bucket), []).append(name)
+        return {self._digest(names, digests): names for names in buckets.values()}
+
+    def files(self, digests: Collection[str], uuid: str) -> dict[str, DeleteFile]:
+        """The delete files for these digests, by their paths in the table.
+
+        The uuid makes the paths unique.
+        """
+        if not digests:
+            return {}
+        ending, encode = _FILES[self.format_version]
+        names = {digest: self.by_digest[digest] for digest in digests}
+        vectors = stored(self.content, [name for each in names.values() for name in each])
+        made = {}
+        for digest, of in names.items():
+            path = f"{METADATA_DIR}/deletes-{digest}-{uuid}.{ending}"
+            by_uri = {self._uri(self.content.path(name)): vectors[name] for name in of}
+            made[path] = encode(self._uri(path), by_uri)
+        return made
+
+    def _digest(self, names: Iterable[str], digests: Mapping[str, str]) -> str:
+        marks = sorted((name, digests[name]) for name in names)
+        told = [self.format_version, self.location, *marks]
+        return hashlib.blake2b(json.dumps(told).encode(), digest_size=12).hexdigest()
+
+    def _uri(self, path: str) -> str:
+        return f"{self.location}/{path}"
+
+
+def digest_in(path: str) -> str:
+    """The digest of a bucket's dead rows, from the name of a delete file."""
+    return path.rpartition("/")[2].removeprefix("deletes-").partition("-")[0]
+
+
+# -- reads the metadata of an Iceberg table in a store, and deletes what is old --------------------
+
+
+_PROBES = 4
+
+
+def newest_state(store: Store) -> IcebergState | None:
+    """The latest version, found by a listing of the metadata. None if there is none.
+
+    Raises `DataError` for a file that is damaged or missing.
+    """
+    return again(lambda: _listed(store))
+
+
+def _listed(store: Store) -> IcebergState | None:
+    names = store.list_names(METADATA_DIR)
+    versions = [v for name in names if (v := parse_metadata_name(name)) is not None]
+    if not versions:
+        return None
+    newest = max(versions)
+    return _read(store, newest, store.read(metadata_path(newest)), ())
+
+
+def read_on(store: Store, known: IcebergState) -> IcebergState | None:
+    """The latest version, found from a known one. None if it belongs to another table."""
+    number, data = known.version, None
+    while True:
+        versions = range(number + 1, number + 1 + _PROBES)
+        found = store.read_present([metadata_path(v) for v in versions])
+        there = [each for each in found if each is not None]
+        if there:
+            number, data = number + len(there), there[-1]
+        if len(there) < _PROBES:
+            break
+    if data is None:
+        return known
+    state = _read(store, number, data, known.manifests)
+    return state if state.table_id == known.table_id else None
+
+
+def _read(store: Store, version: int, data: bytes, known: Iterable[Manifest]) -> IcebergState:
+    """A version with its manifests. Known manifests are not read again."""
+    uri = store.uri_of(metadata_path(version))
+    state, _ = decode_metadata(data, version, uri)
+    path = _own_path(store, state, state.manifest_list)
+    listed = decode_list(store.read(path), state.manifest_list)
+    there = {manifest.path: manifest for manifest in known}
+    calls = [partial(_manifest, store, state, told, there) for told in listed]
+    return replace(state, manifests=tuple(store.together(calls)))
+
+
+def _manifest(
+    store: Store, state: IcebergState, told: Mapping[str, Any], known: Mapping[str, Manifest]
+) -> Manifest:
+    path = str(told["manifest_path"])
+    if path in known:
+        return known[path]
+    number, first_row_id = int(told["sequence_number"]), told.get("first_row_id")
+    data = store.read(_own_path(store, state, path))
+    return Manifest(
+        path,
+        int(told["manifest_length"]),
+        int(told["content"]),
+        number,
+        int(told["added_snapshot_id"]),
+        decode_entries(data, number, first_row_id, path),
+        first_row_id,
+    )
+
+
+def _own_path(store: Store, state: IcebergState, uri: str) -> str:
+    """The path of a metadata file in the store.
+
+    The table may have been moved since the path was written.
+    """
+    name = uri.rpartition("/")[2]
+    if uri != f"{state.location}/{METADATA_DIR}/{name}":
+        raise DataError(
+            f"{store.uri_of(METADATA_DIR)}: {uri} is outside this folder, so Keytide did not "
+            "write it; delete the folder, and the next publication recreates it"
+        )
+    return f"{METADATA_DIR}/{name}"
+
+
+def tell_newest(store: Store, state: IcebergState) -> None:
+    """Write the hint for readers: this version, or a newer one that was created in the meantime."""
+    store.hint(VERSION_HINT, str(state.version).encode())
+    if store.exists(metadata_path(state.version + 1)):
+        newest = newest_state(store)
+        if newest is not None:
+            store.hint(VERSION_HINT, str(newest.version).encode())
+
+
+def drop_old(store: Store, before_ms: int) -> None:
+    """Delete what no reader needs that began after a time: versions, and what they dropped."""
+    made = {
+        version: info.modified_ms
+        for info in store.list(METADATA_DIR)
+        if (version := parse_metadata_name(info.path.rpartition("/")[2])) is not None
+    }
+    old = sorted(version for version, modified_ms in made.items() if modified_ms < before_ms)
+    if not old:
+        return
+    # The last of them was the latest version at that time.
+    texts = store.read_present([metadata_path(version) for version in old])
+    gone: list[str] = []
+    for version, data in zip(old, texts, strict=True):
+        if data is not None:
+            _, document = decode_metadata(data, version, store.uri_of(metadata_path(version)))
+            gone += [f"{METADATA_DIR}/{name}" for name in dropped_names(document)]
+    # Versions last, because they say what to delete.
+    store.discard(gone)
+    store.discard(metadata_path(version) for version in old[:-1])
+
+
+# -- which files versions reference ----------------------------------------------------------------
+
+
+def files_of(state: IcebergState) -> frozenset[str]:
+    """The names of the files in `METADATA_DIR` that a version references."""
+    manifests = [manifest.path for manifest in state.manifests]
+    return frozenset(map(_name_of, [state.manifest_list, *manifests, *state.deletes]))
+
+
+def files_of_all(store: Store) -> frozenset[str]:
+    """The names of the files that any existing version references.
+
+    A missing file references nothing: old files are deleted before their versions. Raises
+    `DataError` for a damaged one.
+    """
+    names = store.list_names(METADATA_DIR)
+    versions = [name for name in names if parse_metadata_name(name) is not None]
+    lists = {
+        snapshot["manifest-list"]
+        for name, data in _read_named(store, versions)
+        for snapshot in decode_metadata(data, 0, store.uri_of(name))[1]["snapshots"]
+    }
+    found = {*map(_name_of, lists)}
+    manifests = [
+        told
+        for name, data in _read_named(store, sorted(found))
+        for told in decode_list(data, store.uri_of(name))
+    ]
+    found |= {_name_of(told["manifest_path"]) for told in manifests}
+    deletes = {_name_of(each["manifest_path"]) for each in manifests if each["content"] == DELETES}
+    for name, data in _read_named(store, sorted(deletes)):
+        entries = decode_entries(data, 0, None, store.uri_of(name))
+        found |= {_name_of(entry["data_file"]["file_path"]) for entry in entries}
+    return frozenset(found)
+
+
+def _read_named(store: Store, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Those files of the folder that exist, with their paths."""
+    paths = [f"{METADATA_DIR}/{name}" for name in names]
+    for path, data in zip(paths, store.read_present(paths), strict=True):
+        if data is not None:
+            yield path, data
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+# -- publishes tables as Apache Iceberg ------------------------------------------------------------
+
 
 # With more manifests, they are merged: readers open each of them.
 _MANIFESTS_MAX = 20

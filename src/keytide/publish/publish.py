@@ -25,9 +25,9 @@ from keytide.publish.form import Version
 from keytide.publish.forms import FORMS, AnyForm, content_for, form_for, forms_for
 from keytide.publish.published import NO_SNAPSHOT, Publication, Publications
 from keytide.publish.seen import forget, recall, remember
+from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.retries import is_gone
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 
 __all__ = ["publish", "publish_after"]
 

@@ -1,33 +1,38 @@
-"""What is published of a table: the snapshot, how far it is behind, and its files."""
+"""What is published of a table: the snapshot, how far it is behind, and its files.
+
+Files that publishers left when they died: those that no existing version references.
+
+The latest version references nearly all long-lived files. The other versions are read only if
+candidates are left, because somebody may be reading one of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from keytide.base import html
 from keytide.base.record import rows_of
+from keytide.definition.publication import DELTA, ICEBERG
 from keytide.format import paths
 from keytide.format.branch import branch_of, main_store
+from keytide.format.delta.log import VECTOR_DIR
+from keytide.format.iceberg.metadata import METADATA_DIR
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
+from keytide.publish import delta, iceberg
 from keytide.publish.form import Version, shows
 from keytide.publish.forms import FORMS, AnyForm, content_for
 from keytide.publish.seen import recall, remember
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.store import Store
 
-__all__ = [
-    "NO_SNAPSHOT",
-    "Publication",
-    "Publications",
-    "names_of_published",
-    "newest_versions",
-    "publications_of",
-]
+# -- what is published of a table ------------------------------------------------------------------
 
 
 NO_SNAPSHOT = "the table has no snapshots"
@@ -143,3 +148,64 @@ def _forms_ever(view: TableView) -> Iterator[str]:
     told = [schema.options.get(keys.PUBLISH, "") for schema in view.schemas.values()]
     named = {name.strip().lower() for text in told for name in text.split(",")}
     return (name for name in FORMS if name in named)
+
+
+# -- files that publishers left when they died -----------------------------------------------------
+
+
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+@dataclass(frozen=True)
+class _Leavings:
+    """What publishers of a format write before a version, and which of it versions reference."""
+
+    paths: re.Pattern[str]
+    named_by: Callable[[Any], Iterable[str]]
+    named_by_any: Callable[[Store], Iterable[str]]
+
+
+_LEAVINGS: Mapping[str, _Leavings] = {
+    DELTA: _Leavings(
+        re.compile(rf"{VECTOR_DIR}/deletion_vector_{_UUID}\.bin"),
+        delta.vector_files,
+        delta.vector_files_of_all,
+    ),
+    ICEBERG: _Leavings(
+        re.compile(
+            rf"{METADATA_DIR}/(snap-[0-9]+-{_UUID}\.avro|{_UUID}-m[01]\.avro"
+            rf"|deletes-[0-9a-f]{{24}}-{_UUID}\.(parquet|puffin))"
+        ),
+        iceberg.files_of,
+        iceberg.files_of_all,
+    ),
+}
+
+
+def may_be_left_over(path: str) -> bool:
+    """Whether a file of the table must be referenced by a version."""
+    return any(each.paths.fullmatch(path) for each in _LEAVINGS.values())
+
+
+def left_over(store: Store, view: TableView, found: Collection[str]) -> list[str]:
+    """Those files that no version references, in all formats that were ever published.
+
+    `found` were listed before. Raises `DataError` if a version cannot be read.
+    """
+    if branch_of(store) != paths.MAIN_BRANCH or not found:
+        return []
+    left: list[str] = []
+    for form, version in newest_versions(store, view):
+        leavings = _LEAVINGS[form.name]
+        own = {path for path in found if leavings.paths.fullmatch(path)}
+        if own and version is not None:
+            own = _but(own, leavings.named_by(version))
+        if own:
+            own = _but(own, leavings.named_by_any(store))
+        left += own
+    return left
+
+
+def _but(found: Iterable[str], names: Iterable[str]) -> set[str]:
+    known = frozenset(names)
+    return {path for path in found if path.rpartition("/")[2] not in known}

@@ -8,11 +8,9 @@ from threading import Lock
 
 from cachetools import LRUCache
 
-from keytide.format.deletion_vector import Vector, stored_vectors
-from keytide.format.index_manifest import IndexFile
-from keytide.format.portable_vector import PortableVector
+from keytide.format.index_files import IndexFile, PortableVector, Vector, stored_vectors
 from keytide.publish.content import Content
-from keytide.snapshot.dead_rows import vector_file_path
+from keytide.snapshot.live_files import vector_file_path
 
 __all__ = ["digests_of", "encoded", "stored"]
 

@@ -17,25 +17,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import from_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import begin_footers
 from keytide.format.entry_columns import Entries, Mask
-from keytide.format.index_manifest import IndexFile
-from keytide.key_index.hashes import KeyHashes, hash_keys
-from keytide.key_index.head import Head
+from keytide.format.index_files import IndexFile
+from keytide.key_index.keys import KeyHashes, hash_keys
+from keytide.key_index.runs import Head
 from keytide.predicate.predicate import Predicate
-from keytide.predicate.values.spellings import has_one_spelling
+from keytide.predicate.values.literals import has_one_spelling
 from keytide.read.pruning import pinned_columns
 from keytide.read.statistics import decoded
-from keytide.snapshot.dead_rows import load_dead_rows, vector_files_by_bucket
-from keytide.snapshot.key_index import key_files_by_bucket, why_not_covered
-from keytide.snapshot.key_runs import open_keys
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.view import TableView
+from keytide.snapshot.key_index import key_files_by_bucket, open_keys, why_not_covered
+from keytide.snapshot.live_files import BucketId, load_dead_rows, vector_files_by_bucket
+from keytide.snapshot.state import TableView
 
 __all__ = ["CurrentRows", "Indexes", "Positions", "current_rows"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keytide.base.arguments import checked
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.read.plan import Funnel
-from keytide.show.notebook import notebook
-from keytide.show.plan_list import plan_list
+from keytide.show.plan import plan_list
 from keytide.show.plan_tree import Plan
+from keytide.show.svg import notebook
 
 __all__ = ["Explanation"]
 

@@ -15,15 +15,12 @@ from keytide.format.schema import TableSchema
 from keytide.predicate.predicate import Predicate
 from keytide.predicate.text import text_of
 from keytide.read.explanation import Explanation
-from keytide.read.row_source import RowSource, head_of
-from keytide.read.scan import Scan
-from keytide.read.task import ReadTask
-from keytide.show.notebook import notebook
-from keytide.show.plan_list import plan_list
+from keytide.read.scan import ReadTask, RowSource, Scan, head_of
+from keytide.show.plan import plan_list
 from keytide.show.plan_tree import Plan
+from keytide.show.svg import notebook
 from keytide.snapshot.live_files import files_of
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableState, TableView
 from keytide.types import Field
 
 __all__ = ["FallbackExplanation", "FallbackScan"]

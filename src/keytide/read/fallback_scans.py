@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.base.moments import Moment
+from keytide.base.text import Moment
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.arrow import in_python
 from keytide.format.schema import TableSchema
@@ -23,13 +23,10 @@ from keytide.options import keys
 from keytide.predicate.condition import Condition
 from keytide.read import scans
 from keytide.read.fallback import FallbackScan
-from keytide.read.row_source import check_limit
-from keytide.read.scan import Scan
+from keytide.read.scan import Scan, check_limit
 from keytide.snapshot.branches import open_branch
-from keytide.snapshot.expected import as_expected
-from keytide.snapshot.in_force import SchemasInForce
-from keytide.snapshot.pinned import PinnedMetadata
-from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.snapshot.lineage import SchemasInForce
+from keytide.snapshot.pinned import PinnedMetadata, PinnedTable, StoredTable, as_expected
 
 __all__ = ["get_row", "get_rows", "reads_two_branches", "scan_table"]
 

@@ -9,15 +9,22 @@ from typing import Any
 
 import numpy.typing as npt
 
-from keytide.base.threads import side_by_side
+from keytide.base.process import side_by_side
 from keytide.errors import DataError
-from keytide.format.bloom_filter import BLOOM_FILTER, has_hash, may_hold, value_hashes
 from keytide.format.cache import FILES
 from keytide.format.entry import ManifestEntry
-from keytide.format.file_index import ColumnIndexes, decode_file_index, index_name_among
+from keytide.format.file_index import (
+    BLOOM_FILTER,
+    ColumnIndexes,
+    decode_file_index,
+    has_hash,
+    index_name_among,
+    may_hold,
+    value_hashes,
+)
 from keytide.predicate.predicate import Predicate, columns_of, equal_values
-from keytide.predicate.values.spellings import spellings
-from keytide.snapshot.view import TableView
+from keytide.predicate.values.literals import spellings
+from keytide.snapshot.state import TableView
 from keytide.store import Store
 from keytide.types import Field
 

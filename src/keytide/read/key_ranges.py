@@ -22,10 +22,10 @@ from keytide.predicate.predicate import (
     conjuncts,
     disjunction,
 )
-from keytide.predicate.values.spellings import has_one_spelling
+from keytide.predicate.values.literals import has_one_spelling
+from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile, Run, Section, is_out_of_order
 from keytide.read.statistics import decoded
-from keytide.read.task import ReadTask
 from keytide.types import Field
 
 __all__ = ["TASK_BYTES", "by_key_range"]

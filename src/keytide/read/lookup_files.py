@@ -26,7 +26,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.threads import side_by_side
+from keytide.base.process import side_by_side
 from keytide.merge.order import physical
 from keytide.merge.touched import with_keys
 

@@ -12,19 +12,16 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import DataError
 from keytide.format.data_file import FileReader
 from keytide.read.explanation import Explanation
 from keytide.read.merged_versions import Window
 from keytide.read.plan import FunnelStage
-from keytide.read.row_source import FramesTask, RowSource
-from keytide.read.scan import Scan
+from keytide.read.scan import FramesTask, ReadTask, RowSource, Scan
 from keytide.read.sections import PlannedFile
-from keytide.read.task import ReadTask
-from keytide.snapshot.data_files import DataFiles
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import DataFiles, TableView
 from keytide.store import Store
 from keytide.types import Field
 

@@ -1,14 +1,25 @@
-"""Merged versions: one version per key, merged from the runs that contain the key.
+"""From runs to rows: merged versions, and the part of them that readers see.
+
+Merged versions: one version per key, merged from the runs that contain the key.
 
 Overlapping runs are merged in key-range windows, so memory depends on the batch size and not on the
 bucket. Deletes remain among the versions, so that merged versions can replace the ones that they
 were merged from. A reader leaves deletes out, and a compaction writes them again.
+
+Rows: the part of merged versions that readers see.
+
+Expiry of rows: the maximum age of a row, according to a time column.
+
+A row that is too old is not shown, whether or not a compaction has already removed it. This is
+decided for merged rows, never for the versions that they consist of. Which versions have been
+merged depends on compactions, and what a row shows must not depend on them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -16,27 +27,40 @@ from typing import NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
+from keytide.base.row_kind import RowKind
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.folding import Merging, Standing
+from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (
+    Comparison,
+    IsNull,
     Predicate,
     columns_of,
     conjunction,
     conjuncts,
+    disjunction,
     equal_values,
+    without_columns,
 )
-from keytide.read.found import Found
-from keytide.read.runs import StoredVersions, table_columns
+from keytide.read.runs import (
+    FileRun,
+    Found,
+    HeldRun,
+    StoredVersions,
+    VersionRun,
+    table_columns,
+    windows_of,
+)
 from keytide.read.sections import BucketPlan, PlannedFile, Section
-from keytide.read.version_runs import FileRun, HeldRun, VersionRun, windows_of
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.types import Field
 
-__all__ = ["MergedVersions", "Window", "batch_rows", "rows_in"]
+# -- merged versions -------------------------------------------------------------------------------
+
 
 # The rows of a window are in memory about five times: as batches, as the next batches, as slices,
 # concatenated, and merged.
@@ -332,3 +356,141 @@ def _fixed_bytes(data_type: pa.DataType) -> int:
 
 def _unique(*names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for some in names for name in some))
+
+
+# -- rows: the part of merged versions that readers see --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows with some columns, in order, that match a predicate.
+
+    NULL is shown as the column's default, and a condition on such a column sees the default.
+    """
+
+    view: TableView
+    columns: tuple[str, ...]
+    predicate: Predicate | None = None
+
+    def versions(self, *, tells_kinds: bool = False) -> MergedVersions:
+        """The merged versions that the rows are derived from. For `tells_kinds` see there."""
+        # A condition on a column with a default applies to what is shown, so it is left to
+        # `outcomes`, and the column must be read for it.
+        columns = (*self._table_columns, VALUE_KIND) if self._defaults else self.columns
+        condition = without_columns(self.predicate, self._defaults)
+        columns = tuple(dict.fromkeys((*columns, VALUE_KIND)))
+        return MergedVersions(self.view, columns, condition, tells_kinds=tells_kinds)
+
+    def outcomes(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The result for each key of merged versions, including deletes.
+
+        Has the columns and `_VALUE_KIND`, and maybe others.
+        """
+        if not self._defaults:
+            return versions
+        filled = versions.with_columns(
+            pl.col(name).fill_null(pl.lit(pl.Series([value.as_py()], dtype=dtype)).first())
+            for name, value in self._defaults.items()
+            for dtype in [versions.schema[name]]
+        )
+        return filled if self._check is None else filled.filter(self._check)
+
+    def shown(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The rows of merged versions."""
+        return _without_retracts(self.outcomes(versions))[list(self.columns)]
+
+    def together(self, window: Sequence[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """The rows of a window of merged versions as one frame; none if it has only deletes."""
+        shown = [frame for frame in map(self.shown, window) if frame.height]
+        # They go together, so that the next window is merged while a caller works on all of them.
+        if shown:
+            yield pl.concat(shown, rechunk=False)
+
+    @cached_property
+    def _table_columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.columns, *sorted(columns_of(self.predicate)))))
+
+    @cached_property
+    def _defaults(self) -> Mapping[str, pa.Scalar]:
+        return self.view.defaults(self._table_columns)
+
+    @cached_property
+    def _check(self) -> pl.Expr | None:
+        if self.predicate is None:
+            return None
+        return row_filter(self.predicate, self.view.schema.select(self._table_columns))
+
+
+def _without_retracts(versions: pl.DataFrame) -> pl.DataFrame:
+    # Checking the kinds is much cheaper than filtering a frame without retractions.
+    kinds = versions[VALUE_KIND]
+    if kinds.max() == RowKind.INSERT:  # the lowest of them
+        return versions
+    has_retracts = ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any()
+    return versions.filter(IS_ADD) if has_retracts else versions
+
+
+# -- expiry of rows: the maximum age of a row, according to a time column --------------------------
+
+
+# From this number on, a BIGINT counts milliseconds. In seconds, it would be 31,688 years.
+_MILLIS_FROM = 10**12
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Rows whose `field` is before `oldest_s`, in epoch seconds, have expired.
+
+    NULL never expires. A TIMESTAMP without a time zone is in UTC.
+    """
+
+    field: Field
+    oldest_s: int
+
+    @classmethod
+    def of(cls, view: TableView, now_ms: int | None = None) -> Lifetime | None:
+        """The current maximum age of a table's rows. None for no limit."""
+        options = view.options
+        lifetime_ms, name = options.row_lifetime_ms, options.row_time_field
+        if lifetime_ms is None or name is None or not view.kind.keeps_versions:
+            return None
+        now_s = (_clock_ms() if now_ms is None else now_ms) // 1000
+        return cls(view.schema.field(name), now_s - lifetime_ms // 1000)
+
+    @cached_property
+    def shown(self) -> Predicate:
+        """Matches the rows that have not expired."""
+        name, type_ = self.field.name, self.field.type.to_arrow()
+        if pa.types.is_timestamp(type_):
+            ticks = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[type_.unit]
+            young = Comparison(name, ">=", max(-(2**63), self.oldest_s * ticks))
+            return disjunction([IsNull(name), young])
+        oldest = max(-(2**31), self.oldest_s)
+        young = Comparison(name, ">=", oldest)
+        if self.field.type.root == "INT":
+            return disjunction([IsNull(name), young])
+        in_seconds = conjunction([young, Comparison(name, "<", _MILLIS_FROM)])
+        assert in_seconds is not None
+        in_millis = Comparison(name, ">=", max(_MILLIS_FROM, oldest * 1000))
+        return disjunction([IsNull(name), in_seconds, in_millis])
+
+    @cached_property
+    def has_expired(self) -> pl.Expr:
+        """An expression over rows with the column: whether each row has expired."""
+        return ~row_filter(self.shown, [self.field])
+
+
+def drops_expired(view: TableView) -> bool:
+    """Whether a compaction can replace an expired row with a delete.
+
+    It can if the row of a key is always one of its versions unchanged, because later versions then
+    do not depend on it. If a row is composed of several versions, a later version would show
+    columns or sums of the expired ones again. Such rows are kept but not shown.
+    """
+    engine = view.engine
+    is_deleted_by = RowKind.DELETE in engine.tombstones and engine.skips(RowKind.DELETE) is None
+    return engine.picks_a_version and is_deleted_by

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from keytide.key_index.comparison import Numbers
+from keytide.key_index.keys import Numbers
 
 __all__ = ["by_name", "place_numbers", "split_places"]
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from keytide.predicate.predicate import columns_of
-from keytide.read.scan import Scan
+from keytide.read.scan import ReadTask, Scan
 from keytide.read.sections import BucketPlan, PlannedFile, Section
-from keytide.read.task import ReadTask
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.types import (
     ArrayType,
     AtomicType,

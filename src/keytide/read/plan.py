@@ -4,27 +4,36 @@ Files are pruned by partition, bucket, key index, key range and statistics, in t
 `Funnel` counts what each step leaves. The remaining files of a bucket are grouped into sections of
 overlapping key ranges. A planned file says where its dead rows are recorded, so its reader needs no
 other information. Files that plain readers skip are listed with the reason.
+
+The keys that a condition allows, if there are few.
+
+What a scan reads of each bucket.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
-from keytide.base.process import without_collection
-from keytide.format.deletion_vector import VectorPlace
+from keytide.base.process import cached_property, without_collection
+from keytide.format.data_file import Key
 from keytide.format.entry_columns import NO_ENTRIES, Entries
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import IndexFile, VectorPlace
 from keytide.format.manifest import ManifestEntry
 from keytide.predicate.predicate import (
     Predicate,
     columns_of,
     conjuncts,
+    equal_values,
     without_columns,
 )
+from keytide.predicate.values.literals import has_one_spelling
 from keytide.read.current_rows import Indexes, Positions, current_rows
 from keytide.read.pruning import (
     matching_buckets,
@@ -33,22 +42,13 @@ from keytide.read.pruning import (
     matching_statistics,
 )
 from keytide.read.sections import BucketPlan, PlannedFile, Section, sections_of
-from keytide.snapshot.dead_rows import vector_file_path
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.show.layout import ReadBucket
+from keytide.snapshot.live_files import BucketId, vector_file_path
+from keytide.snapshot.state import TableState, TableView
+from keytide.types import Field
 
-__all__ = [
-    "MARKED_DEAD",
-    "Funnel",
-    "FunnelStage",
-    "HiddenFile",
-    "ScanPlan",
-    "plan_files",
-    "plan_scan",
-    "to_merge",
-    "vector_places",
-]
+# -- plans what a scan reads, as a value, from metadata alone --------------------------------------
+
 
 MARKED_DEAD = "marked as deleted by a deletion vector: another version replaced it"
 _NOT_COMPACTED = "not visible yet: readers of this table read only compacted files"
@@ -222,3 +222,58 @@ def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, Vect
             r.data_file_name: VectorPlace(path, r, file.held_in(r)) for r in file.ranges or ()
         }
     return places
+
+
+# -- the keys that a condition allows, if there are few --------------------------------------------
+
+
+# With more keys, reading all rows around them is as fast as searching for each.
+_KEYS_MAX = 128
+
+
+def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] | None:
+    """The only keys that can match a condition, each once, ascending.
+
+    None if the condition leaves a column open, if there are too many keys, and for keys that are
+    not integers or strings: equal values of other types may be stored in several forms.
+    """
+    terms = conjuncts(condition)
+    values = [_pinned(equal_values(terms, field.name), field) for field in key]
+    known = [some for some in values if some is not None]
+    if not key or len(known) < len(key) or math.prod(map(len, known)) > _KEYS_MAX:
+        return None
+    return sorted(itertools.product(*known))
+
+
+def _pinned(values: Sequence[Any] | None, field: Field) -> Sequence[Any] | None:
+    if values is None or not has_one_spelling(field.type):
+        return None
+    python = str if field.type.root == "VARCHAR" else int
+    if any(type(value) is not python for value in values):
+        return None
+    return tuple(dict.fromkeys(values))
+
+
+# -- what a scan reads of each bucket --------------------------------------------------------------
+
+
+def read_buckets(plans: Sequence[BucketPlan], view: TableView, most: int) -> tuple[ReadBucket, ...]:
+    """The buckets of which most bytes are read, as many as `most`, in that order."""
+    sizes = [sum(file.meta.file_size for file in plan.files) for plan in plans]
+    largest = sorted(range(len(plans)), key=lambda place: -sizes[place])[:most]
+    return tuple(_bucket(plans[place], view) for place in largest)
+
+
+def _bucket(plan: BucketPlan, view: TableView) -> ReadBucket:
+    files = [file.meta for file in plan.files]
+    levels: Counter[int] = Counter()
+    for file in files:
+        levels[file.level] += file.file_size
+    return ReadBucket(
+        view.bucket_directory(plan.partition, plan.bucket),
+        len(files),
+        sum(len(section.files) for section in plan.sections if section.needs_merge),
+        sum(file.row_count for file in files),
+        sum(file.file_size for file in files),
+        tuple(sorted(levels.items())),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TypeVar
 
-from keytide.base.threads import begin
+from keytide.base.process import begin
 
 __all__ = ["prefetched"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.format.bucket import bucket_ids
 from keytide.format.entry_columns import Entries
 from keytide.format.schema import TableSchema
@@ -30,11 +30,11 @@ from keytide.predicate.predicate import (
     conjuncts,
     equal_values,
 )
-from keytide.predicate.values.spellings import POINTS_MAX, spellings
+from keytide.predicate.values.literals import POINTS_MAX, spellings
 from keytide.read.indexes import matching_filters
 from keytide.read.sections import BucketPlan, Section
 from keytide.read.statistics import decoded, key_bounds, value_bounds
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.types import Field
 
 __all__ = [

@@ -17,20 +17,17 @@ import pyarrow as pa
 
 from keytide.base.row_kind import RowKind
 from keytide.format.manifest import ManifestEntry
-from keytide.key_index.comparison import NOTHING, Numbers
-from keytide.key_index.entries import Entries, newest_of_each
-from keytide.key_index.hashes import KeyHashes
-from keytide.key_index.head import Head, IndexedFile
-from keytide.key_index.run import Run, write_run
+from keytide.key_index.keys import NOTHING, Entries, KeyHashes, Numbers, newest_of_each
+from keytide.key_index.runs import Head, IndexedFile, Run, write_run
 from keytide.predicate.values.tombstones import marking_column, with_tombstones
 from keytide.read.merged_versions import rows_in
 from keytide.read.places import by_name, place_numbers, split_places
 from keytide.read.row_keys import Flags, exact, hashes_of
 from keytide.read.runs import StoredVersions
 from keytide.read.sections import PlannedFile
-from keytide.snapshot.dead_rows import DeadRows
 from keytide.snapshot.key_index import KeyIndex
-from keytide.snapshot.view import TableView
+from keytide.snapshot.live_files import DeadRows
+from keytide.snapshot.state import TableView
 from keytide.store.base import disk_errors
 
 __all__ = ["Settled", "bare_head", "largest_before", "settled"]

@@ -8,9 +8,8 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import to_arrow
-from keytide.key_index.comparison import Numbers
-from keytide.key_index.hashes import KeyHashes, hash_keys
-from keytide.snapshot.view import TableView
+from keytide.key_index.keys import KeyHashes, Numbers, hash_keys
+from keytide.snapshot.state import TableView
 from keytide.types import Field, arrow_schema
 
 __all__ = ["Flags", "exact", "hashes_of", "keys_of"]

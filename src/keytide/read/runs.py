@@ -1,20 +1,31 @@
-"""Runs: the stored versions of a bucket's files, in key order, in batches.
+"""Runs of versions in key order: the input of a merge.
+
+Runs: the stored versions of a bucket's files, in key order, in batches.
 
 Nothing is merged here. Only the rows that a deletion vector marks as dead, and those that a
 condition excludes, are left out.
+
+Runs of versions from any origin: the input of a merge.
+
+A merge does not depend on files. It takes runs, each of which returns versions sorted by key, and
+splits them into key-range windows. The files of a bucket are one kind of run. A folder of another
+writer or a database query can be others.
+
+The versions of some keys in files, found once for several merges and held in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.errors import DataError
 from keytide.format import paths
@@ -37,20 +48,23 @@ from keytide.format.data_file import (
     spans_of,
     version_in,
 )
+from keytide.format.manifest import Identity
 from keytide.format.schema import TableSchema
 from keytide.merge.touched import with_keys
-from keytide.merge.windows import Batch
+from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together, key_windows
 from keytide.options import TableOptions
 from keytide.predicate.matching import may_match, row_filter
 from keytide.predicate.predicate import Predicate, columns_of
-from keytide.read.key_conditions import pinned_keys
 from keytide.read.lookup_files import Bounds
-from keytide.read.sections import PlannedFile, Run, is_out_of_order
+from keytide.read.plan import pinned_keys
+from keytide.read.prefetch import prefetched
+from keytide.read.sections import PlannedFile, Run, Section, is_out_of_order
 from keytide.read.statistics import with_unknowns
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.types import Field
 
-__all__ = ["PLACE_COLUMNS", "SYSTEM_COLUMNS", "StoredVersions", "bounds_of", "table_columns"]
+# -- runs: the stored versions of a bucket's files, in key order, in batches -----------------------
+
 
 SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
 
@@ -381,3 +395,116 @@ def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFi
         rows += file.meta.row_count
     if batch:
         yield batch
+
+
+# -- runs of versions from any origin: the input of a merge ----------------------------------------
+
+
+class VersionRun(Protocol):
+    """Versions sorted by key, at most one per key."""
+
+    @property
+    def rows(self) -> int:
+        """About how many versions there are.
+
+        This determines how many are held in memory at a time.
+        """
+
+    def batches(self, rows_max: int) -> Iterator[Batch]:
+        """The versions in key order, about `rows_max` at a time.
+
+        All batches have the columns that the merge needs: the key, `_SEQUENCE_NUMBER` unless the
+        order of the runs decides, `_VALUE_KIND`, and values. This method is called once. The
+        batches are requested one after the other, in any thread.
+        """
+
+
+@dataclass(frozen=True)
+class FileRun:
+    """The versions in files of a bucket that have no key in common."""
+
+    stored: StoredVersions
+    files: Run
+
+    @cached_property
+    def rows(self) -> int:
+        """See `VersionRun`."""
+        return sum(file.meta.row_count for file in self.files)
+
+    def batches(self, rows_max: int) -> Iterator[Batch]:
+        """See `VersionRun`. Raises `DataError`, which names the file, if it cannot be read."""
+        return self.stored.of_run(self.files, rows_max)
+
+
+@dataclass(frozen=True)
+class HeldRun:
+    """Versions that are already in memory."""
+
+    held: Sequence[Batch]
+
+    @cached_property
+    def rows(self) -> int:
+        """See `VersionRun`."""
+        return sum(batch.rows.height for batch in self.held)
+
+    def batches(self, rows_max: int) -> Iterator[Batch]:
+        """See `VersionRun`. Returns all versions, however many are requested."""
+        return iter(self.held)
+
+
+def windows_of(
+    runs: Sequence[VersionRun],
+    held: Sequence[int],
+    key: tuple[str, ...],
+    together: Together = SIDE_BY_SIDE,
+) -> Iterator[list[pl.DataFrame]]:
+    """The windows of the runs, as in `key_windows`.
+
+    `held` is the number of rows in memory for each run.
+    """
+    # The next batches are read while the current ones are merged.
+    yield from key_windows(
+        [
+            prefetched(run.batches(rows)) if run.rows > rows else run.batches(rows)
+            for run, rows in zip(runs, held, strict=True)
+        ],
+        key,
+        together,
+    )
+
+
+# -- the versions of some keys in files ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """The complete versions that files have for the same keys, in key order.
+
+    For a file without versions, the frame has no columns.
+    """
+
+    versions: Mapping[Identity, pl.DataFrame]
+
+    def has(self, section: Section) -> bool:
+        """Whether it contains all files of a section, as they are read there."""
+        return all(
+            has_all_rows(file) and file.entry.identity in self.versions for file in section.files
+        )
+
+    def of(self, section: Section) -> list[pl.DataFrame]:
+        """The versions in each run of a section."""
+        return [together([self.versions[file.entry.identity] for file in run])
+                for run in section.runs]  # fmt: skip
+
+
+def has_all_rows(file: PlannedFile) -> bool:
+    """Whether all rows of a file count, and therefore count in every snapshot with this file."""
+    return file.dead_rows is None and not file.keeps_retracts
+
+
+def together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of several frames. If there are none, the result has no columns."""
+    filled = [rows for rows in frames if rows.height]
+    if len(filled) == 1:
+        return filled[0]
+    return pl.concat(filled) if filled else pl.DataFrame()

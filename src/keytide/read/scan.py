@@ -1,33 +1,306 @@
-"""A scan: a read request that is planned once and returns rows in the requested data structure."""
+"""A scan: a read request that is planned once and returns rows in the requested data structure.
+
+Read tasks: read the rows of one bucket in the driver or on an executor.
+
+The rows of tasks, in the data structure that the caller requests.
+
+Explains errors about files that are missing although a snapshot references them.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+import polars as pl
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
-from keytide.base.process import refuse_forked_child
+from keytide.base.process import cached_property, refuse_forked_child, require
+from keytide.errors import DataError, InvalidError
+from keytide.format.arrow import in_pandas, in_python, polars_schema, to_arrow
+from keytide.format.arrow_rows import ArrowRows, first_rows
 from keytide.format.snapshot import Snapshot
 from keytide.gate.gate import refuse_readers
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
 from keytide.predicate.text import text_of
 from keytide.read.explanation import Explanation
+from keytide.read.merged_versions import Rows, Window
 from keytide.read.plan import ScanPlan
+from keytide.read.prefetch import prefetched
 from keytide.read.pruning import asked_of_files
-from keytide.read.row_source import RowSource
-from keytide.read.task import ReadTask
+from keytide.read.sections import BucketPlan
 from keytide.read.which_rows import WhichRows, plan_rows
 from keytide.snapshot.live_files import LiveFiles
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
-from keytide.telemetry import span
-from keytide.types import Field
+from keytide.snapshot.state import TableState, TableView
+from keytide.tasks.runner import Threads
+from keytide.telemetry import Step, lone_span, span
+from keytide.types import Field, arrow_schema
 
-__all__ = ["Scan"]
+# -- read tasks: read the rows of one bucket in the driver or on an executor -----------------------
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Reads those rows of a bucket that match `predicate`, with the given `columns` in order.
+
+    A picklable value with everything it needs.
+    """
+
+    view: TableView
+    bucket: BucketPlan
+    columns: tuple[str, ...]
+    predicate: Predicate | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(file.meta.file_size for file in self.bucket.files)
+
+    @property
+    def stored_rows(self) -> int:
+        """The number of rows in the files that it reads. It returns at most this many."""
+        return sum(file.meta.row_count for file in self.bucket.files)
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, in frames that fit in about `memory_bytes`, including the memory to create
+        them.
+
+        Raises the same errors as `MergedVersions.of`.
+        """
+        for window in self.windows(memory_bytes):
+            yield from self.rows.together(window.merged)
+
+    def windows(self, memory_bytes: int) -> Iterator[Window]:
+        """The windows of merged versions that the rows are derived from. Raises like `frames`."""
+        return self.rows.versions().windows_of(self.bucket, memory_bytes)
+
+    def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
+        """The same as Arrow tables with the exact types of the columns."""
+        schema = arrow_schema(self.view.schema.select(self.columns))
+        for frame in self.frames(memory_bytes):
+            yield to_arrow(frame, schema)
+
+    def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, plus the deletes of keys without a row, for as long as they are stored.
+
+        Frames contain the columns and `_VALUE_KIND`, and maybe others.
+        """
+        rows = self.rows
+        windows = rows.versions(tells_kinds=True).of(self.bucket, memory_bytes)
+        return map(rows.outcomes, itertools.chain.from_iterable(windows))
+
+    def by_section(self) -> list[ReadTask]:
+        """The same rows as tasks of one section each."""
+        return [
+            replace(self, bucket=replace(self.bucket, sections=(section,)))
+            for section in self.bucket.sections
+        ]
+
+    def without_statistics(self) -> ReadTask:
+        """The same task without the statistics of files, which only planning needs."""
+        sections = tuple(section.without_statistics() for section in self.bucket.sections)
+        return replace(self, bucket=replace(self.bucket, sections=sections))
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Derives the rows from merged versions."""
+        return Rows(self.view, self.columns, self.predicate)
+
+
+# -- explains errors about files -------------------------------------------------------------------
+
+
+@contextmanager
+def naming_expired(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[None]:
+    """A block that reads snapshots: errors about a missing file say why it may be missing."""
+    try:
+        yield
+    except DataError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        explained = _why_gone(view, snapshot_ids, str(error))
+        if explained is None:
+            raise
+        raise explained from error.__cause__
+
+
+def _why_gone(view: TableView, snapshot_ids: Iterable[int], reason: str) -> DataError | None:
+    """The explanation of the first snapshot that has one. Files can also be missing without any."""
+    one_by_one: list[tuple[int, ...]] = [(number,) for number in snapshot_ids] or [()]
+    found = (view.files.why_gone(view.store, view.name, ids, reason) for ids in one_by_one)
+    return next(filter(None, found), None)
+
+
+# -- the rows of tasks, in the data structure that the caller requests -----------------------------
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class FramesTask(Protocol):
+    """Work that produces rows. Picklable."""
+
+    @property
+    def view(self) -> TableView:
+        """The table that it reads."""
+        ...
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, in frames that fit in about `memory_bytes`, including the memory to create
+        them.
+        """
+        ...
+
+
+class RowSource(ArrowRows):
+    """Rows with the columns `fields`, from `tasks` in order. Each method reads them again.
+
+    Methods that return everything need memory for the result. `to_batches` needs only as much as
+    'read.memory'. With a `limit`, at most this many rows are returned, whichever are read first.
+    """
+
+    threads: int
+    limit: int | None = None
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """The snapshots whose files are read."""
+        raise NotImplementedError
+
+    @property
+    def view(self) -> TableView:
+        """The table at the schema that the rows are read with."""
+        raise NotImplementedError
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result."""
+        raise NotImplementedError
+
+    def tasks(self) -> Sequence[FramesTask]:
+        """The work as picklable tasks, in the order of their rows."""
+        raise NotImplementedError
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return arrow_schema(self.fields)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table, in the exact types of the columns.
+
+        Raises like `to_batches`.
+        """
+        schema = self.schema
+        tables = (to_arrow(frame, schema) for frame in prefetched(self._frames()))
+        # Without empty batches: pyspark's createDataFrame loses the rows after one.
+        batches = [each for table in tables for each in table.to_batches() if each.num_rows]
+        return pa.Table.from_batches(batches, schema)
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a Polars DataFrame, in Polars types. Raises like `to_batches`."""
+        frames = [*self._frames()] or [pl.DataFrame(schema=polars_schema(self.fields))]
+        return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas DataFrame.
+
+        Raises `SetupError` without pandas, or like `to_pylist`.
+        """
+        require("pandas", "pandas", "to_pandas")
+        return in_pandas(self.to_arrow())
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts.
+
+        Raises like `to_batches`, and `UnsupportedError` for times that Python does not support:
+        outside the years 1 to 9999.
+        """
+        return in_python(self.to_arrow())
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow record batches, in memory limited by 'read.memory'.
+
+        Raises these errors:
+
+        - `DataError`, which names the file, if a file is missing or damaged
+        - `InvalidError`, which names the key, if versions cannot be merged
+        - `UnsupportedError` for a table that this release cannot read
+        - `SetupError` for a table whose merge function is not registered
+        """
+        batches = self._batches()
+        yield from batches if self.limit is None else first_rows(batches, self.limit)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        schema = self.schema
+        for frame in self._frames_in_turn():
+            yield from (batch for batch in to_arrow(frame, schema).to_batches() if batch.num_rows)
+
+    def to_frames(self) -> Iterator[pl.DataFrame]:
+        """The same as Polars DataFrames. Raises like `to_batches`."""
+        frames = self._frames_in_turn()
+        yield from frames if self.limit is None else head_of(frames, self.limit)
+
+    def _frames_in_turn(self) -> Iterator[pl.DataFrame]:
+        with self._reading() as step:
+            for task in self.tasks():
+                for frame in task.frames(self.view.options.read_memory_bytes):
+                    step.numbers(rows=frame.height)
+                    yield frame
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        with self._reading() as step:
+            frames = self._frames_of_tasks()
+            for frame in frames if self.limit is None else head_of(frames, self.limit):
+                step.numbers(rows=frame.height)
+                yield frame
+
+    @contextmanager
+    def _reading(self) -> Iterator[Step]:
+        name = self.view.name
+        with naming_expired(self.view, self.snapshot_ids), lone_span("read", name) as step:
+            yield step
+
+    def _frames_of_tasks(self) -> Iterator[pl.DataFrame]:
+        tasks = self.tasks()
+        # If few rows are requested, the first task may have enough.
+        threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
+        # The threads share 'read.memory', which is the limit for all rows.
+        memory = self.view.options.read_memory_bytes // threads
+        if threads == 1:
+            for task in tasks:
+                yield from task.frames(memory)
+            return
+        whole = [partial(_all_frames, task, memory) for task in tasks]
+        for frames in Threads(threads).map(whole):
+            yield from frames
+
+
+def check_limit(limit: int | None, table: str) -> None:
+    """Raise `InvalidError`, which names the value, for a negative limit."""
+    if limit is not None and limit < 0:
+        raise InvalidError(f"table {table}: limit is {limit}; expected 0 or more")
+
+
+def head_of(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """The first rows of some frames. Later frames are not requested."""
+    while rows > 0 and (frame := next(frames, None)) is not None:
+        yield frame.head(rows)
+        rows -= frame.height
+
+
+def _all_frames(task: FramesTask, memory_bytes: int) -> list[pl.DataFrame]:
+    return list(task.frames(memory_bytes))
+
+
+# -- A scan ----------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.plan")

@@ -11,18 +11,16 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import shown
-from keytide.base.moments import Moment, epoch_ms
-from keytide.base.plural import counted
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
+from keytide.base.text import Moment, counted, epoch_ms
 from keytide.definition.kind import require_key
 from keytide.errors import InvalidError
 from keytide.format import paths
 from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
-from keytide.merge.joined import joined
+from keytide.merge.order import joined
 from keytide.options import keys
-from keytide.predicate.columns import field_of
 from keytide.predicate.condition import Condition, predicate_of
 from keytide.predicate.predicate import (
     Comparison,
@@ -33,17 +31,16 @@ from keytide.predicate.predicate import (
     conjuncts,
     plain,
 )
-from keytide.predicate.values.single import key_value, key_values
-from keytide.predicate.values.spellings import has_one_spelling
-from keytide.read.lifetime import Lifetime
-from keytide.read.row_source import RowSource, check_limit
-from keytide.read.scan import Scan
+from keytide.predicate.values.literals import has_one_spelling, key_value, key_values
+from keytide.predicate.where import field_of
+from keytide.read.merged_versions import Lifetime
+from keytide.read.scan import RowSource, Scan, check_limit
 from keytide.read.settled import settled_state
 from keytide.read.which_rows import WhichRows
 from keytide.read.why import Why, why_of
-from keytide.snapshot.key_runs import open_ahead
+from keytide.snapshot.key_index import open_ahead
+from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
 from keytide.types import Field, arrow_schema
 
 __all__ = [

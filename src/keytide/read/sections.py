@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.scratch import scratch
-from keytide.format.deletion_vector import VectorPlace
+from keytide.base.process import scratch
+from keytide.format.index_files import VectorPlace
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.stats import EMPTY_STATS
@@ -21,7 +21,7 @@ from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import TableOptions
 from keytide.read.statistics import decoded
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.types import Field
 
 __all__ = [

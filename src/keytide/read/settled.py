@@ -13,14 +13,17 @@ from functools import partial
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.cache import METADATA
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.read.rebuilding import settled
-from keytide.snapshot.dead_rows import held_vectors, load_dead_rows, vector_files_by_bucket
 from keytide.snapshot.key_index import key_files_by_bucket, load_head
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.live_files import (
+    BucketId,
+    held_vectors,
+    load_dead_rows,
+    vector_files_by_bucket,
+)
+from keytide.snapshot.state import TableState, TableView
 
 __all__ = ["settled_state", "unsettled_buckets"]
 

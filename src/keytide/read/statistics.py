@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows
 from keytide.format.entry_columns import Entries
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.types import AtomicType, DataType, Field
-from keytide.types.widening import holds_all
+from keytide.types.logical import holds_all
 
 __all__ = [
     "arity",

@@ -12,17 +12,15 @@ from functools import partial
 
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RETRACTS
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
-from keytide.format.deletion_vector import dead_positions
-from keytide.read.found import Found, has_all_rows, together
-from keytide.read.laid_out import LaidOut
-from keytide.read.lookup import key_range
+from keytide.format.index_files import dead_positions
+from keytide.read.lookup import LaidOut, key_range
 from keytide.read.lookup_files import LookupFile, searched
-from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.read.runs import SYSTEM_COLUMNS, Found, StoredVersions, has_all_rows, together
 from keytide.read.sections import PlannedFile
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 
 __all__ = ["VersionsOfKeys", "find", "keys_in"]
 

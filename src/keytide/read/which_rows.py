@@ -15,13 +15,12 @@ from keytide.errors import DataError
 from keytide.predicate.predicate import Predicate
 from keytide.read.plan import ScanPlan, plan_scan
 from keytide.read.sections import BucketPlan, PlannedFile, Section
-from keytide.snapshot.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.snapshot.key_index import (
     key_files_by_bucket,
     load_key_index,
     why_not_covered,
 )
-from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.snapshot.state import TableState
 
 __all__ = ["WhichRows", "plan_rows"]

@@ -1,40 +1,144 @@
-"""Explains why a key's row is what it is: its stored versions, and the effect of each."""
+"""Why a row is what it is: its stored versions, and the history of its key.
+
+Explains why a key's row is what it is: its stored versions, and the effect of each.
+
+The history of a key, from its stored versions, for pictures and pages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.plural import counted
 from keytide.base.row_kind import RowKind
+from keytide.base.text import counted
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.manifest import ManifestEntry
+from keytide.merge.explain import VERSION, Provenance, outcomes, provenance_of, shown
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
-from keytide.merge.outcomes import outcomes, shown
-from keytide.merge.provenance import VERSION, Provenance, provenance_of
 from keytide.options.keys import RECORD_LEVEL_EXPIRE_TIME as _LIFETIME
 from keytide.options.keys import UPSERT_MODE
 from keytide.predicate.predicate import conjunction, conjuncts
-from keytide.read.lifetime import Lifetime
+from keytide.read.merged_versions import Lifetime
 from keytide.read.plan import MARKED_DEAD
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.scan import Scan
 from keytide.read.sections import PlannedFile, Section
-from keytide.read.story import story_of
 from keytide.read.why_indexed import THE_ROW, judged_rows
-from keytide.show.markup import Markup, element
-from keytide.show.notebook import notebook
-from keytide.show.parts import named, paragraph
-from keytide.show.story_list import story_list
-from keytide.snapshot.view import TableView
+from keytide.show.cells import Cell, rows_of
+from keytide.show.story import Story, Version, story_list
+from keytide.show.svg import Markup, element, named, notebook, paragraph
+from keytide.snapshot.state import TableView
 from keytide.types import Field, arrow_schema
 
-__all__ = ["Why", "versions_schema", "why_of"]
+# -- the history of a key, from its stored versions, for pictures and pages ------------------------
+
+
+# The number of columns in `Why.versions` before those of the table.
+_BEFORE = 6
+
+
+class ToldVersions(Protocol):
+    """What a story is made of; see `Why`."""
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        """The key."""
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that was read."""
+
+    @property
+    def merge_engine(self) -> str:
+        """What merges the versions."""
+
+    @property
+    def versions(self) -> pa.Table:
+        """The versions, each with its outcome."""
+
+    @property
+    def row(self) -> Mapping[str, Any] | None:
+        """The row that they result in."""
+
+    @property
+    def taken(self) -> Mapping[str, tuple[int, ...]]:
+        """From which versions each value comes."""
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the row is not shown for its age."""
+
+
+def story_of(why: ToldVersions) -> Story:
+    """The versions in order, and the row. Long values are shortened.
+
+    Raises `UnsupportedError` for a type that cannot be spelled.
+    """
+    stored = why.versions
+    fields = list(stored.schema)[_BEFORE:-1]
+    names = [field.name for field in fields]
+    values = rows_of(stored.select(range(_BEFORE, _BEFORE + len(names))))
+    about = [stored.column(place).to_pylist() for place in range(_BEFORE)]
+    outcomes = stored.column(stored.num_columns - 1).to_pylist()
+    versions = tuple(
+        _version(told, dict(zip(names, cells, strict=True)), why.taken, outcome)
+        for told, cells, outcome in zip(zip(*about, strict=True), values, outcomes, strict=True)
+    )
+    shown = _shown(why.key, fields)
+    row = None if why.row is None else _row(why, fields)
+    return Story(shown, why.snapshot_id, why.merge_engine, versions, row, why.has_expired)
+
+
+def _version(
+    told: tuple[object, ...],
+    values: Mapping[str, Cell],
+    taken: Mapping[str, tuple[int, ...]],
+    outcome: str,
+) -> Version:
+    number, file, level, schema_id, sequence, kind = told
+    assert isinstance(number, int)
+    gives = frozenset(name for name, numbers in taken.items() if number in numbers)
+    place = f"{file}" if level is None else f"level {level}, {file}"
+    return Version(
+        number, str(kind), place, _number(schema_id), _number(sequence),
+        tuple(values.items()), gives, outcome,
+    )  # fmt: skip
+
+
+def _number(found: object) -> int | None:
+    """None if a version has no such number, as in files of other engines."""
+    return None if found is None else int(str(found))
+
+
+def _row(
+    why: ToldVersions, fields: Sequence[pa.Field]
+) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
+    assert why.row is not None
+    return tuple((name, cell, why.taken.get(name, ())) for name, cell in _shown(why.row, fields))
+
+
+def _shown(
+    values: Mapping[str, object], fields: Sequence[pa.Field]
+) -> tuple[tuple[str, Cell], ...]:
+    own = [field for field in fields if field.name in values]
+    if not own:
+        return ()
+    columns = [pa.array([_plain(values[f.name])], f.type) for f in own]
+    (row,) = rows_of(pa.table(columns, names=[f.name for f in own]))
+    return tuple(zip((f.name for f in own), row, strict=True))
+
+
+def _plain(value: object) -> object:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+# -- explains why a key's row is what it is --------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from keytide.base.row_kind import RowKind
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION
 from keytide.format.manifest import ManifestEntry
-from keytide.key_index.comparison import NOTHING
+from keytide.key_index.keys import NOTHING
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.read.runs import StoredVersions
 from keytide.read.scan import Scan

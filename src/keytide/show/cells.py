@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.row_lines import check_spelled, frame_of
-from keytide.base.value_text import cell_text
+from keytide.base.text import cell_text, check_spelled, frame_of
 
 __all__ = ["Cell", "Column", "columns_of", "rows_of"]
 

@@ -8,7 +8,7 @@ from keytide.format import paths
 from keytide.format.branch import BRANCH_MARK, BranchStore, branch_of, branched_name, main_store
 from keytide.options import TableOptions, keys
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.snapshot.pinned import PinnedTable, StoredTable
 from keytide.store import Store
 
 __all__ = [

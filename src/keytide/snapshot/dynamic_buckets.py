@@ -15,15 +15,16 @@ import numpy.typing as npt
 
 from keytide.errors import DataError
 from keytide.format import paths
-from keytide.format.hash_index import (
+from keytide.format.index_files import (
+    HASH,
     NO_HASHES,
     Hashes,
+    IndexFile,
     decode_hashes,
     encode_hashes,
     with_hashes,
 )
-from keytide.format.index_manifest import HASH, IndexFile
-from keytide.snapshot.bucket_index import EncodedIndex
+from keytide.snapshot.live_files import EncodedIndex
 from keytide.store import Store
 
 __all__ = ["UNKNOWN", "HashFiles", "KeyPlaces", "PlacedKeys", "hash_files", "load_places"]

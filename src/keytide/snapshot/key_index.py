@@ -4,6 +4,13 @@ A snapshot names one index file for each bucket, the head. It says which data fi
 and which runs it consists of. The current row of a key is the row with which it was last written,
 in the order of the table. If that row is dead, the key is deleted. The entry stays, because late
 rows may need it.
+
+The key index of a bucket for lookups: its metadata is read once and cached.
+
+From runs on local disk, a lookup reads only the pages that it touches. From large remote runs, it
+fetches only the ranges that it needs.
+
+Runs of a key index that are read or mapped once and cached for the next lookup or write.
 """
 
 from __future__ import annotations
@@ -21,38 +28,90 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from keytide.base.lazily import cached_property
-from keytide.base.threads import side_by_side
+from keytide.base.process import cached_property, side_by_side
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
-from keytide.format.cache import METADATA, version_of
-from keytide.format.deletion_vector import VectorRange
-from keytide.format.index_manifest import KEY_INDEX, IndexFile
-from keytide.key_index.entries import Entries, Numbers
-from keytide.key_index.hashes import KeyHashes
-from keytide.key_index.head import Head, StoredRun
-from keytide.key_index.run import DamagedRunError, Part, Run, merged, write_run
-from keytide.snapshot.bucket_index import EncodedIndex
-from keytide.snapshot.dead_rows import DeadRows
-from keytide.snapshot.kept_runs import keep_run, kept_run
-from keytide.snapshot.live_files import BucketId
+from keytide.format.cache import FILES, METADATA, version_of
+from keytide.format.index_files import KEY_INDEX, IndexFile, VectorRange
+from keytide.key_index.keys import Entries, KeyHashes, Numbers
+from keytide.key_index.runs import (
+    TAIL_BYTES,
+    Block,
+    DamagedRunError,
+    FarRun,
+    Head,
+    Part,
+    Run,
+    StoredRun,
+    blocks_of,
+    merged,
+    write_run,
+)
+from keytide.snapshot.live_files import BucketId, DeadRows, EncodedIndex
 from keytide.store import Store
 from keytide.store.base import disk_errors
 
-__all__ = [
-    "LIVING_AGAIN",
-    "Found",
-    "KeyIndex",
-    "NewKeys",
-    "found_by",
-    "key_files_by_bucket",
-    "load_head",
-    "load_heads",
-    "load_key_index",
-    "looks",
-    "why_not_covered",
-    "without_gone",
-]
+# -- runs of a key index ---------------------------------------------------------------------------
+
+
+# A mapped file stays on disk although it was deleted, and a process can map a limited number of
+# files. So a mapping counts as more than the memory that it uses.
+_PART_OF_MAPPED, _MAPPED_BYTES_MIN = 16, 64 << 10
+
+
+def known_run(store: Store, name: str) -> Run | None:
+    """The cached run, or None. Raises `DataError` if a local file is gone."""
+    path = paths.index_path(name)
+    with disk_errors("read", store.uri_of(path)):
+        found: Run | None = FILES.find((*version_of(store, path), "run"))
+    return found
+
+
+def kept_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
+    """The same as `read_run`, but the run is cached for the next time.
+
+    It is not cached if it is too large for `kept_bytes_max`, the limit of the cache for all files.
+    """
+    run = known_run(store, name)
+    if run is None:
+        run = read_run(store, name, size)
+        path = paths.index_path(name)
+        is_far = store.local_path(path) is None
+        held = size if is_far else max(size // _PART_OF_MAPPED, _MAPPED_BYTES_MIN)
+        with disk_errors("read", store.uri_of(path)):
+            FILES.keep((*version_of(store, path), "run"), run, held, kept_bytes_max)
+    return run
+
+
+def keep_run(store: Store, name: str, data: bytes, kept_bytes_max: int) -> None:
+    """Cache a run that was just written to a remote store."""
+    path = paths.index_path(name)
+    run = Run.of(np.frombuffer(data, np.uint8), store.uri_of(path))
+    FILES.keep((*version_of(store, path), "run"), run, len(data), kept_bytes_max)
+
+
+def read_run(store: Store, name: str, size: int) -> Run:
+    """Read a run of `size` bytes: it is mapped on local disk, and in memory if it is remote.
+
+    Raises `DataError` if it is missing, damaged or has another size, and `UnsupportedError` if a
+    newer release wrote it.
+    """
+    path = paths.index_path(name)
+    uri, local = store.uri_of(path), store.local_path(path)
+    with disk_errors("read", uri):
+        if local is None:
+            data = np.frombuffer(store.read(path), np.uint8)
+        elif local.stat().st_size:
+            data = np.asarray(np.memmap(local, np.uint8, "r"))
+        else:
+            data = np.empty(0, np.uint8)  # an empty file cannot be mapped
+    if len(data) != size:
+        raise DataError(f"{uri}: {len(data):,} bytes found, but {size:,} recorded")
+    return Run.of(data, uri)
+
+
+# -- the key index of a bucket: where the current row of each key is stored ------------------------
+
 
 Found: TypeAlias = "tuple[Numbers, Entries]"
 """The places of those keys that have an entry, and these entries."""
@@ -376,3 +435,112 @@ class NewKeys:
         pieces = merged([*runs, self.index.later])
         entries = write_run((without_gone(piece, self.index.head) for piece in pieces), output)
         return entries, output.getvalue()
+
+
+# -- the key index of a bucket for lookups: its metadata is read once and cached -------------------
+
+
+# A request takes about as long as the transfer of this many bytes. Smaller runs are fetched as a
+# whole.
+_WHOLE_BYTES_MAX = 8 << 20
+_AHEAD_MAX = 16
+# A run that needs a larger part of the cache would evict everything else.
+_PART_OF_KEPT = 8
+_BLOCKS_BYTES = 4 << 10
+
+Range: TypeAlias = "tuple[int, int]"
+
+
+@dataclass(frozen=True)
+class StoredKeys:
+    """The stored index of a bucket: its head, and its runs, oldest first."""
+
+    store: Store
+    head: Head
+    runs: tuple[Run | FarRun, ...]
+
+    def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
+        """See `KeyIndex`. Remote runs are searched in parallel.
+
+        Raises `DataError` for damaged runs.
+        """
+        return found_by(hashes, self._looks, self.head)
+
+    def _looks(self, probes: KeyHashes) -> Iterable[Found]:
+        near = [run for run in self.runs if isinstance(run, Run)]
+        if len(near) == len(self.runs):
+            return looks(near, probes)
+        return self.store.together([partial(run.find, probes) for run in reversed(self.runs)])
+
+
+def open_keys(store: Store, file: IndexFile, kept_bytes_max: int) -> StoredKeys:
+    """Open the index of a bucket. `kept_bytes_max` limits the cache.
+
+    Raises `DataError` for a file that is missing or damaged, and `UnsupportedError` for one of a
+    newer release.
+    """
+    places = file.ranges or ()
+    runs = store.begin(
+        lambda: store.together([partial(_opened, store, p, kept_bytes_max) for p in places])
+    )
+    head = load_head(store, paths.index_path(file.file_name))
+    opened = tuple(runs.result())
+    if [run.name for run in head.runs] != [place.data_file_name for place in places]:
+        raise DataError(
+            f"{store.uri_of(paths.index_path(file.file_name))}: the key index has other runs "
+            "than the index manifest lists"
+        )
+    return StoredKeys(store, head, opened)
+
+
+def open_ahead(store: Store, files: Sequence[IndexFile], kept_bytes_max: int) -> None:
+    """Start to open remote indexes that will be needed, if they are few, in parallel with other
+    requests.
+
+    Errors appear when the indexes are used.
+    """
+    if len(files) <= _AHEAD_MAX:
+        for file in files:
+            store.begin(partial(open_keys, store, file, kept_bytes_max))
+
+
+def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | FarRun:
+    name, size = place.data_file_name, place.length
+    path = paths.index_path(name)
+    if store.local_path(path) is not None or size <= _WHOLE_BYTES_MAX:
+        return kept_run(store, name, size, kept_bytes_max)
+    whole = known_run(store, name)  # cached by a writer
+    if whole is not None:
+        return whole
+    uri = store.uri_of(path)
+    blocks: tuple[Block, ...] | None = FILES.find((uri, "blocks"))
+    if blocks is None:
+        with disk_errors("read", uri):
+            blocks = _far_blocks(store, path, size)
+        FILES.keep((uri, "blocks"), blocks, _BLOCKS_BYTES, kept_bytes_max)
+    # Uses the store of the caller, because credentials of an earlier store may have expired.
+    return FarRun(partial(_fetched, store, path, kept_bytes_max), uri, blocks)
+
+
+def _far_blocks(store: Store, path: str, size: int) -> tuple[Block, ...]:
+    """The blocks of a run. One request is enough unless there are very many blocks."""
+    uri, wanted = store.uri_of(path), TAIL_BYTES
+    while True:
+        (tail,) = store.read_ranges(path, [(max(0, size - wanted), size)])
+        found = blocks_of(np.frombuffer(tail, np.uint8), uri)
+        if not isinstance(found, int):
+            return found
+        if found <= wanted or wanted > size:
+            raise DataError(f"{uri}: this is not a key index, or it is damaged")
+        wanted = found
+
+
+def _fetched(store: Store, path: str, kept_bytes_max: int, ranges: Sequence[Range]) -> list[bytes]:
+    key = (store.uri_of(path), tuple(ranges))
+    kept: list[bytes] | None = FILES.find(key)
+    if kept is None:
+        kept = store.read_ranges(path, ranges)
+        held = sum(map(len, kept))
+        if held * _PART_OF_KEPT <= kept_bytes_max:
+            FILES.keep(key, kept, held, kept_bytes_max)
+    return kept

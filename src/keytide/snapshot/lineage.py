@@ -5,6 +5,14 @@ nothing is removed without everything that came after it. So if a process finds 
 unchanged, it also knows all earlier ones. Newer ones are found by probing the next numbers, in one
 round of requests. Schemas and snapshots that belong together in this way are a *lineage*. If the
 latest known ones have changed, a new lineage begins.
+
+Which of a table's schemas is in force while a conversion may be running.
+
+A conversion to another kind of table (see `table.upkeep.conversion`) first creates a schema, and
+then the snapshot with the rows in that kind. So the schema that the latest snapshot names
+determines the kind of the table, not the latest schema. Of the schemas of that kind, the latest one
+is in force, so an ALTER takes effect immediately. For a table without a snapshot, the latest schema
+is in force.
 """
 
 from __future__ import annotations
@@ -16,24 +24,18 @@ from threading import Lock
 
 from cachetools import LRUCache
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
+from keytide.definition.kind import kind_of
 from keytide.errors import KeytideError
 from keytide.format import paths
+from keytide.format.schema import NO_UPSERTS, TableSchema
 from keytide.format.snapshot import Snapshot
+from keytide.options import keys
 from keytide.snapshot.commits import SCHEMAS, Commits, Found, newest_after, newest_of
 from keytide.store import Store
 
-__all__ = [
-    "Known",
-    "Lineage",
-    "Seen",
-    "advance",
-    "forget_lineages",
-    "known_newest",
-    "last_seen",
-    "lineage_of",
-    "look_at",
-]
+# -- reads the latest schema and snapshot of a table -----------------------------------------------
+
 
 _TABLES_MAX = 4096
 
@@ -194,3 +196,45 @@ def _numbers(seen: Seen) -> tuple[int, int]:
         -1 if seen.snapshot is None else seen.snapshot.number,
         -1 if seen.schema is None else seen.schema.number,
     )
+
+
+# -- which of a table's schemas is in force while a conversion may be running ----------------------
+
+
+CONVERTED = (
+    f"another writer converted it to another '{keys.UPSERT_MODE}' in the meantime; run the "
+    "operation again"
+)
+
+
+@dataclass(frozen=True)
+class SchemasInForce:
+    """The schema in force for the latest snapshot, and the latest schema.
+
+    `is_settled` is false while a conversion is running or was interrupted: a schema of another kind
+    of table was created after the snapshot's schema.
+    """
+
+    schema: TableSchema
+    newest: TableSchema
+    is_settled: bool = True
+
+    @classmethod
+    def of(cls, schemas: Sequence[TableSchema]) -> SchemasInForce:
+        """Derive the schemas in force from the snapshot's schema and all later schemas, in order.
+
+        For a table without a snapshot, only the latest schema is given.
+        """
+        kind = kind_of(schemas[0])
+        own = [schema for schema in schemas if kind_of(schema) is kind]
+        return cls(own[-1], schemas[-1], is_settled=len(own) == len(schemas))
+
+    @property
+    def way_out(self) -> str:
+        """How to fix a conversion that was not completed."""
+        now = self.schema.upsert_mode
+        other = "full" if now == NO_UPSERTS else NO_UPSERTS
+        return (
+            "Wait until the conversion is done; or call Table.convert or CALL sys.convert, with "
+            f"'{other}' to finish it or with '{now}' to undo it"
+        )

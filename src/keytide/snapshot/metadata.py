@@ -17,8 +17,8 @@ from typing import TypeVar
 import polars as pl
 
 from keytide.base.arguments import shown
-from keytide.base.moments import moment_text
-from keytide.base.threads import side_by_side
+from keytide.base.process import side_by_side
+from keytide.base.text import moment_text
 from keytide.definition.kind import kind_of
 from keytide.errors import (
     DataError,
@@ -31,7 +31,7 @@ from keytide.format import paths
 from keytide.format.cache import METADATA
 from keytide.format.encoded_records import EncodedRecords
 from keytide.format.entry_columns import Entries
-from keytide.format.index_manifest import DELETION_VECTORS, IndexFile, decode_index_manifest
+from keytide.format.index_files import DELETION_VECTORS, IndexFile, decode_index_manifest
 from keytide.format.manifest import (
     FileKind,
     ManifestFileMeta,
@@ -43,10 +43,10 @@ from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.options import TableOptions, keys
 from keytide.snapshot.commits import FOLDER_COMMITS, Commits, Found, TellChanges, no_changes
-from keytide.snapshot.in_force import SchemasInForce
 from keytide.snapshot.lineage import (
     Known,
     Lineage,
+    SchemasInForce,
     Seen,
     advance,
     known_newest,

@@ -16,10 +16,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.merge.order import SEQUENCE_NUMBER
-from keytide.sources.cut import cut_by_key
-from keytide.sources.key_merge import PLACE, KeyMerge
+from keytide.sources.merge import PLACE, KeyMerge, cut_by_key
 from keytide.sources.versions import PART_SHIFT, RowNumbers, SourceVersions, arrivals
 
 __all__ = [

@@ -4,10 +4,13 @@ The library opens a version and lists its files, their bounds, and the rows that
 mark. Keytide reads the files itself, one by one and in order, because the library does not
 guarantee an order. The commit of a part is the version that added its rows, as far as the log still
 contains it. See `file_history` for what it no longer contains.
+
+The columns of a Delta table's schema: their current form, and their form in files.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,27 +25,101 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from keytide.base.extras import library
-from keytide.base.lazily import cached_property
-from keytide.errors import (
-    DataError,
-    InvalidError,
-    KeytideError,
-    NotFoundError,
-    UnsupportedError,
-)
+from keytide.base.process import cached_property, library
+from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.predicate.predicate import Predicate, columns_of
-from keytide.sources.commit_order import places
-from keytide.sources.delta_log import read_commits
-from keytide.sources.delta_schema import delta_columns
-from keytide.sources.file_history import FileHistory, history_of
+from keytide.sources.delta_history import FileHistory, history_of, places, read_commits
 from keytide.sources.key_conditions import bounds_table, which_may_meet
-from keytide.sources.parquet_part import ForeignPart
-from keytide.sources.parquet_rows import Finder, ForeignFile, StoredColumn, by_id, by_name
+from keytide.sources.parquet import (
+    FIELD_ID,
+    Finder,
+    ForeignFile,
+    ForeignPart,
+    StoredColumn,
+    by_id,
+    by_name,
+    column_type,
+)
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file
 
-__all__ = ["DeltaSource", "delta_errors", "open_delta", "open_source"]
+# -- the columns of a Delta table's schema ---------------------------------------------------------
+
+
+def delta_columns(schema: str, owner: str) -> list[StoredColumn]:
+    """The columns of a schema in Delta's format.
+
+    Raises `UnsupportedError`, naming the column, for a type that Keytide's tables do not have.
+    """
+    columns = []
+    for each in json.loads(schema)["fields"]:
+        name = str(each["name"])
+        shown = _type(each["type"], name, owner, _shown)
+        columns.append(
+            StoredColumn(name, column_type(name, shown, owner), _stored(each, name, owner))
+        )
+    return columns
+
+
+def _shown(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
+    type_ = _type(member["type"], name, owner, _shown)
+    return pa.field(str(member["name"]), type_, bool(member["nullable"]))
+
+
+def _stored(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
+    """A field as in files: with its physical name and id if columns are mapped."""
+    told = member.get("metadata") or {}
+    id_ = told.get("delta.columnMapping.id")
+    return pa.field(
+        str(told.get("delta.columnMapping.physicalName", member["name"])),
+        _type(member["type"], name, owner, _stored),
+        bool(member["nullable"]),
+        metadata=None if id_ is None else {FIELD_ID: str(id_).encode()},
+    )
+
+
+def _type(told: Any, name: str, owner: str, field_of: Any) -> pa.DataType:
+    """An Arrow type whose fields are created by `field_of`."""
+    kind = told["type"] if isinstance(told, dict) else told
+    if kind == "struct":
+        return pa.struct([field_of(member, name, owner) for member in told["fields"]])
+    if kind == "array":
+        element = _type(told["elementType"], name, owner, field_of)
+        return pa.list_(pa.field("element", element, bool(told["containsNull"])))
+    if kind == "map":
+        key, value = (
+            _type(told[f"{part}Type"], name, owner, field_of) for part in ("key", "value")
+        )
+        return pa.map_(key, pa.field("value", value, bool(told["valueContainsNull"])))
+    decimal = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", str(kind))
+    if decimal is not None:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if kind not in _TYPES:
+        raise UnsupportedError(
+            f"{owner}: column {name!r} has the type {kind}, which Keytide does not support; "
+            "remove the column from that table, or change its type"
+        )
+    return _TYPES[kind]
+
+
+_TYPES = {
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+# -- Delta Lake tables as sources, through the library `deltalake` ---------------------------------
+
 
 _READER_VERSION_MAX = 3
 _WIDENING = {"typeWidening", "typeWidening-preview"}

@@ -15,11 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.base.extras import library
+from keytide.base.process import library
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.sources.appending import FittingRows, Rows, again_after_conflicts, fitting
-from keytide.sources.delta import delta_errors, open_delta
-from keytide.sources.delta_schema import delta_columns
+from keytide.sources.delta import delta_columns, delta_errors, open_delta
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file
 

@@ -2,33 +2,70 @@
 
 In SQL they are tables of a connector. Reads merge rows as in an external table. Changes append
 versions of keys, in one commit of the table's own engine (`federated_changes`).
+
+INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions.
+
+A DELETE appends tombstones and an UPDATE appends new versions, each with the watermark that rule
+R21 of docs/semantics.md defines. A changed key needs both (R16). Workers read rows and return
+versions in fragments. The driver appends one version of each key, in one commit of the table's own
+engine. Such an append depends only on the columns, so statements never conflict (R20): if two
+change the same row, the one that is committed later wins, or the one with the higher watermark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
-from keytide.dml.spi import ConnectorSession
+from keytide.dml.fragments import Told, read_fragments
+from keytide.dml.keyed import Versions, refuse_taken_keys, structs_of
+from keytide.dml.own_tables import TableSink, TableSource, narrowed
+from keytide.dml.spi import (
+    ROW_ID,
+    ColumnHandle,
+    Connector,
+    ConnectorInsertSink,
+    ConnectorMergeSink,
+    ConnectorMergeSinkProvider,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorTableSchema,
+    Fragment,
+    RowChangeParadigm,
+    RowChanges,
+    UpdatablePageSource,
+)
+from keytide.dml.spool import Spool
+from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
-from keytide.snapshot.view import TableView
-from keytide.sources.appending import Appender
-from keytide.sources.connector import ExternalHandle
-from keytide.sources.creation import check_ties
+from keytide.predicate.predicate import Predicate
+from keytide.snapshot.state import TableView
+from keytide.sources.appending import Appender, Rows
+from keytide.sources.definition import check_ties
 from keytide.sources.formats import ExternalFormat, format_named
+from keytide.sources.merge import Merging
 from keytide.sources.pinned import PinnedExternal
+from keytide.sources.scan import ExternalHandle, ExternalMetadata, ExternalSplits, merged_pages
 from keytide.sources.source import AppendableSource, Place
+from keytide.sources.versions import SourceVersions
 from keytide.store import Store
 from keytide.write.task import WriteTask
 
-__all__ = ["FederatedHandle", "FederatedTables", "UpsertKeys", "federated_tables"]
+# -- federated tables ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -247,3 +284,342 @@ def federated_tables(
             "the same; name each once"
         )
     return FederatedTables(name, format_.lower(), location, dict(options), dict(tables), near)
+
+
+# -- INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions -------------------
+
+
+VERSIONS = "versions"
+"""The fact in a fragment that gives the kind of its rows: `gone` or `made`."""
+
+
+def federated_connector(tables: FederatedTables) -> Connector:
+    """The connector for federated tables."""
+    return Connector(tables.name, _Metadata(tables), ExternalSplits(), _Pages(), _Sinks())
+
+
+def tables_of(connector: Connector) -> FederatedTables | None:
+    """The argument of `federated_connector`, None for any other connector."""
+    metadata = connector.metadata
+    return metadata.tables if isinstance(metadata, _Metadata) else None
+
+
+# -- on the driver ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Metadata(ExternalMetadata):
+    """See `ConnectorMetadata`."""
+
+    tables: FederatedTables
+    clock_ns: Callable[[], int] = time.time_ns
+
+    # -- tables
+
+    def list_tables(self, session: ConnectorSession) -> Sequence[str]:
+        """The tables whose keys were given. Others are found by name."""
+        return sorted(self.tables.tables)
+
+    def get_table_handle(self, session: ConnectorSession, name: str) -> FederatedHandle:
+        return self.tables.find(session, name)
+
+    def get_table_version(
+        self, session: ConnectorSession, name: str, version: str
+    ) -> FederatedHandle:
+        return self.tables.find(session, name, version)
+
+    def get_table_schema(
+        self, session: ConnectorSession, table: ExternalHandle
+    ) -> ConnectorTableSchema:
+        assert isinstance(table, FederatedHandle)
+        schema = table.view.schema
+        columns = (
+            ColumnHandle(f.name, f.type, f.nullable and f.name not in table.required)
+            for f in schema.arrow_schema()
+        )
+        return ConnectorTableSchema(table.name, tuple(columns), schema.primary_keys)
+
+    def end_statement(self, session: ConnectorSession) -> None:
+        self.tables.forget(session)
+
+    # -- changes
+
+    def check_changes(
+        self, session: ConnectorSession, table: FederatedHandle, changes: RowChanges
+    ) -> None:
+        if session.isolation == "serializable":
+            raise UnsupportedError(
+                f"{table}: other engines can append to it, and their changed keys are not known, "
+                "so isolation 'serializable' is not supported; use 'snapshot'"
+            )
+        self.tables.appender(table.name)  # refuses a location that cannot be appended to
+        if changes.deletes or changes.updated:
+            _check_fresher(table)
+        for updated in changes.updated.values():
+            refuse_unset(table, updated)
+        if changes.deletes:
+            refuse_delete(table)
+        if changes.deletes or changes.sets & {*table.view.schema.primary_keys}:
+            _check_deletable(table)
+
+    def begin_insert(
+        self, session: ConnectorSession, table: FederatedHandle, columns: Sequence[str]
+    ) -> ConnectorInsertSink:
+        return _InsertSink(table, tuple(columns), partial(self._append, table))
+
+    def get_delete_row_id_column_handle(
+        self, session: ConnectorSession, table: FederatedHandle
+    ) -> ColumnHandle:
+        return _row_id(table, _version_columns(table))
+
+    def begin_delete(self, session: ConnectorSession, table: FederatedHandle) -> FederatedHandle:
+        return self._begun(table)
+
+    def finish_delete(
+        self, session: ConnectorSession, table: FederatedHandle, fragments: Sequence[Fragment]
+    ) -> int:
+        told = read_fragments(fragments)
+        refuse_taken_keys(table, told, partial(_outcomes, table))
+        rows = _appended(table, told)
+        if rows.num_rows:
+            self._append(table, rows)
+        return sum(int(each.facts["rows"]) for each in told)
+
+    def get_update_row_id_column_handle(
+        self, session: ConnectorSession, table: FederatedHandle, updated_columns: Sequence[str]
+    ) -> ColumnHandle:
+        dropped = {*updated_columns} - {*_version_columns(table)}
+        return _row_id(table, [n for n in table.view.schema.names if n not in dropped])
+
+    def begin_update(
+        self, session: ConnectorSession, table: FederatedHandle, updated_columns: Sequence[str]
+    ) -> FederatedHandle:
+        return replace(self._begun(table), updated=tuple(updated_columns))
+
+    finish_update = finish_delete
+
+    def get_row_change_paradigm(
+        self, session: ConnectorSession, table: FederatedHandle
+    ) -> RowChangeParadigm:
+        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
+
+    get_merge_row_id_column_handle = get_delete_row_id_column_handle
+
+    def begin_merge(
+        self,
+        session: ConnectorSession,
+        table: FederatedHandle,
+        updated_columns: Mapping[int, Sequence[str]],
+    ) -> FederatedHandle:
+        cases = {number: tuple(names) for number, names in updated_columns.items()}
+        updated = tuple(sorted({name for names in cases.values() for name in names}))
+        return replace(self._begun(table), cases=cases, updated=updated, gives_keys=True)
+
+    def apply_match(
+        self, session: ConnectorSession, table: FederatedHandle, columns: Sequence[str]
+    ) -> FederatedHandle:
+        if not {*columns} <= {*table.view.schema.primary_keys}:
+            return table
+        return replace(table, inserts_new_keys=True, gives_keys=table.moves_rows)
+
+    def apply_values(
+        self, session: ConnectorSession, table: FederatedHandle, values: Mapping[str, pa.Array]
+    ) -> FederatedHandle:
+        return replace(table, predicate=narrowed(table.predicate, values, table.view))
+
+    finish_merge = finish_delete
+
+    def _begun(self, table: FederatedHandle) -> FederatedHandle:
+        return replace(table, has_begun=True, began_ns=self.clock_ns())
+
+    def _append(self, table: FederatedHandle, rows: Rows) -> None:
+        self.tables.appender(table.name).append(rows, table.view.schema.primary_keys)
+
+
+def _check_fresher(table: FederatedHandle) -> None:
+    """Refuse changes that readers might not see, because the order of versions is unknown."""
+    options = table.view.options
+    if table.tells_order:
+        return
+    if not options.watermark_key:
+        raise UnsupportedError(
+            f"{table}: the order of its rows is not known, and it has no watermark key, so a "
+            "change would have no effect; set one in UpsertKeys"
+        )
+    if options.dml_watermark == "copy":
+        raise UnsupportedError(
+            f"{table}: the order of its rows is not known, so a new version needs a higher "
+            "watermark (rule R21): in UpsertKeys, set dml_watermark to 'statement-time' if the "
+            "watermark key is a time, or to 'explicit'"
+        )
+
+
+def _check_deletable(table: FederatedHandle) -> None:
+    if not table.view.options.tombstone_key:
+        raise UnsupportedError(
+            f"{table}: it has no tombstone key, so rows cannot be deleted and keys cannot be "
+            "changed; set tombstone_key of its UpsertKeys to a column that marks deletes"
+        )
+
+
+def _version_columns(table: FederatedHandle) -> list[str]:
+    """The columns that a tombstone copies from the deleted row."""
+    schema = table.view.schema
+    needed = {*schema.primary_keys, *table.view.options.watermark_key, *table.required}
+    return [name for name in schema.names if name in needed]
+
+
+def _row_id(table: FederatedHandle, names: Sequence[str]) -> ColumnHandle:
+    schema = table.view.schema.arrow_schema()
+    return ColumnHandle(ROW_ID, pa.struct([schema.field(name) for name in names]), nullable=False)
+
+
+def _outcomes(
+    table: FederatedHandle, columns: tuple[str, ...], predicate: Predicate | None
+) -> Iterator[pl.DataFrame]:
+    merging = Merging(table.table.versions(predicate), columns)
+    return merging.outcomes(table.view.options.read_memory_bytes)
+
+
+# -- versions to append ----------------------------------------------------------------------------
+
+
+def _appended(table: FederatedHandle, told: Sequence[Told]) -> pa.Table:
+    """The versions that a statement appends, one for each key.
+
+    Versions within one commit could be ordered only by their position in files, which engines do
+    not guarantee.
+    """
+    schema = table.view.schema.arrow_schema()
+    gone = [_tombstones(table, each.rows) for each in _are(told, "gone")]
+    made = [each.rows.select(schema.names).cast(schema) for each in _are(told, "made")]
+    every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
+    # A new row is as new as the tombstone of its key. Otherwise the statement would have been
+    # refused.
+    last = every.unique(table.view.schema.primary_keys, keep="last", maintain_order=True)
+    return to_arrow(last, schema)
+
+
+def _are(told: Sequence[Told], what: str) -> list[Told]:
+    return [each for each in told if each.facts.get(VERSIONS) == what]
+
+
+def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:
+    """Whole rows that are tombstones, with NULL where allowed (rule R15)."""
+    schema, taken = table.view.schema.arrow_schema(), _version_columns(table)
+    (mark,) = table.view.options.tombstone_key
+    marker = _marker(table, schema.field(mark).type)
+    columns = [
+        pa.repeat(marker, gone.num_rows)
+        if field.name == mark
+        else gone.column(field.name)
+        if field.name in taken
+        else pa.nulls(gone.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
+def _marker(table: FederatedHandle, type_: pa.DataType) -> pa.Scalar:
+    """A value of the tombstone key that means "deleted" (rules R6 to R8)."""
+    assert table.began_ns is not None
+    text = table.view.options.tombstone_string_key_value
+    if pa.types.is_boolean(type_):
+        return pa.scalar(True)
+    if pa.types.is_string(type_):
+        return pa.scalar("D" if text is None else text)
+    if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        width = type_.byte_width if pa.types.is_fixed_size_binary(type_) else 1
+        return pa.scalar(b"\x01" * width, type_)
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        began = pa.scalar(table.began_ns // 1000, pa.timestamp("us"))
+        return began.cast(type_, safe=False)
+    return pa.scalar(1, pa.int32()).cast(type_)
+
+
+class _InsertSink(ConnectorInsertSink):
+    """Rows of an INSERT, each of which is a version (rules R22 and R24)."""
+
+    def __init__(
+        self,
+        table: FederatedHandle,
+        columns: tuple[str, ...],
+        append: Callable[[Rows], None],
+    ) -> None:
+        self._columns, self._append = columns, append
+        self._schema = table.view.schema.arrow_schema()
+        self._rows = Spool(table.view.options.read_memory_bytes)
+
+    def store_rows(self, page: pa.RecordBatch) -> None:
+        given = pa.table(page.columns, names=list(self._columns))
+        whole = pa.table([_column(given, f) for f in self._schema], self._schema.names)
+        for batch in whole.cast(self._schema).combine_chunks().to_batches():
+            self._rows.add(batch)
+
+    def finish(self) -> int:
+        if self._rows.rows:
+            self._append(self._rows)
+        self._rows.close()
+        return self._rows.rows
+
+    def abort(self) -> None:
+        self._rows.close()
+
+
+def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    there = field.name in rows.column_names
+    return rows.column(field.name) if there else pa.nulls(rows.num_rows, field.type)
+
+
+# -- on workers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pages(ConnectorPageSourceProvider):
+    def create_page_source(
+        self,
+        session: ConnectorSession,
+        table: FederatedHandle,
+        split: SourceVersions,
+        columns: Sequence[ColumnHandle],
+    ) -> UpdatablePageSource:
+        return _Source(table, columns, split)
+
+
+class _Source(TableSource):
+    """The rows of a table. Their ids are columns of the rows."""
+
+    _table: FederatedHandle
+
+    def __init__(
+        self, table: FederatedHandle, columns: Sequence[ColumnHandle], split: SourceVersions
+    ) -> None:
+        super().__init__(table, columns, _Told(table, 0, 1))
+        self._split = split
+
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
+        names = self._names([member.name for member in self._id_type])
+        wanted = names or self._table.view.schema.names[:1]
+        for rows in merged_pages(self._table, self._split, wanted):
+            yield rows, partial(structs_of, rows)
+
+
+@dataclass(frozen=True)
+class _Sinks(ConnectorMergeSinkProvider):
+    def create_merge_sink(
+        self, session: ConnectorSession, table: FederatedHandle, number: int, count: int
+    ) -> ConnectorMergeSink:
+        return TableSink(table, _Told(table, number, count))
+
+
+class _Told(Versions):
+    """The versions from one split or sink, returned unchanged in fragments."""
+
+    def _write(self) -> None:
+        """No-op, because the driver appends."""
+
+    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+        yield from super()._told()
+        for what, spool in (("gone", self._gone), ("made", self._made)):
+            for rows in spool.tables() if spool.rows else ():
+                yield {"rows": 0, VERSIONS: what}, rows.drop_columns([ROW_KIND])

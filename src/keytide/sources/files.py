@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.predicate.predicate import Predicate
-from keytide.sources.row_groups import groups_that_may_meet
+from keytide.sources.parquet import groups_that_may_meet
 from keytide.sources.text_checks import check_csv, json_names
 from keytide.store import Store
 

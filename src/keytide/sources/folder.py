@@ -18,15 +18,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format.cache import METADATA
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts
 from keytide.predicate.values.columns import stored_column
 from keytide.sources.files import CsvFiles, FileFacts, FileFormat, JsonFiles, ParquetFiles
-from keytide.sources.parquet_part import ParquetPart
-from keytide.sources.parquet_rows import POSITION
+from keytide.sources.parquet import POSITION, ParquetPart
 from keytide.sources.source import Place
 from keytide.store import ObjectInfo, Store, store_of_file
 from keytide.types import Field, type_from_arrow

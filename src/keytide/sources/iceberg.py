@@ -4,36 +4,309 @@ The library reads metadata and manifests, and plans which files to read. Keytide
 itself, one by one, in order and in batches. The commit of a part is its data sequence number,
 unless rows were moved between files, see `iceberg_origins`. Files of format version 1 have no such
 numbers, and no order.
+
+Data files of Iceberg tables, and the files that mark deleted rows.
+
+Key conditions for `pyiceberg`'s planning, true for every file that may have matching rows.
+
+The commits from which the rows of an Iceberg table's files come.
+
+Files of a snapshot that only appended have the rows of its commit. Other snapshots may have copied
+rows of older files, so their data sequence number does not say when these rows arrived. A snapshot
+records what happened to older files until it expires.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
-from keytide.base.extras import library
-from keytide.base.lazily import cached_property
-from keytide.base.threads import side_by_side
-from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.base.process import cached_property, library, side_by_side
+from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.cache import METADATA
-from keytide.predicate.predicate import Predicate, columns_of
-from keytide.sources.commit_order import places
-from keytide.sources.iceberg_files import ByIds, IcebergPart, mapped_names
-from keytide.sources.iceberg_origins import SnapshotFacts, origins_of
-from keytide.sources.iceberg_place import CATALOG_OPTIONS, IcebergPlace, iceberg_place
-from keytide.sources.iceberg_storage import IcebergStorage
-from keytide.sources.iceberg_terms import planned
-from keytide.sources.parquet_rows import (
+from keytide.predicate.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, columns_of
+from keytide.sources.delta_history import Origin, hull, places
+from keytide.sources.iceberg_catalog import (
+    CATALOG_OPTIONS,
+    IcebergPlace,
+    IcebergStorage,
+    iceberg_place,
+)
+from keytide.sources.parquet import (
+    FIELD_ID,
+    ForeignFile,
+    ForeignPart,
+    MisfitError,
     StoredColumn,
     column_type,
+    reading,
 )
 from keytide.sources.source import Place
+from keytide.store.base import Store
+from keytide.store.open import open_store
 
-__all__ = ["OPTIONS", "IcebergSource", "open_source"]
+# -- data files of Iceberg tables, and the files that mark deleted rows ----------------------------
+
+
+@dataclass(frozen=True)
+class ByIds:
+    """Finds fields by their ids or, in files without ids, by the mapped names."""
+
+    names: Mapping[int, Sequence[str]]
+
+    def __call__(self, fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
+        """See `Finder`."""
+        id_ = int(wanted.metadata[FIELD_ID])
+        ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
+        if any(found is not None for found in ids):
+            return next((i for i, found in enumerate(ids) if found and int(found) == id_), None)
+        if not self.names:
+            raise MisfitError("its fields have no ids, and the table has no name mapping")
+        names = self.names.get(id_, ())
+        return next((i for i, field in enumerate(fields) if field.name in names), None)
+
+
+@dataclass(frozen=True)
+class IcebergPart(ForeignPart):
+    """A data file of an Iceberg table. See `SourcePart`.
+
+    `plain` are the columns that files have with their current names.
+    """
+
+    storage: IcebergStorage = field(repr=False)
+    path: str
+    rows: int | None
+    stored_bytes: int | None
+    commit: int
+    is_in_order: bool
+    columns: tuple[StoredColumn, ...] = field(repr=False)
+    find: ByIds = field(repr=False)
+    constants: Mapping[str, pa.Scalar] = field(repr=False)
+    deletes: tuple[tuple[str, str], ...] = field(repr=False)
+    plain: frozenset[str] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def stored(self) -> tuple[StoredColumn, ...]:
+        """See `ForeignPart`."""
+        return self.columns
+
+    @property
+    def has_dead_rows(self) -> bool:
+        """See `ParquetPart`."""
+        return bool(self.deletes)
+
+    def dead_rows(self) -> npt.NDArray[np.int64]:
+        """See `ParquetPart`. Reads the delete files."""
+        found = []
+        for path, kind in self.deletes:
+            with reading(path), self._opened(path) as file:
+                found.append(
+                    _from_puffin(file.read(), self.path, path)
+                    if kind == "puffin"
+                    else _from_parquet(file, self.path)
+                )
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def file(self) -> ForeignFile:
+        """See `ForeignPart`."""
+        opened = partial(self._opened, self.path)
+        return ForeignFile(opened, self.path, self.find, self.constants, self.dead_rows())
+
+    def plain_file(self, columns: Sequence[str]) -> tuple[Store, str] | None:
+        """See `ParquetPart`."""
+        if not {*columns} <= self.plain or self.constants.keys() & {*columns}:
+            return None
+        place = urlsplit(self.path)
+        path = place.path if place.scheme in ("", "file") else self.path
+        folder, _, name = path.rpartition("/")
+        try:
+            return open_store(folder), name
+        except InvalidError:
+            return None  # only Iceberg knows this store
+
+    def _opened(self, path: str) -> Any:
+        return self.storage.io.new_input(path).open()
+
+
+def _from_parquet(file: Any, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The positions for a data file in a position delete file."""
+    found = [np.empty(0, np.int64)]
+    for batch in pq.ParquetFile(file).iter_batches(columns=["file_path", "pos"]):
+        mine = pc.equal(batch.column("file_path").cast(pa.string()), path)
+        found.append(batch.column("pos").filter(mine).to_numpy(zero_copy_only=False))
+    return np.concatenate(found)
+
+
+def _from_puffin(data: bytes, path: str, uri: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The positions of a deletion vector: a length, a magic number, the bitmap, a checksum."""
+    puffin = library("pyiceberg.table.puffin", "iceberg", uri).PuffinFile(data)
+    found = [np.empty(0, np.int64)]
+    for blob in puffin.footer.blobs:
+        if blob.properties.get("referenced-data-file") == path:
+            payload = data[blob.offset : blob.offset + blob.length]
+            if zlib.crc32(payload[4:-4]) != int.from_bytes(payload[-4:], "big"):
+                raise DataError(f"{uri}: the checksum of the deletion vector of {path} is wrong")
+            bitmap = BitMap64.deserialize(payload[8:-4])
+            found.append(np.fromiter(bitmap, np.int64, len(bitmap)))
+    return np.concatenate(found)
+
+
+def mapped_names(fields: Sequence[Any]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The names for ids in a name mapping, at any depth."""
+    for mapped in fields:
+        if mapped.field_id is not None:
+            yield mapped.field_id, tuple(mapped.names)
+        yield from mapped_names(mapped.fields)
+
+
+# -- key conditions for `pyiceberg`'s planning -----------------------------------------------------
+
+
+_NAMES = {
+    "=": "EqualTo",
+    "<": "LessThan",
+    "<=": "LessThanOrEqual",
+    ">": "GreaterThan",
+    ">=": "GreaterThanOrEqual",
+}
+_VALUES_MAX = 200
+"""Longer lists are omitted, because `pyiceberg` does not compare bounds for them."""
+
+
+def planned(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) -> Any:
+    """A `pyiceberg` condition that is never stricter. Terms that it cannot express are omitted."""
+    if isinstance(predicate, And | Or):
+        terms = [planned(term, schema, expressions) for term in predicate.terms]
+        join = expressions.And if isinstance(predicate, And) else expressions.Or
+        return join(*terms)
+    if isinstance(predicate, IsNull):
+        return (
+            expressions.IsNull(predicate.column)
+            if _is_plain(predicate.column)
+            else _all(expressions)
+        )
+    if isinstance(predicate, Not) and isinstance(predicate.term, IsNull):
+        name = predicate.term.column
+        return expressions.NotNull(name) if _is_plain(name) else _all(expressions)
+    if not isinstance(predicate, Comparison | In) or not _is_plain(predicate.column):
+        return _all(expressions)
+    if not _is_ordered_alike(schema.field(predicate.column).type):
+        return _all(expressions)
+    if isinstance(predicate, In):
+        if len(predicate.values) > _VALUES_MAX:
+            return _all(expressions)
+        return expressions.In(predicate.column, set(predicate.values))
+    if predicate.operator == "!=":
+        return _all(expressions)
+    return getattr(expressions, _NAMES[predicate.operator])(predicate.column, predicate.value)
+
+
+def _all(expressions: ModuleType) -> Any:
+    return expressions.AlwaysTrue()
+
+
+def _is_plain(name: str) -> bool:
+    return "." not in name  # a dot would mean a nested field there
+
+
+def _is_ordered_alike(type_: pa.DataType) -> bool:
+    """Whether values of a type have the same order in Iceberg. Bounds do not include NaN."""
+    checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
+    return any(check(type_) for check in checks) or (
+        pa.types.is_timestamp(type_) and type_.unit == "us"
+    )
+
+
+# -- the commits from which the rows of an Iceberg table's files come ------------------------------
+
+
+@dataclass(frozen=True)
+class SnapshotFacts:
+    """A snapshot among the ancestors of the one that is read. Sequence numbers start at 1."""
+
+    id: int
+    sequence_number: int
+    operation: str
+
+
+def origins_of(
+    files: Sequence[tuple[int | None, int]],
+    snapshots: Mapping[int, SnapshotFacts],
+    removed_by: Callable[[int], Sequence[int]],
+) -> list[Origin]:
+    """The origin of files, given by the snapshot and the sequence number that added each.
+
+    `removed_by` returns the sequence numbers of the files that a snapshot removed. It is called for
+    snapshots that did not only append. A file of an expired snapshot can be from any commit up to
+    its own.
+    """
+    by_number = {facts.sequence_number: facts for facts in snapshots.values()}
+    removed = _removed(files, snapshots, by_number, removed_by)
+    known: dict[int, Origin] = {}
+    for number in sorted(removed):  # what a snapshot removed was added before it
+        known[number] = _origin(by_number[number], removed[number], known, by_number)
+    return [_looked_up(number, snapshots.get(id_ or 0), known) for id_, number in files]
+
+
+def _looked_up(number: int, facts: SnapshotFacts | None, known: Mapping[int, Origin]) -> Origin:
+    if facts is None or number < 1:
+        return Origin(0, number)
+    return known.get(number, Origin.of_commit(number))
+
+
+def _removed(
+    files: Sequence[tuple[int | None, int]],
+    snapshots: Mapping[int, SnapshotFacts],
+    by_number: Mapping[int, SnapshotFacts],
+    removed_by: Callable[[int], Sequence[int]],
+) -> dict[int, Sequence[int]]:
+    """What relevant snapshots that did not only append have removed."""
+    waiting = {number for id_, number in files if id_ in snapshots}
+    found: dict[int, Sequence[int]] = {}
+    while waiting:
+        number = waiting.pop()
+        facts = by_number.get(number)
+        if facts is None or facts.operation == "append" or number in found:
+            continue
+        found[number] = removed_by(facts.id)
+        waiting |= {*found[number]}
+    return found
+
+
+def _origin(
+    facts: SnapshotFacts,
+    removed: Sequence[int],
+    known: Mapping[int, Origin],
+    by_number: Mapping[int, SnapshotFacts],
+) -> Origin:
+    """The origin of files from a snapshot that did not only append."""
+    if not removed:
+        # Deletes by position add only new files. Rewriting removes files.
+        number = facts.sequence_number
+        return Origin.of_commit(number) if facts.operation == "overwrite" else Origin(0, number)
+    copied = hull([_looked_up(number, by_number.get(number), known) for number in removed])
+    if facts.operation == "replace":
+        return copied
+    return Origin(copied.first, facts.sequence_number)
+
+
+# -- Iceberg tables as sources, through the library `pyiceberg` ------------------------------------
+
 
 _PARALLEL_REQUESTS = 32
 _FORMAT_VERSION_MAX = 3

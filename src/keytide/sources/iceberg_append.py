@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keytide.base.extras import library
+from keytide.base.process import library
 from keytide.errors import SetupError, UnsupportedError
 from keytide.sources.appending import Rows, again_after_conflicts, fitting
-from keytide.sources.iceberg_place import IcebergPlace, iceberg_place
+from keytide.sources.iceberg_catalog import IcebergPlace, iceberg_place
 from keytide.sources.source import Place
 
 __all__ = ["IcebergAppender", "open_appender"]

@@ -16,8 +16,8 @@ from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.predicate.predicate import Predicate
-from keytide.snapshot.stored import PinnedTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import PinnedTable
+from keytide.snapshot.state import TableView
 from keytide.sources.formats import open_source
 from keytide.sources.key_conditions import asked_of_source
 from keytide.sources.source import PinnedSource, Place, Source, SourcePart, in_no_order

@@ -1,43 +1,291 @@
-"""Scans of external tables: some columns of the rows of one version that match a condition."""
+"""Reads of external tables: scans, explanations, changes, and the connector for SQL.
+
+Scans of external tables: some columns of the rows of one version that match a condition.
+
+Explains the row of a key: its versions in the source, and the effect of each.
+
+Changes between two versions of an external table, computed by comparing rows by key.
+
+External tables as tables of a connector, so that SQL and Spark can read them.
+
+It offers no changes, because another engine writes the rows. A table is one split, because its rows
+have no key order. The split is merged within 'read.memory' of the definition. Spark shuffles the
+versions of a large table instead, see `dealt`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.plural import counted
-from keytide.base.process import refuse_forked_child
-from keytide.dml.attached import PagesScan
-from keytide.dml.spi import ColumnHandle, ConnectorSession
-from keytide.errors import KeytideError
-from keytide.format.arrow import in_python, to_arrow
+from keytide.base.process import refuse_forked_child, scratch
+from keytide.base.row_kind import ROW_KIND, RowKind
+from keytide.base.text import counted
+from keytide.changes.kinds import with_shown_kind
+from keytide.dml.attach import PagesScan
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorMetadata,
+    ConnectorPageSource,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorSplitManager,
+    ConnectorTableSchema,
+)
+from keytide.errors import InvalidError, KeytideError
+from keytide.format.arrow import in_python, polars_schema, to_arrow
+from keytide.merge.difference import difference
+from keytide.merge.explain import VERSION, outcomes, provenance_of
+from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.predicate.condition import Condition, predicate_of
-from keytide.predicate.predicate import Predicate
+from keytide.predicate.predicate import Predicate, conjunction, conjuncts
 from keytide.predicate.text import text_of
-from keytide.read.row_source import RowSource, check_limit
-from keytide.read.scans import in_order_of_keys, key_condition, keys_condition, selected_columns
-from keytide.show.columns_table import columns_table
-from keytide.show.notebook import notebook
-from keytide.show.parts import problem
-from keytide.show.plan_list import plan_list
+from keytide.read.scan import RowSource, check_limit
+from keytide.read.scans import (
+    in_order_of_keys,
+    key_condition,
+    key_values_of,
+    keys_condition,
+    selected_columns,
+)
+from keytide.read.why import Why, versions_schema
+from keytide.show.plan import plan_list
 from keytide.show.plan_tree import Plan
-from keytide.snapshot.view import TableView
-from keytide.sources.connector import EXTERNAL_TABLES, ExternalHandle
-from keytide.sources.merging import Merging, split_condition
-from keytide.sources.pinned import PinnedExternal
-from keytide.types import Field
+from keytide.show.svg import notebook, problem
+from keytide.show.tables import columns_table
+from keytide.snapshot.pinned import PinnedTable
+from keytide.snapshot.state import TableView
+from keytide.sources.merge import KeyCut, Merging, split_condition
+from keytide.sources.pinned import PinnedExternal, pin_external
+from keytide.sources.versions import SourceVersions
+from keytide.types import Field, parse_sql_type
+from keytide.types.logical import widened
 
-__all__ = [
-    "ExternalExplanation",
-    "ExternalScan",
-    "get_external",
-    "get_many_external",
-    "scan_external",
-]
+# -- changes between two versions of an external table ---------------------------------------------
+
+
+_KIND_FIELD = Field(-1, ROW_KIND, parse_sql_type("STRING NOT NULL"))
+_PARTS = 16
+
+
+@dataclass(frozen=True)
+class ExternalChanges(RowSource):
+    """What changed between two versions of an external table, as rows with their `_row_kind`.
+
+    Keys in only one of the versions give '+I' or '-D'. Rows that differ give the before image '-U',
+    directly followed by the after image '+U'. Lazy: nothing is read until a method asks for rows.
+    """
+
+    before: PinnedExternal
+    after: PinnedExternal
+    threads: int = 1
+
+    @property
+    def view(self) -> TableView:
+        """The table's definition."""
+        return self.after.view
+
+    @property
+    def versions(self) -> tuple[str | None, str | None]:
+        """The two versions, from older to newer."""
+        return self.before.source.version, self.after.source.version
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """Always empty, because external tables have no snapshots in the lake."""
+        return ()
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result: `_row_kind` and the columns of the table."""
+        return (_KIND_FIELD, *self.view.schema.fields)
+
+    def tasks(self) -> list[ChangesTask]:
+        """The work as a list of one picklable task.
+
+        Raises what reading the source's metadata does.
+        """
+        refuse_forked_child()
+        names = self.view.schema.names
+        before = Merging(self.before.versions(), self._known_before())
+        return [ChangesTask(before, Merging(self.after.versions(), names))]
+
+    def _known_before(self) -> tuple[str, ...]:
+        """The columns that the older version has too.
+
+        Raises `InvalidError` for a column whose older values cannot be read as its current type.
+        """
+        then = self.before.view.schema.by_name
+        known = [field for field in self.view.schema.fields if field.name in then]
+        try:
+            for field in known:
+                widened(then[field.name].type, field.type, (field.name,))
+        except InvalidError as error:
+            raise InvalidError(
+                f"table {self.view.name}: versions {' and '.join(map(str, self.versions))} "
+                f"cannot be compared: {error}"
+            ) from error
+        return tuple(field.name for field in known)
+
+    def count(self) -> int:
+        """The number of rows. Raises as `to_batches`."""
+        return sum(frame.height for frame in self._frames())
+
+
+@dataclass(frozen=True)
+class ChangesTask:
+    """Merges both versions and compares them, one part of the keys at a time. Can be pickled.
+
+    A column that the older version lacks is NULL there.
+    """
+
+    before: Merging
+    after: Merging
+
+    @property
+    def view(self) -> TableView:
+        """See `FramesTask`."""
+        return self.after.view
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """See `FramesTask`."""
+        names, key = self.view.schema.names, self.view.schema.primary_keys
+        share = memory_bytes // 4
+        empty = pl.DataFrame(schema=polars_schema(self.view.schema.fields))
+        with (
+            closing(KeyCut(key, _PARTS, share)) as then,
+            closing(KeyCut(key, _PARTS, share)) as now,
+        ):
+            for cut, side in ((then, self.before), (now, self.after)):
+                for rows in side.frames(memory_bytes - 2 * share):
+                    cut.add(_with_columns_of(empty, rows))
+            for before, after in zip(then.parts(), now.parts(), strict=True):
+                told = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
+                if told.height:
+                    yield with_shown_kind(told, names)
+
+
+def _with_columns_of(after: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with the columns and types of the newer version."""
+    return rows.select(
+        (pl.col(name) if name in rows.columns else pl.lit(None).alias(name)).cast(type_)
+        for name, type_ in after.schema.items()
+    )
+
+
+# -- external tables as tables of a connector ------------------------------------------------------
+
+
+def external_handle(entry: PinnedTable, version: str | int | None = None) -> ExternalHandle:
+    """The handle of an external table, at its latest or a given version.
+
+    Looked up once per entry.
+    """
+    return ExternalHandle(pin_external(entry, version))
+
+
+@dataclass(frozen=True)
+class ExternalHandle:
+    """An external table at one version, with a condition on its rows."""
+
+    table: PinnedExternal
+    predicate: Predicate | None = None
+
+    def __str__(self) -> str:
+        return f"table {self.table.name}"
+
+
+class ExternalMetadata(ConnectorMetadata):
+    """See `ConnectorMetadata`. Names are resolved by the catalog, which has the definitions."""
+
+    def list_tables(self, session: ConnectorSession) -> Sequence[str]:
+        """Empty, because the catalog resolves names."""
+        return ()
+
+    def get_table_handle(self, session: ConnectorSession, name: str) -> ExternalHandle | None:
+        """See `list_tables`."""
+        return None
+
+    def get_table_schema(
+        self, session: ConnectorSession, table: ExternalHandle
+    ) -> ConnectorTableSchema:
+        """See `ConnectorMetadata`."""
+        schema = table.table.view.schema
+        columns = (ColumnHandle(f.name, f.type, f.nullable) for f in schema.arrow_schema())
+        return ConnectorTableSchema(table.table.name, tuple(columns), schema.primary_keys)
+
+    def apply_filter(
+        self, session: ConnectorSession, table: ExternalHandle, terms: Sequence[Predicate]
+    ) -> tuple[ExternalHandle, Sequence[Predicate]]:
+        """See `ConnectorMetadata`.
+
+        All terms are accepted. Most of them are applied after merging.
+        """
+        predicate = conjunction([*conjuncts(table.predicate), *terms])
+        return replace(table, predicate=predicate), ()
+
+
+@dataclass(frozen=True)
+class ExternalSplits(ConnectorSplitManager):
+    """A single split: the versions to merge."""
+
+    def get_splits(
+        self, session: ConnectorSession, table: ExternalHandle
+    ) -> Sequence[SourceVersions]:
+        """See `ConnectorSplitManager`."""
+        about_key, _ = split_condition(table.predicate, table.table.view.schema.primary_keys)
+        return [table.table.versions(about_key)]
+
+
+@dataclass(frozen=True)
+class _Pages(ConnectorPageSourceProvider):
+    def create_page_source(
+        self,
+        session: ConnectorSession,
+        table: ExternalHandle,
+        split: SourceVersions,
+        columns: Sequence[ColumnHandle],
+    ) -> _PageSource:
+        return _PageSource(table, split, tuple(column.name for column in columns))
+
+
+class _PageSource(ConnectorPageSource):
+    def __init__(
+        self, table: ExternalHandle, split: SourceVersions, columns: tuple[str, ...]
+    ) -> None:
+        self._pages = merged_pages(table, split, columns)
+
+    def get_next_page(self) -> pa.RecordBatch | None:
+        return next(self._pages, None)
+
+    def close(self) -> None:
+        self._pages.close()
+
+
+def merged_pages(
+    table: ExternalHandle, split: SourceVersions, columns: tuple[str, ...]
+) -> Generator[pa.RecordBatch, None, None]:
+    """Some columns of the merged rows of a split that match the condition of a handle."""
+    view = split.view
+    _, rest = split_condition(table.predicate, view.schema.primary_keys)
+    merging = Merging(split, columns, rest)
+    whole = view.schema.arrow_schema()
+    schema = pa.schema([whole.field(name) for name in merging.columns])
+    for frame in merging.frames(view.options.read_memory_bytes):
+        yield from to_arrow(frame, schema).to_batches()
+
+
+EXTERNAL_TABLES = Connector("external tables", ExternalMetadata(), ExternalSplits(), _Pages())
+"""The connector for handles of external tables."""
+
+
+# -- scans of external tables ----------------------------------------------------------------------
 
 
 def scan_external(
@@ -201,3 +449,63 @@ class ExternalExplanation:
 
     def _repr_html_(self) -> str:
         return notebook(plan_list(self.plan()))
+
+
+# -- explains the row of a key ---------------------------------------------------------------------
+
+
+_FILE = scratch("file")
+
+
+def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
+    """Every version of a key in the source, in merge order, with its effect.
+
+    Rows without an order all have the number 0. Raises as a scan does.
+    """
+    schema = table.view.schema
+    condition = key_condition(key, schema, table.name)
+    about_key, _ = split_condition(condition, schema.primary_keys)
+    merging = Merging(table.versions(about_key), schema.names, compares_rows=True)
+    values = [name for name in schema.names if name not in schema.primary_keys]
+    versions = merging.order.sort(_versions(merging)).with_row_index(VERSION, 1)
+    versions = versions.with_columns(pl.col(VERSION).cast(pl.Int64))
+    provenance = provenance_of(versions, merging.order, merging.engine)
+    told = outcomes(versions, provenance, merging.order, merging.engine, values)
+    return Why(
+        table=table.name,
+        key=key_values_of(key, schema, table.name),
+        snapshot_id=None,
+        merge_engine=table.view.options.merge_engine,
+        versions=_as_rows(versions, told, table),
+        row=get_external(table, key),
+        taken={n: provenance.taken.get(n, ()) if provenance.row.height else () for n in values},
+    )
+
+
+def _versions(merging: Merging) -> pl.DataFrame:
+    names = merging.view.schema.names
+    found = [
+        frame.with_columns(pl.lit(str(part)).alias(_FILE))
+        for part, frame in merging.versions.of_parts(names, _ROWS)
+    ]
+    types = polars_schema(merging.view.schema.fields)
+    others = {VALUE_KIND: pl.Int8, SEQUENCE_NUMBER: pl.Int64, _FILE: pl.String}
+    return pl.concat([pl.DataFrame(schema={**types, **others}), *found])
+
+
+_ROWS = 1 << 18
+
+
+def _as_rows(versions: pl.DataFrame, told: list[str], table: PinnedExternal) -> Any:
+    """The versions in the format of `Why.versions`. Files have no level and no schema id."""
+    schema = versions_schema(table.view.schema.fields)
+    kinds = [RowKind(kind).short for kind in versions[VALUE_KIND]]
+    system = [
+        versions[VERSION], versions[_FILE], pl.Series([None] * versions.height, dtype=pl.Int32),
+        pl.Series([None] * versions.height, dtype=pl.Int64), versions[SEQUENCE_NUMBER],
+        pl.Series(kinds, dtype=pl.String),
+    ]  # fmt: skip
+    own = [versions[name] for name in table.view.schema.names]
+    columns = [*system, *own, pl.Series(told, dtype=pl.String)]
+    frame = pl.DataFrame([c.alias(n) for c, n in zip(columns, schema.names, strict=True)])
+    return to_arrow(frame, schema)

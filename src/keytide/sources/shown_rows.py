@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import DataError
 from keytide.merge.order import IS_ADD
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 
 __all__ = ["ShownRows"]
 

@@ -18,16 +18,14 @@ from keytide.format.entry import FileKind
 from keytide.format.entry_columns import Entries
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.predicate.predicate import Predicate
-from keytide.read.scan import Scan
+from keytide.read.scan import ReadTask, Scan
 from keytide.read.scans import scan_table
 from keytide.read.sections import BucketPlan, PlannedFile, Section
-from keytide.read.task import ReadTask
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import StoredTable
-from keytide.sources.commit_order import Place as FilePlace
-from keytide.sources.commit_order import places
-from keytide.sources.file_history import FileCommit, FileHistory, RowsAre, history_of
-from keytide.sources.parquet_rows import column_type
+from keytide.snapshot.pinned import StoredTable
+from keytide.sources.delta_history import FileCommit, FileHistory, RowsAre, history_of, places
+from keytide.sources.delta_history import Place as FilePlace
+from keytide.sources.parquet import column_type
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file
 from keytide.types import arrow_schema

@@ -22,10 +22,8 @@ from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of
 from keytide.predicate.values.columns import key_column, stored_column
 from keytide.predicate.values.tombstones import with_tombstones
-from keytide.snapshot.view import TableView
-from keytide.sources.parquet_part import ParquetPart
-from keytide.sources.parquet_rows import POSITION
-from keytide.sources.read_ahead import read_in_order
+from keytide.snapshot.state import TableView
+from keytide.sources.parquet import POSITION, ParquetPart, read_in_order
 from keytide.sources.source import SourcePart
 
 __all__ = ["PART_SHIFT", "RowNumbers", "SourceVersions", "arrivals", "numbers_of"]

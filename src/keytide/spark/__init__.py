@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import typing
 
-from keytide.base.extras import library, require
+from keytide.base.process import library, require
 from keytide.spark.worker import use_cores_of_task
 
 use_cores_of_task()
@@ -22,14 +22,14 @@ library("pyspark", "spark", "Spark")
 require("pandas", "spark", "Spark")  # pyspark imports it to convert rows to Python
 
 if typing.TYPE_CHECKING:
-    from keytide.spark.lake_views import register_lake
     from keytide.spark.sessions import register, session
+    from keytide.spark.sql import register_lake
 
 __all__ = ["register", "register_lake", "session"]
 
 _HOMES = {
     "register": "keytide.spark.sessions",
-    "register_lake": "keytide.spark.lake_views",
+    "register_lake": "keytide.spark.sql",
     "session": "keytide.spark.sessions",
 }
 

@@ -15,34 +15,38 @@ from pyspark.sql import functions as F
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.errors import InvalidError
-from keytide.feeds.flow import Flow, FlowRequest, refuse_stream_settings
-from keytide.feeds.flow_rows import (
+from keytide.feeds.flow import Flow, FlowRequest, flow_target, refuse_stream_settings
+from keytide.feeds.flow_writer import (
+    EventWriter,
     delete_predicate,
     fields_to_judge,
     truncate_predicate,
     without_place,
+    write_on_read,
 )
-from keytide.feeds.flow_target import flow_target
-from keytide.feeds.flow_writer import EventWriter, write_on_read
 from keytide.feeds.truncating import told_with, truncate_up_to
 from keytide.feeds.truncation import GoingBy, Truncation, beside_truncations, going_by
 from keytide.predicate.predicate import Predicate
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
+from keytide.spark.columns import (
+    arrow_schema_of,
+    by_bucket,
+    column,
+    order_by_bucket,
+    spark_condition,
+    spark_schema,
+    writers_for_rows,
+)
 from keytide.spark.connect import is_connect, refuse_other_servers, runs_batch_function
-from keytide.spark.distribution import by_bucket, order_by_bucket, writers_for_rows
 from keytide.spark.errors import on_driver
-from keytide.spark.growing import grow, grown_for
 from keytide.spark.place import bytes_of_rows, place_of
-from keytide.spark.predicate import column, spark_condition
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
-from keytide.spark.types import arrow_schema_of, spark_schema
-from keytide.spark.write import append
+from keytide.spark.write import append, grow, grown_for
 from keytide.types import arrow_schema
 from keytide.write.task import Written
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from keytide.dml.execution import RowChange, Scanned, SplitResult, checked_pages
-from keytide.dml.merge import Sinks
+from keytide.dml.engine import RowChange, Scanned, Sinks, SplitResult, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
-from keytide.spark.types import batches_of
+from keytide.spark.columns import batches_of
 from keytide.sql.assign import stored_values
 from keytide.sql.merged_rows import MatchedRows, MergedRows
 from keytide.sql.pass_through import PassThrough

@@ -16,18 +16,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
-from keytide.dml.execution import Scanned
+from keytide.dml.engine import Scanned
+from keytide.spark.columns import batch_schema, column, spark_schema
 from keytide.spark.connect import is_apache_spark
 from keytide.spark.dml_tasks import SPLIT, ScanTask, ScanTasks, scanned_schema
 from keytide.spark.errors import on_driver
 from keytide.spark.place import Place
-from keytide.spark.predicate import column
 from keytide.spark.python import check_python
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.sizing import tasks_for
-from keytide.spark.types import batch_schema, spark_schema
 from keytide.sql.pass_through import PassThrough
 from keytide.tasks.runner import FeedTask
 

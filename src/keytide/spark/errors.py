@@ -1,19 +1,46 @@
-"""Conversion of Spark's errors back to the Keytide errors that caused them."""
+"""Errors between Spark and Keytide, in both directions.
+
+Conversion of Spark's errors back to the Keytide errors that caused them.
+
+Keytide errors that pass through Spark, with their own message.
+
+Spark reports an error of a task or of the data source as the last line of a traceback of thousands
+of characters. Here it becomes an error that is both of Keytide's class and of Spark's, and its
+message is that last line. The full report is kept.
+
+Files that Spark's own reader reads for tables, for the error when it does not find one.
+
+Spark looks for a file when it plans a query and again when it reads. Either can happen long after
+the DataFrame was created, in the code of its user.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, UnsupportedOperationException
 
 import keytide.errors
+from keytide import errors
+from keytide.base.process import this_host
 from keytide.errors import DataError, KeytideError, NotFoundError, SetupError, UnsupportedError
+from keytide.format.data_file import missing_file
+from keytide.snapshot.state import TableView
+from keytide.spark.internals import convert_errors
 from keytide.spark.python import WAY_OUT
+from keytide.store.base import storage_error
+from keytide.store.sharing import HOW_TO_SHARE
 
-__all__ = ["keytide_error", "keytide_error_of", "offered", "on_driver", "over_files", "reason_of"]
+# -- conversion of Spark's errors back to the Keytide errors that caused them ----------------------
+
 
 # The last line of a Python traceback (which a report may have omitted), without the text that the
 # JVM adds after it. An error that is only quoted by another error is not matched.
@@ -161,3 +188,146 @@ def _last_reason(text: str) -> str:
         return _python_reason(text)
     reasons = _REASON.findall(text)
     return str(reasons[-1] if reasons else text.splitlines()[0]).strip()
+
+
+# -- files that Spark's own reader reads for tables ------------------------------------------------
+
+
+_PLACES_MAX, _SNAPSHOTS_MAX = 1000, 1000
+_MISSING = re.compile(
+    r"FILE_NOT_EXIST\].*?reading file (?P<escaped>\S+?)\.\s"
+    r"|\[PATH_NOT_FOUND\] Path does not exist: (?P<plain>.+?)\.(?: SQLSTATE|\s|$)",
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)")
+_HOST = re.compile(r"\(TID \d+\) \((\S+) executor ")
+
+
+def pin(folders: Iterable[str], view: TableView, snapshot_ids: tuple[int, ...]) -> None:
+    """Remember that the table's files below some folders are being read for some snapshots.
+
+    The folders are URIs whose names are not escaped.
+    """
+    with _LOCK:
+        for folder in folders:
+            place = folder.partition("://")[2], view.store.uri
+            _, known = _PINNED.pop(place, (view, ()))
+            ids = tuple(dict.fromkeys((*known, *snapshot_ids)))[-_SNAPSHOTS_MAX:]
+            _keep(place, (view, ids))
+
+
+def pin_external(uris: Iterable[str]) -> None:
+    """Remember that the files at some URIs, whose names are not escaped, are being read."""
+    with _LOCK:
+        for folder in {uri.partition("://")[2].rpartition("/")[0] for uri in uris}:
+            _PINNED.pop((folder, ""), None)
+            _keep((folder, ""), (None, ()))
+
+
+def missing_file_error(report: str) -> KeytideError | None:
+    """The error for a file of such a table that Spark's reader did not find, otherwise None.
+
+    It is the error of a local read of the file. It is a `SetupError` if the file exists here.
+    """
+    found = _MISSING.search(report)
+    if found is None:
+        return None
+    scheme, _, after = (found["plain"] or unquote(found["escaped"])).partition(":")
+    path = after.removeprefix("//")
+    pinned = _pinned_above(path)
+    if not pinned:  # Spark was given an escaped name, see `parquet_files`
+        path = _ESCAPED.sub(r"\1", path)
+        pinned = _pinned_above(path)
+    if not pinned:
+        return None
+    if scheme == "file" and os.path.isfile(path):
+        return _not_shared(path, report)
+    # Branches of a table share files, so assume the snapshot that was read last.
+    return _gone(path, *pinned[-1])
+
+
+def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
+    with _LOCK:
+        return [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
+
+
+def _gone(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> DataError:
+    if view is None:
+        return storage_error("read", path, FileNotFoundError())
+    reason = str(missing_file(path))
+    return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(reason)
+
+
+def _not_shared(path: str, report: str) -> SetupError:
+    hosts = ", ".join(dict.fromkeys(_HOST.findall(report))) or "an executor"
+    return SetupError(
+        f"{path} exists for the driver on {this_host()}, but not for a task on {hosts}. "
+        f"{HOW_TO_SHARE}"
+    )
+
+
+def _keep(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:
+    """Remember what is read below a folder. REQUIRES: the lock."""
+    _PINNED[place] = read
+    while len(_PINNED) > _PLACES_MAX:
+        _PINNED.popitem(last=False)
+
+
+_LOCK = threading.Lock()
+_PINNED: OrderedDict[tuple[str, str], tuple[TableView | None, tuple[int, ...]]] = OrderedDict()
+
+
+# -- keytide errors that pass through Spark, with their own message --------------------------------
+
+
+def speak_plainly() -> None:
+    """Give Spark's errors in this process the message of the Keytide error that caused them.
+
+    They can be caught as errors of both classes. Their attribute `report` has Spark's full text.
+    """
+    convert_errors(_in_own_words)
+
+
+def _in_own_words(error: Exception) -> Exception:
+    """The error to raise instead of one of Spark's."""
+    if isinstance(error, KeytideError) or not isinstance(error, PySparkException | Py4JError):
+        return error
+    report = str(error)
+    found = keytide_error(report) or missing_file_error(report)
+    return error if found is None else both_errors(found, error, report)
+
+
+def both_errors(found: KeytideError, error: Exception, report: str) -> Exception:
+    """An error of both classes, with the message of `found` and Spark's full text."""
+    name, known = type(found).__name__, type(error)
+    # pyspark raises an unknown exception of the JVM in another form
+    both = _class_of_both(name, PySparkException if _is_unknown(known) else known)
+    made: Any = both.__new__(both, str(found))
+    made.__dict__.update(error.__dict__)
+    made.args, made.report = (str(found),), report
+    in_words: Exception = made
+    return in_words
+
+
+def _is_unknown(sparks: type[Exception]) -> bool:
+    return sparks.__name__ == "UnknownException"
+
+
+class _Said:
+    """An error whose message is the one of a Keytide error."""
+
+    report: str
+    """Spark's full text."""
+    args: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def _class_of_both(name: str, sparks: type[Exception]) -> type[Exception]:
+    ours: type[KeytideError] = getattr(errors, name)
+    members = {"__module__": ours.__module__, "__doc__": ours.__doc__}
+    return _CLASSES.setdefault((name, sparks), type(name, (_Said, ours, sparks), members))
+
+
+_CLASSES: dict[tuple[str, type[Exception]], type[Exception]] = {}

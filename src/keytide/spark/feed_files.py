@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from keytide.base.scratch import scratch
-from keytide.feeds.request import FeedRequest
+from keytide.base.process import scratch
+from keytide.feeds.feed import FeedRequest
 from keytide.spark.errors import over_files
 
 __all__ = [

@@ -1,9 +1,15 @@
-"""Change feeds into tables, as a Spark Structured Streaming job.
+"""Ingestion of change feeds by Structured Streaming.
+
+Change feeds into tables, as a Spark Structured Streaming job.
 
 Each micro-batch is decoded on executors, shuffled so that one task gets all changes of a bucket,
 counted, written, and committed once by the driver. For a small batch, the driver does all of it.
 The commit contains the stream's id and the batch number, so a batch that Spark repeats changes
 nothing. Messages that cannot be applied are written to a dead-letter table first.
+
+Schema evolution of tables that are fed by a change feed.
+
+The table of messages that could not be applied, with the reason for each.
 """
 
 from __future__ import annotations
@@ -11,39 +17,52 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from keytide.base.scratch import scratch
-from keytide.catalogs.catalog import Catalog
+from keytide.base.process import scratch
+from keytide.catalogs.catalog import Catalog, NewTable
+from keytide.catalogs.growing import grown
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
-from keytide.errors import InvalidError, UnsupportedError
-from keytide.feeds.apply import ChangeCounts
-from keytide.feeds.batch import ChangeWriter, WrittenChanges
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges
 from keytide.feeds.decode import decode
-from keytide.feeds.feed import UNAVAILABLE_COLUMN, FeedSpec
+from keytide.feeds.feed import (
+    UNAVAILABLE_COLUMN,
+    BatchReport,
+    FeedRequest,
+    FeedSpec,
+    IngestReport,
+    columns_of,
+)
+from keytide.feeds.infer import Sample, feed_growth, together
 from keytide.feeds.omitted import OMITTED
 from keytide.feeds.omitting import stores_omitted, storing_omitted
 from keytide.feeds.refuse import as_table_takes
-from keytide.feeds.report import BatchReport, IngestReport
-from keytide.feeds.request import FeedRequest, columns_of
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.feeds.values import Encoding
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.maintenance.upkeep.behind import BEHIND
 from keytide.maintenance.upkeep.writing import writing
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.snapshot.state import TableView
+from keytide.spark.columns import (
+    batch_schema,
+    column,
+    spark_batches,
+    spark_schema,
+    tasks_for_rows,
+    writers_for_rows,
+)
 from keytide.spark.connect import is_connect, refuse_other_servers
-from keytide.spark.dead_letters import DeadLetters
-from keytide.spark.distribution import tasks_for_rows, writers_for_rows
 from keytide.spark.errors import on_driver, over_files
 from keytide.spark.feed_files import (
     BLOCK,
@@ -54,19 +73,135 @@ from keytide.spark.feed_files import (
     lines_of,
     sample,
 )
-from keytide.spark.feed_growth import grown_with
 from keytide.spark.place import Place, bytes_of_rows, place_of
-from keytide.spark.predicate import column
 from keytide.spark.runner import Executors
 from keytide.spark.sessions import session
 from keytide.spark.sized_runner import SizedRunner
-from keytide.spark.types import batch_schema, spark_batches, spark_schema
+from keytide.spark.write import append
 from keytide.store import open_store
-from keytide.types import Field
+from keytide.types import BYTES, STRING, AtomicType, Field, parse_sql_type
 from keytide.write.layout import Layout
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
-__all__ = ["BatchReport", "IngestReport", "ingest", "run_feed"]
+# -- schema evolution of tables that are fed by a change feed --------------------------------------
+
+
+_FOUND = pa.schema([("name", pa.string()), ("type", pa.string())])
+
+
+def grown_with(
+    table: PinnedTable, messages: DataFrame, spec: FeedSpec, author: Author
+) -> PinnedTable:
+    """Add the columns that the messages of a batch need. `spec` describes the feed before that.
+
+    Raises what `grown` raises.
+    """
+    brought = together(_brought(table, messages.select(MESSAGE), spec))
+    return grown(table, partial(feed_growth, brought=brought), author=author)
+
+
+def _brought(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Field]:
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = Sample(batch.column(MESSAGE), spec.format).brought(spec)
+            columns = [[f.name for f in found], [f.type.sql() for f in found]]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(c, pa.string()) for c in columns], schema=_FOUND
+            )
+
+    limit = writable_view(table).options.driver_work_bytes_max
+    if place_of(messages.sparkSession, limit, bytes_of_rows(messages)).is_driver:
+        with on_driver():
+            batches = messages.toArrow().to_batches()
+        rows = pa.Table.from_batches(look(batches), _FOUND).to_pylist()
+    else:
+        found = messages.mapInArrow(look, spark_schema(_FOUND)).distinct().collect()
+        rows = sorted((row.asDict() for row in found), key=lambda row: str(row["name"]))
+    return [Field(-1, row["name"], parse_sql_type(row["type"])) for row in rows]
+
+
+# -- the table of messages that could not be applied, with the reason for each ---------------------
+
+
+_COLUMNS = (
+    Field(-1, "digest", STRING),
+    Field(-1, "reason", STRING),
+    Field(-1, "raw", BYTES),
+    Field(-1, "batch_id", AtomicType("BIGINT")),
+)
+_KEY = ["digest"]
+
+
+class DeadLetters:
+    r"""The dead letters of one table, keyed by digest: a message delivered twice is stored once.
+
+    `raw` is BYTES and contains the message unchanged. In a table where it is STRING, a message that
+    is not valid UTF-8 is stored as `\x` and its hexadecimal digits.
+    """
+
+    def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
+        """The dead letters of the table `subject`. The table `name` is created on the first one.
+
+        Raises `InvalidError` when the table exists and has the wrong definition.
+        """
+        self._catalog = catalog
+        self._name = name
+        self._subject = subject
+        try:
+            _check(catalog.table(name))
+        except NotFoundError:
+            return
+
+    def keep(self, letters: DataFrame, batch_id: int) -> None:
+        """Store messages (`raw` as bytes, `reason`) once, however often a batch is repeated.
+
+        The key, a digest of the message, removes duplicates. The batch's own commit identifier is
+        not used, because a repeated batch can refuse other messages than the first attempt did.
+        Raises what `append` raises.
+        """
+        table = self._table()
+        raw = F.col("raw")
+        rows = letters.select(
+            F.sha2(raw, 256).alias("digest"),
+            F.col("reason"),
+            (_as_text(raw) if _holds_text(table) else raw).alias("raw"),
+            F.lit(batch_id).cast("long").alias("batch_id"),
+        )
+        append(table, rows, Author.fresh())
+
+    def _table(self) -> StoredTable:
+        try:
+            return self._catalog.table(self._name)
+        except NotFoundError:
+            comment = f"messages that could not be applied to {self._subject}"
+            wanted = NewTable(_COLUMNS, _KEY, comment=comment)
+            return self._catalog.create_table(self._name, wanted, exists_ok=True)
+
+
+def _check(table: StoredTable) -> None:
+    found = {f.name: f.type.with_nullable(True) for f in table.schema.fields}
+    wanted = {f.name: f.type for f in _COLUMNS}
+    if found | {"raw": BYTES} == wanted and found["raw"] in (BYTES, STRING):
+        return
+    raise InvalidError(
+        f"table {table.name} cannot store dead letters: it has the columns "
+        f"{', '.join((f'{n} {t.sql()}' for n, t in found.items()))}, expected "
+        f"{', '.join((f'{n} {t.sql()}' for n, t in wanted.items()))}; give a new name, and the "
+        "table is created"
+    )
+
+
+def _holds_text(table: StoredTable) -> bool:
+    return bool(table.schema.field("raw").type.with_nullable(True) == STRING)
+
+
+def _as_text(raw: Column) -> Column:
+    text = F.try_validate_utf8(raw.cast("string"))
+    return F.coalesce(text, F.concat(F.lit("\\x"), F.lower(F.hex(raw))))
+
+
+# -- change feeds into tables, as a Spark Structured Streaming job ---------------------------------
+
 
 _BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
 

@@ -16,18 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from keytide.dml.execution import Scanned
+from keytide.dml.engine import Scanned
+from keytide.spark.columns import arrow_schema_of, column, spark_schema
 from keytide.spark.connect import is_connect
 from keytide.spark.dml_tasks import GROUP, MatchingTask, scanned_schema
 from keytide.spark.internals import is_deterministic, known_bytes, planned_bytes
 from keytide.spark.place import COPIES
-from keytide.spark.predicate import column
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.shuffle import brought_together
 from keytide.spark.sizing import tasks_for
-from keytide.spark.types import arrow_schema_of, spark_schema
-from keytide.sql.merge_match import Match
+from keytide.sql.merge_query import Match
 from keytide.sql.pass_through import PassThrough
 from keytide.types import quoted
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from keytide.dml.attached import PagesScan, PagesTask
-from keytide.sources.connector import ExternalHandle
+from keytide.dml.attach import PagesScan, PagesTask
+from keytide.sources.scan import ExternalHandle
+from keytide.spark.columns import batches_of, spark_schema
 from keytide.spark.external import merged_to_spark
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
-from keytide.spark.types import batches_of, spark_schema
-
-__all__ = ["pages_to_spark"]
 
 
 def pages_to_spark(scan: PagesScan, spark: SparkSession) -> DataFrame:

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.snapshot.live_files import LiveFiles
+from keytide.spark.columns import row_bytes
 from keytide.spark.connect import is_apache_spark
 from keytide.spark.settings import held_setting
-from keytide.spark.types import row_bytes
 
 __all__ = ["counted_batches", "stored_row_bytes"]
 

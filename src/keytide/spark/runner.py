@@ -14,14 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
+from keytide.spark.columns import row_bytes
 from keytide.spark.connect import is_apache_spark
-from keytide.spark.errors import offered, on_driver
+from keytide.spark.errors import offered, on_driver, speak_plainly
 from keytide.spark.jobs import ended_after_errors
 from keytide.spark.payloads import packed, payload_rows, payloads_in, unpacked
 from keytide.spark.row_batches import counted_batches
-from keytide.spark.types import row_bytes
-from keytide.spark.words import speak_plainly
 from keytide.spark.worker import settle
 from keytide.tasks.runner import FeedTask, Outcome, attempted, settled, tried
 

@@ -13,15 +13,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keytide.base.arguments import check_spark_session
+from keytide.spark.errors import speak_plainly
 from keytide.spark.internals import mark_streams
 from keytide.spark.java import find_java
 from keytide.spark.other_servers import refuse_what_they_lack
 from keytide.spark.python import check_python
 from keytide.spark.source import FORMAT, KeytideSource
 from keytide.spark.source_options import STREAM
+from keytide.spark.sql import keep_views_new
 from keytide.spark.submitted import submitted
-from keytide.spark.views import keep_views_new
-from keytide.spark.words import speak_plainly
 from keytide.spark.writers import steady_writers
 
 __all__ = ["register", "session"]

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from pyspark.sql import SparkSession
 
 from keytide.compaction.compact import local_runner
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.spark.place import Place, place_of
 from keytide.spark.runner import Cluster
 

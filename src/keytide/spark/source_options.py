@@ -16,21 +16,19 @@ from keytide.predicate.condition import predicate_of
 from keytide.read.scan import Scan
 from keytide.read.scans import narrowed_scan, scan_table, which_rows, whole_scan
 from keytide.read.settled import settled_state
-from keytide.snapshot.data_files import expired_error
-from keytide.snapshot.stored import StoredTable
-from keytide.spark.option_names import GivenOptions
-from keytide.spark.option_table import (
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import expired_error
+from keytide.spark.options import (
     BETWEEN_TIMES,
     COLUMNS_READ,
     COMMIT_IDENTIFIER,
     COMMIT_USER,
+    NAME_A_SNAPSHOT,
     NEW_SCHEMA,
     SCAN_MODE,
     STREAM,
+    GivenOptions,
     Use,
-)
-from keytide.spark.span import (
-    NAME_A_SNAPSHOT,
     end_of_changes,
     mode_of,
     snapshot_named,

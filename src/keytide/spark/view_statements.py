@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from keytide.errors import KeytideError, UnsupportedError
 from keytide.spark.connect import is_connect
-from keytide.spark.words import both_errors
+from keytide.spark.errors import both_errors
 
 __all__ = ["explained", "note_view"]
 

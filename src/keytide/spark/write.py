@@ -1,52 +1,72 @@
-"""Writes of DataFrames to tables: executors write sorted files, and the driver commits once.
+"""Writes of DataFrames: appends, overwrites, and schema evolution.
+
+Writes of DataFrames to tables: executors write sorted files, and the driver commits once.
 
 Depending on 'write.distribution', rows are first grouped by bucket, or written where they are. The
 rows of a DataFrame with one partition always stay where they are. A task cuts its rows into runs of
 at most 'write-buffer-size', which limits its memory. Within one write, the later row of a key wins:
 rows keep the order of the DataFrame, and sequence numbers increase from task to task and from run
 to run. Use a sequence field if that order has no meaning.
+
+Schema evolution of tables when DataFrames are written to them.
+
+What an overwrite through the data source replaces: everything, or some partitions.
+
+Changes without a column for the row kind: only new rows, or an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from keytide.base.row_kind import ROW_KIND
+from keytide.catalogs.growing import grown
 from keytide.catalogs.local_writes import feed
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.raising import raise_replacement
+from keytide.definition.schema_evolution import growth
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.binary_row import decode_rows
 from keytide.format.schema import TableSchema
 from keytide.maintenance.upkeep.writing import writing
 from keytide.options import TableOptions
 from keytide.snapshot.live_files import NO_FILES, LiveFiles
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.snapshot.state import TableView
 from keytide.spark.buffered import BufferedTask
-from keytide.spark.distribution import distributed
+from keytide.spark.columns import arrow_schema_of, column, constant, distributed, spark_schema
 from keytide.spark.errors import on_driver
+from keytide.spark.options import PARTITIONS, WHERE_REPLACED, GivenOptions
 from keytide.spark.place import bytes_of_rows, place_of
-from keytide.spark.predicate import constant
 from keytide.spark.python import check_python
+from keytide.spark.read import BinTask
 from keytide.spark.row_batches import stored_row_bytes
 from keytide.spark.runner import Executors
 from keytide.spark.sized_runner import SizedRunner
 from keytide.spark.stream import author_in_stream
-from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.types import arrow_schema
-from keytide.write.input_rows import incoming_rows
-from keytide.write.overwriting import partition_to_replace
-from keytide.write.partition_spec import PartitionSpec
+from keytide.write.input_rows import incoming_rows, padded_schema
+from keytide.write.partition_spec import (
+    PartitionSpec,
+    every_partition,
+    fitting,
+    partition_condition,
+    partition_to_replace,
+)
+from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
-from keytide.write.writable import writable_view
 
-__all__ = ["append", "check_columns", "check_frame", "fill", "overwrite", "with_partition"]
+# -- writes of DataFrames to tables ----------------------------------------------------------------
 
 
 Fitting: TypeAlias = "Callable[[Transaction, DataFrame], DataFrame]"
@@ -162,3 +182,160 @@ def check_frame(columns: pa.Schema, schema: TableSchema, options: TableOptions, 
             if field.name not in (*rows.column_names, *schema.primary_keys):
                 rows = rows.append_column(field.name, pa.array([], field.type.to_arrow()))
     incoming_rows(rows, schema, options, table)
+
+
+# -- schema evolution of tables when DataFrames are written to them --------------------------------
+
+
+def grown_for(
+    table: StoredTable,
+    df: DataFrame,
+    author: Author | None = None,
+    partition: Mapping[str, Any] | None = None,
+) -> tuple[PinnedTable, DataFrame]:
+    """As `keytide.catalogs.growing.grown_for`.
+
+    Types are checked first, values while they are written. Runs no job.
+    """
+    pinned = table.pinned()
+    spec = partition_to_replace(writable_view(pinned), partition)
+    df = df if spec is None else with_partition(df, spec)
+    pinned = grow(pinned, df.schema, author)
+    return pinned, _padded(df, pinned.schema, table.name)
+
+
+def grow(pinned: PinnedTable, columns: StructType, author: Author | None = None) -> PinnedTable:
+    """A table that accepts rows with these columns. Raises as `Table.write` does."""
+    found = arrow_schema_of(columns, pinned.name)
+
+    def check(schema: TableSchema) -> None:
+        options = TableOptions.parse(schema.options)
+        check_frame(padded_schema(found, schema, options), schema, options, pinned.name)
+
+    return grown(pinned, partial(growth, columns=found, table=pinned.name), check, author)
+
+
+def _padded(df: DataFrame, schema: TableSchema, table: str) -> DataFrame:
+    """A DataFrame with missing columns added, as `padded` does for Arrow."""
+    found = arrow_schema_of(df.schema, table)
+    target = padded_schema(found, schema, TableOptions.parse(schema.options))
+    if target.equals(found):
+        return df
+    known = {field.name: field.dataType for field in df.schema.fields}
+    return df.select(
+        *(
+            _as_type(column(f.name), known[f.name], f.dataType).alias(f.name)
+            if f.name in known
+            else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in spark_schema(target).fields
+        )
+    )
+
+
+def _as_type(value: Column, found: DataType, target: DataType) -> Column:
+    if isinstance(found, StructType) and isinstance(target, StructType):
+        known = {field.name: field.dataType for field in found.fields}
+        members = (
+            _as_type(value.getField(f.name), known[f.name], f.dataType).alias(f.name)
+            if f.name in known
+            else F.lit(None).cast(f.dataType).alias(f.name)
+            for f in target.fields
+        )
+        return F.when(value.isNotNull(), F.struct(*members))
+    if isinstance(found, ArrayType) and isinstance(target, ArrayType):
+        element, wide = found.elementType, target.elementType
+        return F.transform(value, lambda each: _as_type(each, element, wide))
+    if isinstance(found, MapType) and isinstance(target, MapType):
+        item, wide = found.valueType, target.valueType
+        return F.transform_values(value, lambda _, each: _as_type(each, item, wide))
+    return value.cast(target)
+
+
+# -- what an overwrite through the data source replaces --------------------------------------------
+
+
+class Replacing(Protocol):
+    """Determines which partitions are replaced, once the rows are written."""
+
+    def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
+        """A function that tests a partition. Raises `InvalidError` for rows in other partitions."""
+        ...
+
+
+def replacing(options: GivenOptions, view: TableView) -> Replacing:
+    """What the options select. Raises `InvalidError` for a condition on other columns.
+
+    Only partition columns are allowed in the condition. REQUIRES: keys stay in their partitions.
+    Tables where keys move have dynamic buckets.
+    """
+    where = options.value(WHERE_REPLACED)
+    if where is None and options.value(PARTITIONS) != "dynamic":
+        return _everything
+    return _touched if where is None else _Where(where, view)
+
+
+def _everything(transaction: Transaction) -> Callable[[bytes], bool]:
+    return every_partition
+
+
+def _touched(transaction: Transaction) -> Callable[[bytes], bool]:
+    has_partitions = transaction.view.schema.partition_keys
+    return transaction.touched() if has_partitions else every_partition
+
+
+@dataclass(frozen=True)
+class _Where:
+    """The partitions that match a condition. Rows in other partitions are refused."""
+
+    where: str
+    view: TableView
+
+    def __post_init__(self) -> None:
+        self._fits()
+
+    def _fits(self) -> Callable[[bytes], bool]:
+        schema, name = self.view.schema, self.view.name
+        predicate = partition_condition(self.where, schema, name)
+        return fitting([predicate], schema, name, self.view.options.partition_default_name)
+
+    def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
+        fits = self._fits()
+        outside = [each for each in transaction.touched().partitions if not fits(each)]
+        if outside:
+            fields = self.view.schema.partition_fields()
+            columns = decode_rows(outside[:1], [field.type for field in fields])
+            found = ", ".join(
+                f"{field.name} = {column[0].as_py()!r}"
+                for field, column in zip(fields, columns, strict=True)
+            )
+            raise InvalidError(
+                f"table {self.view.name}: there are rows with {found}, which do not satisfy "
+                f"'{WHERE_REPLACED}' = {self.where!r}; remove these rows"
+            )
+        return fits
+
+
+# -- changes without a column for the row kind: only new rows, or an error -------------------------
+
+
+@dataclass(frozen=True)
+class NewRowsTask:
+    """Reads a bin of changes, checks their kinds, and returns the rows without the kind."""
+
+    changes: BinTask
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows. Runs on executors.
+
+        Raises as `changes`, and `UnsupportedError` for a change that is not a new row.
+        """
+        for batch in self.changes.batches():
+            kinds = batch.column(ROW_KIND)
+            other = pc.filter(kinds, pc.not_equal(kinds, "+I"))
+            if len(other):
+                raise UnsupportedError(
+                    f"table {self.changes.table}: a row was changed or deleted ({other[0]}), but "
+                    f"the stream has no column {ROW_KIND!r} and can emit only new rows. Start "
+                    "another stream with it, with option('readChangeFeed', 'true')"
+                )
+            yield batch.drop_columns([ROW_KIND])

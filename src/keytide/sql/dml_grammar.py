@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.sql.cursor import Cursor
 from keytide.sql.statements import Delete, Merge, Query, Update, When
 

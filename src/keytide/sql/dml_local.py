@@ -20,15 +20,13 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.base.row_dialect import duckdb_spelling
-from keytide.dml.execution import RowChange, Scanned, SplitResult, checked_pages
-from keytide.dml.merge import SinkPages, Sinks
+from keytide.base.row_engine import duckdb_spelling
+from keytide.dml.engine import RowChange, Scanned, SinkPages, Sinks, SplitResult, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
 from keytide.errors import KeytideError
 from keytide.sql.local import first_line, source_of
 from keytide.sql.local_database import local_database
-from keytide.sql.merge_match import Match
-from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.merge_query import Match, MergeQuery
 from keytide.sql.merged_rows import MatchedRows
 from keytide.sql.pass_through import ROW, PassThrough
 from keytide.sql.row_query import RowQuery

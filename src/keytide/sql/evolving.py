@@ -10,21 +10,20 @@ from sqlglot import exp
 
 from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.growing import grown
-from keytide.definition.evolution import SchemaChange, evolve
-from keytide.definition.generated import generation_texts
-from keytide.definition.growth import growth
-from keytide.dml.attached import AttachedCatalog
+from keytide.definition.column_rules import generation_texts
+from keytide.definition.schema_evolution import SchemaChange, evolve, growth
+from keytide.dml.attach import AttachedCatalog
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.sql.names import column_of, table_of
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Merge, Query, When
 from keytide.types import arrow_schema
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 __all__ = ["Evolution", "evolution_of", "evolved"]
 

@@ -1,4 +1,7 @@
-"""Runs statements in order."""
+"""Runs statements in order.
+
+INSERT into an attached table, through its connector.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,27 @@ from typing import Any, Protocol
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.base.plural import counted
 from keytide.base.record import rows_of
+from keytide.base.text import counted
 from keytide.catalogs.alter import alter_table
 from keytide.catalogs.catalog import NewTable
 from keytide.catalogs.constraints import add_constraint, drop_constraint
 from keytide.catalogs.local_writes import truncate
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult, warn_of_errors
-from keytide.definition.evolution import ChangeComment
-from keytide.dml.attached import AttachedCatalog
+from keytide.commit.transaction import WriteResult, warn_of_errors
+from keytide.definition.schema_evolution import ChangeComment
+from keytide.dml.attach import AttachedCatalog
+from keytide.dml.engine import Changed, insert_rows
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.maintenance.history.log import HistoryEntry, history_of
-from keytide.snapshot.stored import StoredTable
-from keytide.sources.creation import NewExternalTable, create_external
-from keytide.sql.assign import assign
-from keytide.sql.dialect import refusing_slips
-from keytide.sql.dml import delete, merge, update
-from keytide.sql.explain_changes import analyze_change, explain_change
+from keytide.snapshot.pinned import StoredTable
+from keytide.sources.definition import NewExternalTable, create_external
+from keytide.sql.assign import assign, stored_values
+from keytide.sql.cursor import refusing_slips
+from keytide.sql.dml import Target, analyze_change, delete, explain_change, merge, on_newest, update
 from keytide.sql.external import refuse_location
-from keytide.sql.grammar import parse_statements
-from keytide.sql.inserting import insert_attached
+from keytide.sql.grammar import create_version_name, drop_version_name, parse_statements
 from keytide.sql.local import run_locally
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.making_views import create_view, described_view
@@ -72,10 +74,79 @@ from keytide.sql.statements import (
     Update,
     Use,
 )
-from keytide.sql.version_names import create_version_name, drop_version_name
 from keytide.telemetry import span
+from keytide.types import Field
 
-__all__ = ["Session", "results", "run"]
+# -- INSERT into an attached table, through its connector ------------------------------------------
+
+
+Take = Callable[[pa.RecordBatch], None]
+
+
+def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Changed:
+    """Insert rows into an attached table in one transaction. The rows are streamed.
+
+    Raises `UnsupportedError` for OVERWRITE and for a connector without inserts, and `InvalidError`
+    for types and values that a column does not accept. Nothing is inserted then.
+    """
+    if statement.overwrite or statement.partition:
+        raise UnsupportedError(
+            f"table {statement.table} is attached: INSERT supports neither OVERWRITE nor "
+            "PARTITION there; DELETE the old rows first"
+        )
+
+    def once(target: Target) -> Changed:
+        fields = _fields(statement, target)
+
+        def feed(take: Take) -> None:
+            _feed(target.catalog, engine, statement, _stored(fields, target.name, take))
+
+        names = [field.name for field in fields]
+        return insert_rows(target.connector, target.session, target.handle, names, feed)
+
+    return on_newest(catalog, statement.table, "snapshot", None, once)
+
+
+def _fields(statement: Insert, target: Target) -> list[Field]:
+    """The columns that get values, in the order of the values."""
+    by_name = {field.name: field for field in target.fields}
+    named = [column_of(name, by_name, target.name) for name in statement.columns]
+    if len(set(named)) < len(named):
+        raise InvalidError(
+            f"table {target.name}: INSERT names a column twice: {', '.join(statement.columns)}; "
+            "name each once"
+        )
+    return [by_name[name] for name in named or by_name]
+
+
+def _stored(fields: list[Field], table: str, take: Take) -> Take:
+    """A consumer that converts rows to the types of the columns and passes them on."""
+
+    def stored(rows: pa.RecordBatch) -> None:
+        if rows.num_columns != len(fields):
+            names = ", ".join(field.name for field in fields)
+            raise InvalidError(
+                f"table {table}: the query returns {counted(rows.num_columns, 'column')}, but "
+                f"the statement names {len(fields)}: {names}"
+            )
+        values = stored_values(pa.table(rows.columns, [*map(str, range(len(fields)))]).columns,
+                               fields, table)  # fmt: skip
+        take(pa.record_batch(values, [field.name for field in fields]))
+
+    return stored
+
+
+def _feed(catalog: AttachedCatalog, engine: Engine, statement: Insert, take: Take) -> None:
+    if isinstance(statement.query, Rows):
+        for page in statement.query.rows.to_batches():
+            take(page)
+        return
+    bound = bind(statement.query, catalog)
+    is_local = not bound.tree.find(exp.Table)  # constants need no cluster
+    (LocalEngine(catalog.allows_external_files) if is_local else engine).stream(bound, take)
+
+
+# -- runs statements in order ----------------------------------------------------------------------
 
 
 class Session(Protocol):

@@ -14,8 +14,8 @@ from keytide.catalogs.catalog import Catalog
 from keytide.definition.external import refuse_secret
 from keytide.errors import InvalidError
 from keytide.options import stored_names
-from keytide.sources.creation import is_named_in_catalog
-from keytide.sql.dialect import error_at
+from keytide.sources.definition import is_named_in_catalog
+from keytide.sql.cursor import error_at
 from keytide.store import is_inside
 
 __all__ = ["WAY_OUT", "is_file", "refuse_location", "refuse_reaching_out", "refused"]

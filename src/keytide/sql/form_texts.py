@@ -18,8 +18,7 @@ from sqlglot import Token, TokenType, exp
 
 from keytide.base.arguments import shown
 from keytide.errors import InvalidError
-from keytide.sql.cursor import Cursor
-from keytide.sql.dialect import error_at, parse_tree, tokenize
+from keytide.sql.cursor import Cursor, error_at, parse_tree, tokenize
 from keytide.sql.grammar import options_in_hints
 
 __all__ = ["FormTexts"]

@@ -15,21 +15,20 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.catalogs.growing import grown
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.definition.checks import refuse_same_names
-from keytide.definition.growth import growth
-from keytide.dml.attached import AttachedCatalog
-from keytide.dml.execution import Changed
+from keytide.definition.schema_evolution import growth
+from keytide.dml.attach import AttachedCatalog
+from keytide.dml.engine import Changed
 from keytide.dml.spi import ConnectorSession, Isolation
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.predicate.condition import Condition
-from keytide.snapshot.expected import as_expected
-from keytide.snapshot.stored import PinnedTable, StoredTable
-from keytide.sources.connector import EXTERNAL_TABLES, ExternalHandle
+from keytide.snapshot.pinned import PinnedTable, StoredTable, as_expected
 from keytide.sources.pinned import PinnedExternal
+from keytide.sources.scan import EXTERNAL_TABLES, ExternalHandle
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.form_texts import FormTexts

@@ -1,44 +1,62 @@
-"""Parses SQL text into statements.
+"""The grammar of SQL text: statements, databases, maintenance, tags and branches.
+
+Parses SQL text into statements.
 
 sqlglot parses queries, expressions and the statements that change rows. All other statements are
 parsed here from the same tokens, because their types and clauses are those of the table format, and
 sqlglot drops some of them.
+
+The grammar of CREATE DATABASE and DROP DATABASE. SCHEMA is a synonym.
+
+The grammar of maintenance statements from Delta, Iceberg and Paimon.
+
+OPTIMIZE, VACUUM and RESTORE are Delta's syntax. Each one becomes a CALL of a procedure of the
+database `sys`, see `keytide.sql.procedures`, with the same rules and errors. Tags and branches in
+ALTER TABLE are the syntax of Iceberg and Paimon.
+
+ALTER TABLE actions that create and drop tags and branches, as in Iceberg and Paimon on Spark.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Literal, TypeAlias
 
 from sqlglot import Token, TokenType, exp
 
-from keytide.errors import InvalidError, UnsupportedError
-from keytide.sql.cursor import Cursor
-from keytide.sql.database_grammar import create_database, drop_database
+from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
+from keytide.maintenance.history import branches, tags
+from keytide.maintenance.upkeep import branches as ended_branches
+from keytide.snapshot.pinned import StoredTable
+from keytide.sql.cursor import Cursor, error_at, tokenize
 from keytide.sql.definition_grammar import (
     alter_table,
     check,
     create_external_table,
     create_table,
+    literal_rows,
     options,
 )
-from keytide.sql.dialect import error_at, tokenize
 from keytide.sql.dml_grammar import change
 from keytide.sql.flow_grammar import apply_changes, auto_cdc, create_flow
-from keytide.sql.literals import literal_rows
+from keytide.sql.history import place_of_version
 from keytide.sql.statements import (
     AddConstraint,
     Call,
     CommentOn,
+    CreateDatabase,
+    CreateVersionName,
     CreateView,
     Describe,
     DescribeDatabase,
     DescribeHistory,
     DropConstraint,
+    DropDatabase,
     DropTable,
+    DropVersionName,
     DropView,
     Explain,
     Insert,
@@ -49,10 +67,164 @@ from keytide.sql.statements import (
     Statement,
     Truncate,
     Use,
+    VersionNameKind,
+    WhenTaken,
 )
-from keytide.sql.upkeep_grammar import optimize, restore, vacuum, version_name_of
 
-__all__ = ["options_in_hints", "parse_query", "parse_statements"]
+# -- the grammar of CREATE DATABASE and DROP DATABASE. SCHEMA is a synonym -------------------------
+
+
+def create_database(cursor: Cursor) -> CreateDatabase:
+    """Parse what follows CREATE."""
+    cursor.accept(cursor.peek())
+    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.name("the name of a database")
+    comment = None
+    if cursor.accept("COMMENT"):
+        cursor.accept("=")
+        comment = cursor.string()
+    return CreateDatabase(name, comment, exists_ok)
+
+
+def drop_database(cursor: Cursor) -> DropDatabase:
+    """Parse what follows DROP."""
+    cursor.accept(cursor.peek())
+    missing_ok = cursor.accept("IF", "EXISTS")
+    name = cursor.name("the name of a database")
+    cascade = cursor.accept("CASCADE")
+    if not cascade:
+        cursor.accept("RESTRICT")
+    return DropDatabase(name, missing_ok, cascade)
+
+
+# -- the grammar of maintenance statements from Delta, Iceberg and Paimon --------------------------
+
+
+def optimize(cursor: Cursor) -> Call:
+    """`OPTIMIZE name [FULL] [WHERE condition] [ZORDER BY (columns)]`: compact all files."""
+    cursor.expect("OPTIMIZE")
+    named: dict[str, object] = {"table": cursor.table()}
+    cursor.accept("FULL")
+    if cursor.accept("WHERE"):
+        named["where"] = cursor.up_to("ZORDER BY")
+    if cursor.accept("ZORDER"):
+        cursor.expect("BY")
+        columns = cursor.one_or_listed(lambda: cursor.name("a column"))
+        named |= {"order_strategy": "zorder", "order_by": ", ".join(columns)}
+    return Call("sys.compact", (), named)
+
+
+def vacuum(cursor: Cursor) -> Call:
+    """`VACUUM name [RETAIN n HOURS] [DRY RUN]`: expire older snapshots and their files.
+
+    Without RETAIN, the options of the table determine what expires.
+    """
+    cursor.expect("VACUUM")
+    named: dict[str, object] = {"table": cursor.table()}
+    if cursor.accept("RETAIN"):
+        named["older_than"] = datetime.now(timezone.utc) - _time_span(cursor)
+    if cursor.accept("DRY"):
+        cursor.expect("RUN")
+        named["dry_run"] = True
+    return Call("sys.expire_snapshots", (), named)
+
+
+def restore(cursor: Cursor) -> Call:
+    """`RESTORE [TABLE] name TO [VERSION | TIMESTAMP] AS OF ...`, in a new commit."""
+    cursor.expect("RESTORE")
+    cursor.accept("TABLE")
+    named: dict[str, object] = {"table": cursor.table()}
+    cursor.expect("TO")
+    if cursor.accept("TIMESTAMP"):
+        cursor.expect("AS", "OF")
+        named["timestamp"] = cursor.string()
+    else:
+        named["version"] = _version(cursor)
+    return Call("sys.restore", (), named)
+
+
+def version_name_of(
+    cursor: Cursor, table: str
+) -> CreateVersionName | DropVersionName | Call | None:
+    """Parse an ALTER TABLE action on a tag or a branch, if it is one.
+
+    `CREATE TAG | BRANCH [IF NOT EXISTS] name [AS OF VERSION n] [RETAIN n DAYS]`, `CREATE OR REPLACE
+    TAG`, `REPLACE TAG`, `DROP TAG | BRANCH [IF EXISTS] name`, `RENAME TAG | BRANCH name TO other`.
+    """
+    kind: VersionNameKind
+    for kind in ("TAG", "BRANCH"):
+        if cursor.accept("CREATE", "OR", "REPLACE", kind):
+            return _created(cursor, table, kind, "replace")
+        if cursor.accept("REPLACE", kind):
+            return _created(cursor, table, kind, "need")
+        if cursor.accept("CREATE", kind):
+            if_missing = cursor.accept("IF", "NOT", "EXISTS")
+            return _created(cursor, table, kind, "keep" if if_missing else "refuse")
+        if cursor.accept("DROP", kind):
+            missing_ok = cursor.accept("IF", "EXISTS")
+            return DropVersionName(table, kind, _name(cursor, kind), missing_ok)
+        if cursor.accept("RENAME", kind):
+            return _renamed(cursor, table, kind)
+    return None
+
+
+def _created(
+    cursor: Cursor, table: str, kind: VersionNameKind, taken: WhenTaken
+) -> CreateVersionName:
+    if kind == "BRANCH" and taken in ("replace", "need"):
+        raise cursor.error(
+            "a branch cannot be replaced, because it can contain rows of its own: DROP BRANCH it "
+            "first"
+        )
+    name = _name(cursor, kind)
+    version = _version(cursor) if cursor.peek() in ("AS", "VERSION") else None
+    if kind == "BRANCH" and cursor.peek() in ("RETAIN", "WITH"):
+        raise cursor.error(
+            "a branch is kept until it is dropped, so it has no retention; remove RETAIN"
+        )
+    span = _time_span(cursor) if cursor.accept("RETAIN") else None
+    retained = None if span is None else f"{span.total_seconds():.0f} s"
+    return CreateVersionName(table, kind, name, version, retained, taken)
+
+
+def _renamed(cursor: Cursor, table: str, kind: VersionNameKind) -> Call:
+    old = _name(cursor, kind)
+    cursor.expect("TO")
+    new = _name(cursor, kind)
+    names = (
+        {"tag": old, "target_tag": new} if kind == "TAG" else {"from_branch": old, "to_branch": new}
+    )
+    return Call(f"sys.rename_{kind.lower()}", (), {"table": table, **names})
+
+
+def _name(cursor: Cursor, kind: str) -> str:
+    return cursor.string() if cursor.is_string() else cursor.name(f"the name of a {kind.lower()}")
+
+
+def _version(cursor: Cursor) -> str:
+    """`VERSION AS OF 7` as in Delta, or `AS OF VERSION 7` as in Iceberg. Also for a tag."""
+    if not cursor.accept("AS", "OF", "VERSION"):
+        cursor.expect("VERSION", "AS", "OF")
+    return cursor.string() if cursor.is_string() else cursor.name("a snapshot's id, or 'a tag'")
+
+
+def _time_span(cursor: Cursor) -> timedelta:
+    start = cursor.start
+    count, unit = cursor.name("a number of HOURS or DAYS"), cursor.name("HOURS or DAYS")
+    if not count.isdecimal() or unit.upper() not in _UNITS:
+        raise cursor.error_at(start, f"expected RETAIN n {' | '.join(_UNITS)}")
+    return int(count) * _UNITS[unit.upper()]
+
+
+_UNITS = {
+    "DAYS": timedelta(days=1),
+    "HOURS": timedelta(hours=1),
+    "MINUTES": timedelta(minutes=1),
+}
+
+
+# -- parses SQL text into statements ---------------------------------------------------------------
+
 
 _Hint: TypeAlias = "dict[str, str]"
 
@@ -454,3 +626,38 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "VACUUM": vacuum,
     "RESTORE": restore,
 }
+
+
+# -- ALTER TABLE actions that create and drop tags and branches ------------------------------------
+
+
+def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:
+    """Create a tag or a branch from a snapshot, by default the latest.
+
+    A branch starts with the rows of that snapshot. Raises `NotFoundError` for a snapshot or tag
+    that does not exist, `AlreadyExistsError` for a name that is taken (unless the statement allows
+    it), and what else `create_tag`, `replace_tag` and `create_branch` raise.
+    """
+    place = None if wanted.version is None else place_of_version(table.metadata, wanted.version)
+    try:
+        if wanted.kind == "BRANCH":
+            begins = {"tag": place} if isinstance(place, str) else {"snapshot_id": place}
+            branches.create_branch(table, wanted.name, **begins)
+            return
+        snapshot_id = table.metadata.tag(place).id if isinstance(place, str) else place
+        is_there = wanted.taken == "replace" and table.metadata.has_tag(wanted.name)
+        make = tags.replace_tag if is_there or wanted.taken == "need" else tags.create_tag
+        make(table, wanted.name, snapshot_id, wanted.time_retained)
+    except AlreadyExistsError:
+        if wanted.taken != "keep":
+            raise
+
+
+def drop_version_name(table: StoredTable, wanted: DropVersionName) -> None:
+    """Drop a tag or a branch. Raises `NotFoundError` unless it may be missing."""
+    drop = tags.delete_tag if wanted.kind == "TAG" else ended_branches.delete_branch
+    try:
+        drop(table, wanted.name)
+    except NotFoundError:
+        if not wanted.missing_ok:
+            raise

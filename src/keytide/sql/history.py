@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from keytide.base.moments import Moment, epoch_ms
 from keytide.base.record import Record
+from keytide.base.text import Moment, epoch_ms
 from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
-from keytide.maintenance.history import automatic_tags, branches, tags
+from keytide.maintenance.history import branches, tags
 from keytide.maintenance.history.rollback import RollbackResult
 from keytide.maintenance.upkeep import branches as ended_branches
 from keytide.maintenance.upkeep import going_back, restore
 from keytide.options import TableOptions
 from keytide.snapshot.branches import has_branch
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.sql.procedure import Procedure, done, named_by_commas, places, procedure, texts
 
 __all__ = ["HISTORY", "place_of_version"]
@@ -74,7 +74,7 @@ def _tag_names(gone: tags.Tags) -> pa.Table:
 def trigger_tag_automatic_creation(table: StoredTable) -> None:
     """Create the tags that are due according to the table's options."""
     options = TableOptions.parse(table.schema.options)
-    automatic_tags.tags_after_commit(table.metadata, options, is_batch=True)
+    tags.tags_after_commit(table.metadata, options, is_batch=True)
 
 
 # -- rollback --------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ HISTORY: Mapping[str, Procedure] = {
     "create_tag_from_watermark": procedure(create_tag_from_watermark),
     "delete_branch": procedure(delete_branch),
     "delete_tag": procedure(delete_tag),
-    "expire_tags": procedure(automatic_tags.expire_tags, _tag_names, older_than="older_than"),
+    "expire_tags": procedure(tags.expire_tags, _tag_names, older_than="older_than"),
     "fast_forward": procedure(fast_forward, done),
     "rename_branch": procedure(
         ended_branches.rename_branch, done, from_branch="name", to_branch="new_name"

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
-from keytide.base.row_dialect import duckdb_spelling
+from keytide.base.row_engine import duckdb_spelling
 from keytide.errors import KeytideError
 from keytide.sql.external import WAY_OUT
 from keytide.sql.local_database import local_database

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import duckdb
 
-from keytide.sql.conditions import DUCKDB_MACRO
+from keytide.sql.pushdown import DUCKDB_MACRO
 
 __all__ = ["local_database"]
 

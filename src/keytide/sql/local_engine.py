@@ -11,17 +11,16 @@ import pyarrow as pa
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import append, fill, overwrite
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
+from keytide.commit.transaction import Transaction, WriteResult
 from keytide.feeds.auto_cdc import apply_events
 from keytide.feeds.flow import FlowRequest
-from keytide.snapshot.stored import StoredTable
-from keytide.sql.analysis import QueryAnalysis
+from keytide.snapshot.pinned import StoredTable
 from keytide.sql.assign import assign
 from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
+from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.local import run_locally, stream_locally
 from keytide.sql.measuring import analyze_locally
-from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.merge_query import MergeQuery
 from keytide.sql.query_engine import Means
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result

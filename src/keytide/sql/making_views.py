@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.catalogs.stored_view import StoredView
-from keytide.dml.attached import AttachedCatalog
+from keytide.dml.attach import AttachedCatalog
 from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.sql.grammar import parse_query
 from keytide.sql.mentions import prepare

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
-from keytide.dml.attached import PagesScan
+from keytide.base.process import cached_property
+from keytide.dml.attach import PagesScan
 from keytide.read.fallback import FallbackScan
 from keytide.read.measured import MeasuredScan, Tally, timed
-from keytide.sql.analysis import QueryAnalysis, RelationAnalysis
+from keytide.sql.engine_text import QueryAnalysis, RelationAnalysis
 from keytide.sql.local import Batches, source_of, stream_locally, streamed
 from keytide.sql.relation import AttachedRelation, FallbackRelation, Relation, StoredRelation
 from keytide.sql.relations import BoundQuery

@@ -6,9 +6,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from keytide.dml.attached import AttachedCatalog
+from keytide.dml.attach import AttachedCatalog
 from keytide.format.branch import BRANCH_MARK, split_branch
-from keytide.sql.dialect import Keytide, error_at
+from keytide.sql.cursor import Keytide, error_at
 from keytide.sql.names import in_own_spelling
 
 __all__ = ["lake_name", "name_of", "prepare", "split_system_name", "start_of", "table_nodes"]

@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from keytide.dml.merge import SinkPages
+from keytide.dml.engine import SinkPages
 from keytide.dml.spi import ColumnHandle
 from keytide.errors import InvalidError
 from keytide.sql.assign import stored_values
 from keytide.sql.pass_through import ROW, PassThrough
 from keytide.types import Field
-
-__all__ = ["CASE", "Branch", "MatchedRows", "MergedPage", "MergedRows", "value_name"]
 
 CASE = "$case"
 

@@ -8,7 +8,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.system_tables import SYSTEM_TABLES
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.branch import BRANCH_MARK
-from keytide.snapshot.stored import PinnedTable, StoredTable
+from keytide.snapshot.pinned import PinnedTable, StoredTable
 
 __all__ = ["column_of", "entry_of", "in_own_spelling", "table_of"]
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 from keytide.dml.spi import ROW_ID, ColumnHandle
 from keytide.errors import UnsupportedError
 
-__all__ = ["ROW", "PassThrough"]
-
 ROW = "$row"
 """The column that contains the positions of rows."""
 

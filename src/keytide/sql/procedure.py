@@ -15,7 +15,7 @@ import pyarrow as pa
 from keytide.base.arguments import checked
 from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.sql.names import table_of
 from keytide.write.partition_spec import Place, partition_condition
 

@@ -1,4 +1,13 @@
-"""The procedures of the database `sys`, which CALL runs."""
+"""Procedures of the database `sys`, with the names of Keytide and of Iceberg.
+
+The procedures of the database `sys`, which CALL runs.
+
+Procedures with the names and arguments of Iceberg.
+
+CALL procedures that remove history and files.
+
+Procedures that adopt tables of other formats.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +20,215 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from keytide.base.arguments import checked
+from keytide.base.arguments import checked, shown
+from keytide.base.text import Moment
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import truncate
 from keytide.compaction.compact import CompactionResult
 from keytide.definition.external import is_external
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.maintenance.expiry.expiry import ExpiryResult, expire_changelogs, expire_snapshots
+from keytide.maintenance.history.log import clear_consumers, expire_consumers, reset_consumer
+from keytide.maintenance.history.rollback import RollbackResult
+from keytide.maintenance.upkeep import going_back, restore
 from keytide.maintenance.upkeep.compacting import compact
-from keytide.maintenance.upkeep.conversion import convert
 from keytide.maintenance.upkeep.indexing import IndexingResult, index_files
-from keytide.maintenance.upkeep.manifests import compact_manifest
-from keytide.maintenance.upkeep.rescale import rescale
+from keytide.maintenance.upkeep.old_partitions import expire_partitions
+from keytide.maintenance.upkeep.orphans import remove_orphan_files
+from keytide.maintenance.upkeep.purging import purge_files
+from keytide.maintenance.upkeep.repair import compact_manifest, mend_snapshots
+from keytide.maintenance.upkeep.rescale import convert, rescale
 from keytide.options import keys
 from keytide.publish.publish import publish
 from keytide.read.scans import why_row
-from keytide.snapshot.stored import StoredTable
-from keytide.sources.creation import refresh_external
+from keytide.snapshot.pinned import StoredTable
+from keytide.sources.definition import NewAdopted, adopt, refresh_external, with_upsert_keys
 from keytide.sources.pinned import pin_external
-from keytide.sources.why import why_external
-from keytide.sql.adopting import ADOPTING
-from keytide.sql.expiring import EXPIRING
+from keytide.sources.scan import why_external
+from keytide.sql.external import refuse_location
 from keytide.sql.foreign_statements import ELSEWHERE
 from keytide.sql.history import HISTORY
-from keytide.sql.iceberg_procedures import ICEBERG
 from keytide.sql.names import entry_of, table_of
-from keytide.sql.procedure import Procedure, chosen, done, places, procedure
+from keytide.sql.procedure import Procedure, chosen, done, named_by_commas, places, procedure, texts
 from keytide.sql.statements import Call
 
-__all__ = ["PROCEDURES", "call"]
+# -- procedures with the names and arguments of Iceberg --------------------------------------------
+
+
+def rollback_to_snapshot(table: StoredTable, snapshot: int) -> RollbackResult:
+    """Roll back to a snapshot. Later snapshots are removed."""
+    return going_back.rollback_to(table, snapshot)
+
+
+def set_current_snapshot(
+    table: StoredTable, snapshot: int | None = None, ref: str | None = None
+) -> restore.RestoreResult:
+    """Restore the table to a snapshot or a tag in a new commit. No snapshot is removed."""
+    if (snapshot is None) == (ref is None):
+        raise InvalidError(
+            "sys.set_current_snapshot: give a snapshot id, or a tag as ref => 'name'"
+        )
+    return restore.restore(table, ref if snapshot is None else snapshot)
+
+
+def rewrite_data_files(
+    table: StoredTable,
+    strategy: Literal["binpack", "sort"] = "binpack",
+    sort_order: str | None = None,
+    where: str | None = None,
+) -> CompactionResult:
+    """Compact all files of the table, or of the partitions that match a condition."""
+    partitions = chosen("rewrite_data_files", table, None, where)
+    if (strategy == "sort") != (sort_order is not None):
+        raise InvalidError(
+            "sys.rewrite_data_files: strategy => 'sort' and sort_order require each other; rows "
+            "of a table with a primary key are always sorted by the key"
+        )
+    if sort_order is None:
+        return compact(table, full=True, partitions=partitions)
+    curve = re.fullmatch(r"\s*zorder\s*\((.*)\)\s*", sort_order, re.IGNORECASE)
+    columns = [name.strip() for name in (curve[1] if curve else sort_order).split(",")]
+    way = "zorder" if curve else "order"
+    return compact(table, full=True, order_by=columns, order_strategy=way, partitions=partitions)
+
+
+def rewrite_position_delete_files(table: StoredTable) -> CompactionResult:
+    """Rewrite files without the rows that are marked as deleted."""
+    return compact(table, full=True)
+
+
+ICEBERG: Mapping[str, Procedure] = {
+    "rewrite_data_files": procedure(rewrite_data_files),
+    "rewrite_manifests": procedure(compact_manifest),
+    "rewrite_position_delete_files": procedure(rewrite_position_delete_files),
+    "rollback_to_snapshot": procedure(rollback_to_snapshot),
+    "set_current_snapshot": procedure(set_current_snapshot),
+}
+"""The procedures by name."""
+
+
+# -- CALL procedures that remove history and files -------------------------------------------------
+
+
+def _expire_changelogs(
+    table: StoredTable, retain_max: int | None = None, retain_min: int | None = None,
+    older_than: Moment | None = None, max_deletes: int | None = None,
+    delete_all: bool = False, dry_run: bool = False,
+) -> ExpiryResult:  # fmt: skip
+    if delete_all:
+        # Both count back from the latest snapshot, which always exists.
+        retain_max, retain_min = 1, 1
+    asked = (retain_max, retain_min, older_than, max_deletes)
+    return expire_changelogs(table, *asked, dry_run=dry_run)
+
+
+@checked
+def _remove_orphan_files(
+    catalog: Catalog, table: str, older_than: Moment | None = None, dry_run: bool = False
+) -> pa.Table:
+    """For a table, or for each table of a database: `shop.*`."""
+    if table.endswith(_EVERY):
+        return _orphans_of_all(catalog, table.removesuffix(_EVERY), older_than, dry_run)
+    return remove_orphan_files(table_of(catalog, table), older_than, dry_run=dry_run).to_arrow()
+
+
+_EVERY = ".*"
+
+
+def _orphans_of_all(
+    catalog: Catalog, database: str, older_than: Moment | None, dry_run: bool
+) -> pa.Table:
+    names = [name for name in catalog.tables() if name.partition(".")[0] == database]
+    if not names:
+        raise NotFoundError(f"there is no table in the database {database!r}")
+    gone = [_remove_orphan_files(catalog, name, older_than, dry_run) for name in names]
+    return pa.concat_tables(gone).add_column(0, "table", pa.array(names, pa.string()))
+
+
+_CONSUMERS = texts("consumer_id")
+
+EXPIRING: Mapping[str, Procedure] = {
+    "clear_consumers": procedure(
+        clear_consumers, _CONSUMERS,
+        including_consumers="including", excluding_consumers="excluding",
+    ),
+    "expire_changelogs": procedure(_expire_changelogs),
+    "expire_consumers": procedure(expire_consumers, _CONSUMERS),
+    "expire_partitions": procedure(
+        expire_partitions, expiration_time="expiration_time",
+        timestamp_formatter="timestamp_formatter", timestamp_pattern="timestamp_pattern",
+        expire_strategy="strategy", max_expires="max_expires", dry_run="dry_run",
+    ),
+    "expire_snapshots": procedure(expire_snapshots),
+    "mend_snapshots": procedure(mend_snapshots),
+    "purge_files": procedure(purge_files),
+    "remove_orphan_files": _remove_orphan_files,
+    "reset_consumer": procedure(
+        reset_consumer, done, consumer_id="name", next_snapshot_id="next_snapshot"
+    ),
+}  # fmt: skip
+"""The procedures by name."""
+
+
+# -- procedures that adopt tables of other formats -------------------------------------------------
+
+
+def _adopting(format_: str) -> Procedure:
+    """The procedure that adopts tables of a format."""
+
+    def procedure(
+        catalog: Catalog, table: str, location: str, primary_key: str,
+        watermark_key: str | None = None, tombstone_key: str | None = None,
+        tombstone_string_key_value: str | None = None, partitioned_by: str | None = None,
+        options: str | None = None, comment: str | None = None,
+    ) -> pa.Table:  # fmt: skip
+        given = with_upsert_keys(
+            table,
+            _options(f"sys.adopt_{format_}", options),
+            _columns(watermark_key),
+            tombstone_key,
+            tombstone_string_key_value,
+        )
+        refuse_location(catalog, table, format_, location, given)
+        key, partitions = _columns(primary_key), _columns(partitioned_by)
+        wanted = NewAdopted(format_, location, key, partitions, given, comment)
+        return adopt(catalog, table, wanted).to_arrow()
+
+    procedure.__name__ = procedure.__qualname__ = f"adopt_{format_}"
+    return checked(procedure)
+
+
+def _columns(text: str | None) -> list[str]:
+    return [name for name in named_by_commas(text or "") if name]
+
+
+def _options(procedure: str, text: str | None) -> Mapping[str, str]:
+    """Options written as `key=value,key=value`. A part without `=` belongs to the value before it.
+
+    Raises `InvalidError` for a string that does not begin with a key, and for a duplicate key.
+    """
+    found: dict[str, str] = {}
+    key = ""
+    for part in (text or "").split(",") if (text or "").strip() else []:
+        name, sign, value = (each.strip() for each in part.partition("="))
+        if not sign and key:
+            found[key] += f",{name}"
+            continue
+        if not sign or not name or name in found:
+            raise InvalidError(
+                f"{procedure}: options are {shown(text)}; expected each key once, as in "
+                f"'{keys.BUCKET}=4,{keys.READ_MEMORY}=2 gb'"
+            )
+        key, found[name] = name, value
+    return found
+
+
+ADOPTING: dict[str, Procedure] = {
+    f"adopt_{format_}": _adopting(format_) for format_ in ("delta", "iceberg", "parquet")
+}
+
+
+# -- the procedures of the database `sys`, which CALL runs -----------------------------------------
 
 
 def call(catalog: Catalog, statement: Call) -> pa.Table:

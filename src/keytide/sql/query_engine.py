@@ -10,15 +10,13 @@ import pyarrow as pa
 
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.author import Author
-from keytide.commit.result import WriteResult
-from keytide.commit.transaction import Transaction
-from keytide.dml.execution import Host
-from keytide.dml.merge import MergeHost
+from keytide.commit.transaction import Transaction, WriteResult
+from keytide.dml.engine import Host, MergeHost
 from keytide.feeds.flow import FlowRequest
 from keytide.options import TableOptions
-from keytide.snapshot.stored import StoredTable
-from keytide.sql.analysis import QueryAnalysis
-from keytide.sql.merge_plan import MergeQuery
+from keytide.snapshot.pinned import StoredTable
+from keytide.sql.engine_text import QueryAnalysis
+from keytide.sql.merge_query import MergeQuery
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery

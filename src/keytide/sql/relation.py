@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.catalogs.system_tables import changes_log, system_table
-from keytide.dml.attached import PagesScan
+from keytide.dml.attach import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.predicate.predicate import Predicate, conjunction
 from keytide.predicate.text import text_of
@@ -22,9 +22,8 @@ from keytide.read import fallback_scans
 from keytide.read.fallback import FallbackScan
 from keytide.read.scan import Scan
 from keytide.read.scans import narrowed_scan, scan_table, selected_columns
-from keytide.snapshot.stored import PinnedTable, StoredTable
-from keytide.sources.connector import ExternalHandle
-from keytide.sources.scan import ExternalScan
+from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.sources.scan import ExternalHandle, ExternalScan
 from keytide.types import Field, type_from_arrow
 
 __all__ = [

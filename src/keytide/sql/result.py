@@ -11,9 +11,8 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base import html
-from keytide.base.extras import require
-from keytide.base.plural import counted
-from keytide.base.row_lines import has_union
+from keytide.base.process import require
+from keytide.base.text import counted, has_union
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow, in_pandas, in_python, named_apart
 from keytide.format.arrow_rows import ArrowRows

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.dml.attached import AttachedCatalog
+from keytide.dml.attach import AttachedCatalog
 from keytide.errors import UnsupportedError
 from keytide.predicate.condition import predicate_of
 from keytide.sql.assign import stored_values
-from keytide.sql.dialect import Keytide, tokenize
+from keytide.sql.cursor import Keytide, tokenize
+from keytide.sql.definition_grammar import literal_rows
 from keytide.sql.dml_grammar import TARGET
-from keytide.sql.literals import literal_rows
-from keytide.sql.pushing import pushed_exactly
+from keytide.sql.pushdown import pushed_exactly
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Query

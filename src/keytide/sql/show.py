@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from keytide.base.moments import moment_text
+from keytide.base.text import moment_text
 from keytide.catalogs.stored_view import StoredView
 from keytide.catalogs.system_tables import system_table
+from keytide.definition.column_rules import generation_texts
 from keytide.definition.external import (
     format_of,
     given_options,
@@ -18,14 +19,13 @@ from keytide.definition.external import (
     is_read_on_demand,
     location_of,
 )
-from keytide.definition.generated import generation_texts
-from keytide.dml.attached import AttachedCatalog, attached_tables, target_of
+from keytide.dml.attach import AttachedCatalog, attached_tables, target_of
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.options.keys import key_of
-from keytide.snapshot.stored import PinnedTable
+from keytide.snapshot.pinned import PinnedTable
 from keytide.sql.names import entry_of, table_of
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result

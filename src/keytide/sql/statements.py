@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.definition.evolution import SchemaChange
+from keytide.definition.schema_evolution import SchemaChange
 from keytide.predicate.condition import Condition
 from keytide.sql.relation import Relation
 from keytide.types import Field

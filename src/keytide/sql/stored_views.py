@@ -11,10 +11,10 @@ from dataclasses import replace
 from sqlglot import exp
 
 from keytide.catalogs.stored_view import StoredView
-from keytide.dml.attached import AttachedCatalog
+from keytide.dml.attach import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format.branch import split_branch
-from keytide.sql.dialect import error_at
+from keytide.sql.cursor import error_at
 from keytide.sql.external import is_file
 from keytide.sql.grammar import parse_query
 from keytide.sql.mentions import lake_name, name_of, prepare, start_of, table_nodes

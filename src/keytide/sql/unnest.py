@@ -16,10 +16,9 @@ from enum import Enum
 
 from sqlglot import exp
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.errors import InvalidError
-from keytide.sql.dialect import Keytide, error_at
-from keytide.sql.tree_types import typed
+from keytide.sql.cursor import Keytide, error_at, typed
 from keytide.types import Field
 
 __all__ = ["duckdb_unnest", "resolve_unnests", "spark_unnest"]

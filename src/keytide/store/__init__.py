@@ -4,7 +4,7 @@ from keytide.store.base import ObjectInfo, Store, created
 from keytide.store.cache_folder import CacheFolder
 from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
-from keytide.store.objects import ObjectStore
+from keytide.store.object_store import ObjectStore
 from keytide.store.open import (
     is_inside,
     is_stored_inside,

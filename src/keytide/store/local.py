@@ -25,12 +25,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from keytide.base.process import refuse_forked_child
-from keytide.base.threads import side_by_side
+from keytide.base.process import refuse_forked_child, side_by_side
 from keytide.errors import DataError
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, disk_errors
+from keytide.store.object_store import Uploads
 from keytide.store.sharing import Origin, seen_here
-from keytide.store.uploads import Uploads
 
 __all__ = ["LocalStore"]
 

@@ -12,7 +12,7 @@ from keytide.errors import InvalidError
 from keytide.store.base import Store, check_path
 from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
-from keytide.store.objects import ObjectStore, open_object_store
+from keytide.store.object_store import ObjectStore, open_object_store
 
 __all__ = ["is_inside", "is_stored_inside", "open_store", "store_of_file", "takes_options"]
 

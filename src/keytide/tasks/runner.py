@@ -7,6 +7,10 @@ not know what tasks do, and tasks do not know where they run.
 A task that fails leaves nothing behind: it deletes what it wrote. A runner passes on the results of
 the other tasks before it raises the error, as far as it has them. A cluster can lose results, and
 kill tasks that do not clean up. Their files are found by the name of the `Statement`.
+
+Reports how many rows the current work has processed, for progress displays.
+
+Tasks report it as they write, and do not know who listens. If nobody does, it costs nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -29,17 +34,8 @@ from keytide.errors import (
     UnsupportedError,
 )
 
-__all__ = [
-    "FeedTask",
-    "Outcome",
-    "Runner",
-    "TaskRunner",
-    "Threads",
-    "attempted",
-    "settled",
-    "tried",
-    "unawaited_threads",
-]
+# -- runs tasks ------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -175,3 +171,25 @@ def unawaited_threads(count: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+# -- reports how many rows the current work has processed, for progress displays -------------------
+
+
+_LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("keytide-strides", default=None)
+
+
+def rows_done(count: int) -> None:
+    """Report that the task of this thread has written this many more rows."""
+    if tell := _LISTENER.get():
+        tell(count)
+
+
+@contextmanager
+def listening(tell: Callable[[int], None]) -> Iterator[None]:
+    """Receive the number of rows that the work of a block writes, in this thread."""
+    token = _LISTENER.set(tell)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)

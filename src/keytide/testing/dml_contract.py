@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.merge import SinkPages
+from keytide.dml.engine import SinkPages
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,

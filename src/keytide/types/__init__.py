@@ -10,7 +10,6 @@ MAP, VECTOR becomes ARRAY, and VARIANT becomes ROW. The other direction is lossl
 type from :meth:`DataType.to_arrow` is the same after a conversion to a logical type and back.
 """
 
-from keytide.types.arrow import type_from_arrow
 from keytide.types.logical import (
     BYTES,
     LENGTH_MAX,
@@ -26,8 +25,7 @@ from keytide.types.logical import (
     arrow_schema,
     quoted,
 )
-from keytide.types.stored import parse_field, parse_type
-from keytide.types.text import parse_sql_type
+from keytide.types.spelling import parse_field, parse_sql_type, parse_type, type_from_arrow
 
 __all__ = [
     "BYTES",

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.errors import InvalidError
 from keytide.lake.table import Table
 from keytide.show.text import size_text
-from keytide.ui.asked import Asked, Form, whole_number
-from keytide.ui.looking import Look, redirected, table_of
-from keytide.ui.site import Site
+from keytide.ui.requests import Asked, Form, Site, whole_number
+from keytide.ui.table_pages import Look, redirected, table_of
 
 __all__ = ["Proposal", "change_routes"]
 

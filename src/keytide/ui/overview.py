@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from keytide.base.moments import utc
+from keytide.base.text import utc
 from keytide.format.branch import split_branch
 from keytide.format.schema import TableSchema
 from keytide.lake.table import Table
-from keytide.snapshot.stored import PinnedTable
+from keytide.snapshot.pinned import PinnedTable
 from keytide.types import Field
 
 __all__ = [

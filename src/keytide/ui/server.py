@@ -1,24 +1,279 @@
-"""Serves the pages until Ctrl-C."""
+"""The server of the pages: addresses, checks of requests, and errors.
+
+The application: which address leads to which page, and how errors are shown.
+
+Serves the pages until Ctrl-C.
+
+Checks every request before any page sees it, and sets the security headers of all answers.
+"""
 
 from __future__ import annotations
 
 import socket
+import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from threading import Timer
 from types import FrameType
+from typing import Any
 
+import anyio
 import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keytide.base.arguments import shown
-from keytide.errors import InvalidError
+from keytide.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+)
 from keytide.lake.lake import Lake
+from keytide.show.svg import page_style
 from keytide.ui.access import Access, without_brackets
-from keytide.ui.app import application
-from keytide.ui.guard import TOKEN
-from keytide.ui.running import Runs
+from keytide.ui.changing import change_routes
+from keytide.ui.requests import Asked, Form, Site, form_of
+from keytide.ui.running import QUERY_SECONDS_MAX, Run, Runs
+from keytide.ui.sql_pages import RUN, cancel, export, run, show
+from keytide.ui.table_pages import Look, looks
 
-__all__ = ["is_loopback", "serve"]
+# -- checks every request before any page sees it --------------------------------------------------
+
+
+TOKEN = "token"
+"""The name of the secret in an address, and of the token in a form."""
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_DOCUMENT = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Keytide</title>'
+    '<link rel="icon" href="data:,">{head}</head>'
+    "<body><main><h1>Keytide</h1><p>{text}</p></main></body></html>"
+)
+_REFUSED = _DOCUMENT.format(
+    head="",
+    text="Open this page with the address that <code>keytide ui</code> printed when it started: "
+    "that address contains a token.",
+)
+_WRONG_HOST = _DOCUMENT.format(head="", text="This server does not answer to that host name.")
+# After a link from another site, a redirect would not send the cookie; a new request does.
+_ENTERED = _DOCUMENT.format(
+    head='<meta http-equiv="refresh" content="0;url=/">', text='<a href="/">Continue</a>'
+)
+
+
+class Guard:
+    """An application whose requests are all checked first."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or pass it to the application."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            with_headers = _adding_headers(send)
+            refusal = self._refusal(scope)
+            await (refusal or self._app)(scope, receive, with_headers)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """The answer to a request that is not allowed; None for one that is."""
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._access.is_called(hosts[0]):
+            return HTMLResponse(_WRONG_HOST, 403)
+        given = QueryParams(scope["query_string"]).get(TOKEN)
+        if given is not None:
+            return self._entered() if self._access.knows(given) else HTMLResponse(_REFUSED, 403)
+        if not self._access.knows(_cookie(headers, self._access.cookie)):
+            return HTMLResponse(_REFUSED, 403)
+        return None
+
+    def _entered(self) -> ASGIApp:
+        """Store the secret in a cookie, and redirect to the address without it."""
+        response = HTMLResponse(_ENTERED)
+        response.set_cookie(
+            self._access.cookie, self._access.secret, httponly=True, samesite="strict"
+        )
+        return response
+
+
+def _cookie(headers: Headers, name: str) -> str | None:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return None
+    return None if found is None else found.value
+
+
+def _adding_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(_HEADERS)
+        await send(message)
+
+    return sending
+
+
+# -- the application: which address leads to which page, and how errors are shown ------------------
+
+
+_STATUS = {
+    NotFoundError: 404,
+    InvalidError: 400,
+    AlreadyExistsError: 409,
+    ConflictError: 409,
+}
+_OTHER_ERROR = 422
+
+
+def application(
+    lake: Lake, access: Access, *, allows_changes: bool = False, runs: Runs | None = None
+) -> Guard:
+    """The pages of a lake, for requests that `access` allows; `runs` limits its queries."""
+    site = Site(lake, access, allows_changes, runs or Runs(QUERY_SECONDS_MAX))
+    routes: list[Any] = [Route(path, _looking(site, look)) for path, look in looks().items()]
+    routes += [
+        Route("/sql", _looking(site, show)),
+        Route("/sql", _queried(site, run), methods=["POST"]),
+        Route("/sql/export", _queried(site, export), methods=["POST"]),
+        Route("/sql/cancel", _posted(site, cancel), methods=["POST"]),
+    ]
+    if allows_changes:
+        for path, (look, change) in change_routes().items():
+            routes += [
+                Route(path, _looking(site, look)),
+                Route(path, _posted(site, change), methods=["POST"]),
+            ]
+    routes.append(Route("/static/pictures.css", _style))
+    routes.append(Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: partial(_no_page, site)})
+    return Guard(app, access)
+
+
+async def _style(request: Request) -> Response:
+    """The style of the pictures, which notebooks have too."""
+    return Response(page_style(), media_type="text/css")
+
+
+Answering = Callable[[Request], Awaitable[Response]]
+Change = Callable[[Site, Asked, Form], Response]
+Querying = Callable[[Site, Form, Run], Response]
+
+_WATCH_SECONDS = 0.5
+"""How often the server checks whether the browser of a running query is still connected."""
+
+
+def _looking(site: Site, look: Look) -> Answering:
+    async def answer(request: Request) -> Response:
+        return await run_in_threadpool(_caught, site, lambda: look(site, Asked(request)))
+
+    return answer
+
+
+def _posted(site: Site, change: Change) -> Answering:
+    """The answer to a form, which must be one of this server's own."""
+
+    async def answer(request: Request) -> Response:
+        form = await _own_form(site, request)
+        if isinstance(form, Response):
+            return form
+        return await run_in_threadpool(_caught, site, lambda: change(site, Asked(request), form))
+
+    return answer
+
+
+def _queried(site: Site, query: Querying) -> Answering:
+    """The same for a query, which is cancelled when the browser closes the connection."""
+
+    async def answer(request: Request) -> Response:
+        form = await _own_form(site, request)
+        if isinstance(form, Response):
+            return form
+        run = Run(form.get(RUN, ""))
+        async with anyio.create_task_group() as group:
+            group.start_soon(_watch, request, run)
+            response = await run_in_threadpool(_caught, site, lambda: query(site, form, run))
+            group.cancel_scope.cancel()
+        return response
+
+    return answer
+
+
+async def _watch(request: Request, run: Run) -> None:
+    while not await request.is_disconnected():
+        await anyio.sleep(_WATCH_SECONDS)
+    run.cancel()
+
+
+async def _own_form(site: Site, request: Request) -> Form | Response:
+    """The form of a request, or the answer to one that is not this server's own."""
+    try:
+        form = await form_of(request)
+    except KeytideError as error:
+        return _told(site, error)
+    if site.access.knows_form(form.get(TOKEN)):
+        return form
+    return site.page(
+        "error.html", 403, title="Refused", message="This form is not one of this server's pages, "
+        "or the server was restarted since; reload the page.",
+    )  # fmt: skip
+
+
+def _caught(site: Site, answer: Callable[[], Response]) -> Response:
+    """The answer, or a page with the error."""
+    try:
+        return answer()
+    except KeytideError as error:
+        return _told(site, error)
+    except Exception as error:
+        # As on the command line: a sentence, without a traceback.
+        message = f"unexpected {type(error).__name__}: {error}"
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        return site.page("error.html", 500, title="Something went wrong", message=message)
+
+
+def _told(site: Site, error: KeytideError) -> Response:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _OTHER_ERROR)
+    title = "Not found" if status == 404 else "This cannot be shown"
+    return site.page("error.html", status, title=title, message=str(error))
+
+
+def _no_page(site: Site, request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    message = "There is no such page."
+    if status == 405:
+        message = "This page does not support that request method."
+    return site.page("error.html", status, title="Not found", message=message)
+
+
+# -- serves the pages until Ctrl-C -----------------------------------------------------------------
+
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # How long open requests can delay the end of the server.

@@ -10,10 +10,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keytide.base.lazily import cached_property
-from keytide.base.plural import counted
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
-from keytide.base.value_text import held_by_python
+from keytide.base.text import counted, held_by_python
 from keytide.errors import DataError
 from keytide.format import paths
 from keytide.format.arrow import polars_schema, to_arrow
@@ -25,7 +24,7 @@ from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES, TableSchema
 from keytide.read.runs import SYSTEM_COLUMNS
 from keytide.read.sections import is_out_of_order, key_ranks
 from keytide.read.statistics import arity, decoded, value_bounds
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.store import Store
 from keytide.types import arrow_schema
 from keytide.verify.finding import REWRITE, Findings

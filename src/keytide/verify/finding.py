@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from keytide.base import html
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 
 __all__ = ["Finding", "Findings", "Verification"]

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.errors import DataError
 from keytide.format import paths
-from keytide.format.deletion_vector import read_vectors
-from keytide.format.index_manifest import (
+from keytide.format.index_files import (
     DELETION_VECTORS,
     HASH,
     KEY_INDEX,
     IndexFile,
     decode_index_manifest,
+    read_vectors,
 )
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import CommitKind
-from keytide.key_index.head import Head
-from keytide.snapshot.kept_runs import read_run
-from keytide.snapshot.key_index import LIVING_AGAIN, why_not_covered
+from keytide.key_index.runs import Head
+from keytide.snapshot.key_index import LIVING_AGAIN, read_run, why_not_covered
 from keytide.store import Store
 from keytide.verify.finding import Findings
-from keytide.verify.history import Seen
+from keytide.verify.rows import Seen
 
 __all__ = ["Indexes"]
 

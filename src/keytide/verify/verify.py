@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from keytide.base.process import refuse_forked_child
-from keytide.changes.written import told_list
+from keytide.changes.stored_rows import told_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.branch import main_store
-from keytide.format.index_manifest import KEY_INDEX
+from keytide.format.index_files import KEY_INDEX
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
@@ -24,19 +24,21 @@ from keytide.snapshot.branches import table_name
 from keytide.snapshot.commits import Commits
 from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableState, TableView
 from keytide.store import Store
 from keytide.tasks.runner import Threads
-from keytide.verify.branch import Branch, Branches, read_branches
 from keytide.verify.data_file import FileCheck
 from keytide.verify.finding import Findings, Verification
-from keytide.verify.hashes import check_hashes
-from keytide.verify.history import Seen, history_of
 from keytide.verify.indexes import Indexes
-from keytide.verify.keys import check_deletes_are_marked, check_one_row_per_key
-from keytide.verify.manifests import Manifests
+from keytide.verify.metadata import Branch, Branches, Manifests, read_branches
+from keytide.verify.rows import (
+    Seen,
+    check_deletes_are_marked,
+    check_hashes,
+    check_one_row_per_key,
+    history_of,
+)
 
 __all__ = ["Progress", "verify_table"]
 

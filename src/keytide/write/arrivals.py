@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from keytide.base.lazily import cached_property
-from keytide.key_index.comparison import NOTHING, Numbers, behind
-from keytide.key_index.entries import Entries
-from keytide.key_index.hashes import KeyHashes
+from keytide.base.process import cached_property
+from keytide.key_index.keys import NOTHING, Entries, KeyHashes, Numbers, behind
 from keytide.read.rebuilding import largest_before
 from keytide.read.row_keys import Flags
 

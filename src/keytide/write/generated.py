@@ -15,13 +15,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.definition.generated import GeneratedColumn, generated_columns
+from keytide.definition.column_rules import GeneratedColumn, generated_columns
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.merge.refusal import Refusal, named_rows
 from keytide.options import TableOptions
 from keytide.predicate.values.columns import key_column, stored_column
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 
 __all__ = ["computed_values", "filled", "generated", "regenerated"]
 

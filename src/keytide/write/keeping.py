@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from keytide.base.value_text import held_by_python
+from keytide.base.text import held_by_python
 from keytide.errors import InvalidError
-from keytide.merge.slices import take
+from keytide.merge.windows import take
 from keytide.options import keys
 from keytide.read.row_keys import Flags
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.write.arrivals import Arrivals, Judged, Kept
 
 __all__ = ["as_they_came", "first_key", "is_dropped", "refuse_too_old", "with_all_producers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keytide.errors import UnsupportedError
 from keytide.snapshot.state import TableState
 from keytide.write.layout import DynamicLayout, FixedLayout, Layout, PostponedLayout
-from keytide.write.moving import MovingLayout
+from keytide.write.moving_keys import MovingLayout
 
 __all__ = ["layout_of"]
 

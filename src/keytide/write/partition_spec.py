@@ -1,7 +1,11 @@
-"""What an overwrite replaces: the whole table, the partitions of its rows, or those of a spec.
+"""Overwrites: what they replace, and the partitions that this means.
+
+What an overwrite replaces: the whole table, the partitions of its rows, or those of a spec.
 
 The result is a predicate over partitions, not a list of files. A commit evaluates it again at every
 attempt, so files that were added in the meantime are replaced too.
+
+Determines which partitions an overwrite replaces, before any row is read.
 """
 
 from __future__ import annotations
@@ -15,23 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.arguments import shown
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema
+from keytide.options import keys
 from keytide.predicate.condition import Condition, predicate_of
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate
-from keytide.predicate.values.single import key_value, scalar_of_text
+from keytide.predicate.values.literals import key_value, scalar_of_text
+from keytide.snapshot.state import TableView
 from keytide.types import Field
 
-__all__ = [
-    "PartitionSpec",
-    "Place",
-    "TouchedPartitions",
-    "every_partition",
-    "fitting",
-    "partition_condition",
-]
+# -- what an overwrite replaces --------------------------------------------------------------------
+
 
 Place: TypeAlias = "Mapping[str, Any] | str | Predicate"
 """Values for some or all partition columns, by column or as a string: `dt=2026-01-31,hour=7`; or a
@@ -199,3 +199,25 @@ def _value(value: Any, field: Field, table: str) -> pa.Array:
             "give a value"
         )
     return pa.array([stored], type=stored.type)
+
+
+# -- determines which partitions an overwrite replaces, before any row is read ---------------------
+
+
+def partition_to_replace(
+    view: TableView, partition: Mapping[str, Any] | None
+) -> PartitionSpec | None:
+    """The named partition, or None if the rows or the whole table determine what is replaced.
+
+    Raises `InvalidError` for an invalid partition, and `UnsupportedError` if keys of other
+    partitions would have to leave them.
+    """
+    spec = None if partition is None else PartitionSpec.parse(partition, view.schema, view.name)
+    if view.moves_keys and (spec is not None or view.options.dynamic_partition_overwrite):
+        raise UnsupportedError(
+            f"table {view.name}: its primary key does not contain the partition columns, so keys "
+            "of the new rows can exist in other partitions. Set "
+            f"'{keys.DYNAMIC_PARTITION_OVERWRITE}' to 'false' to replace the whole table, or "
+            "delete rows and then write"
+        )
+    return spec

@@ -1,7 +1,17 @@
-"""Refuses rows that a table's engine cannot merge, when they enter.
+"""What a write refuses: tables, rows that cannot be merged, and rows that violate a constraint.
+
+Refuses rows that a table's engine cannot merge, when they enter.
 
 So everything that is stored can be read: a scan never finds a retraction that cannot be applied, or
 bytes that are not a valid bitmap.
+
+CHECK constraints: conditions that every written row must satisfy.
+
+As in SQL, a row fails if a condition is false, and passes if the condition is NULL. Each row is
+checked as it is written. In a partial row, whose other columns are NULL, only the given values are
+checked. Rows that delete are not checked.
+
+Which tables this release can write to.
 """
 
 from __future__ import annotations
@@ -15,16 +25,31 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.row_kind import RowKind
-from keytide.errors import InvalidError
+from keytide.definition.kind import why_in_both_partitions
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.gate.gate import gate_of
 from keytide.merge.order import VALUE_KIND
-from keytide.merge.refusal import Refusal, named_rows, reasons
-from keytide.predicate.constraint import constraint_texts
-from keytide.snapshot.view import TableView
-from keytide.write.constraints import broken_constraints
+from keytide.merge.refusal import Refusal, named_rows, reasons, retracts_of
+from keytide.options import keys
+from keytide.predicate.constraint import constraint_texts, constraints_of
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.write.input_rows import Rows, forbidden_nulls, ignored_kinds
 from keytide.write.row_merging import as_deletes, row_merger
 
-__all__ = ["refuse_unmergeable", "why_refused", "without_errors"]
+# -- CHECK constraints: conditions that every written row must satisfy -----------------------------
+
+
+def broken_constraints(rows: pl.DataFrame, view: TableView) -> Iterator[Refusal]:
+    """Which rows fail which constraint. `rows` have the table's columns and `_VALUE_KIND`."""
+    kept = retracts_of(rows)
+    for name, constraint in constraints_of(view.schema.fields, view.options, view.name).items():
+        reason = f"the row violates the constraint {name!r}, CHECK ({constraint.text})"
+        fails = constraint.fails(rows) & ~kept
+        yield Refusal(fails, reason, f"constraint-{name}", constraint.columns)
+
+
+# -- refuses rows that a table's engine cannot merge, when they enter ------------------------------
 
 
 def refuse_unmergeable(
@@ -141,3 +166,50 @@ def _not_inserted(rows: pl.DataFrame) -> Iterator[Refusal]:
             marks = np.asarray(rows[VALUE_KIND] == kind)
             yield Refusal(marks, f"{kind.short} changes a row, but without a primary key no row "
                           "can be identified; an append table accepts only +I")  # fmt: skip
+
+
+# -- which tables this release can write to --------------------------------------------------------
+
+
+def writable_view(table: StoredTable) -> TableView:
+    """The view of a table's latest schema, for writing.
+
+    Raises `UnsupportedError`, with the reason, for a table that this release must not append to: a
+    write would make keys no longer unique, or would lose changes for a reader.
+    """
+    view = table.view(table.schema)
+    check_writable(view)
+    return view
+
+
+def check_writable(view: TableView) -> None:
+    """Raise `UnsupportedError` like `writable_view`."""
+    reason = (
+        view.files.why_not_writable
+        or gate_of(view.schema, view.options).why_not_writable
+        or view.kind.why_not_writable(view.options)
+        or _why_keys_would_move(view)
+        or _why_hidden(view)
+    )
+    if reason is not None:
+        raise UnsupportedError(f"table {view.name}: this release cannot write to it: {reason}")
+
+
+def _why_hidden(view: TableView) -> str | None:
+    """Why rows would stay where readers of deletion vectors do not look. None if they would not."""
+    if not view.options.deletion_vectors_enabled or not view.kind.keeps_versions:
+        return None
+    hides = f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
+    kept = view.engine.why_kept_apart
+    return None if kept is None else f"{hides}, and here they merge nothing: {kept}"
+
+
+def _why_keys_would_move(view: TableView) -> str | None:
+    if view.moves_keys and set(view.schema.partition_keys) & set(view.schema.primary_keys):
+        return "its primary key has some of its partition columns and lacks others"
+    if view.moves_keys and view.options.changelog_producer == "input":
+        return (
+            f"'{keys.CHANGELOG_PRODUCER}' = 'input' keeps rows as they came, and keys that move "
+            f"between partitions are written otherwise; set it to 'lookup' or 'full-compaction'"
+        )
+    return why_in_both_partitions(view.schema, view.options)

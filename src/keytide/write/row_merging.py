@@ -16,21 +16,19 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
-from keytide.base.scratch import scratch
-from keytide.base.value_text import held_by_python
-from keytide.definition.post_merge import computed_columns
-from keytide.definition.row_merging import merged_fields
+from keytide.base.text import held_by_python
+from keytide.definition.kind import computed_columns, merged_fields
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
-from keytide.key_index.comparison import Numbers
-from keytide.key_index.hashes import KeyHashes
+from keytide.key_index.keys import KeyHashes, Numbers
 from keytide.merge.engine import MergeEngine
 from keytide.merge.engines import column_merger
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.options import keys
 from keytide.read.row_keys import exact
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.write.arrivals import Arrivals, Judged, Kept, judge
 from keytide.write.keeping import first_key, is_dropped, refuse_too_old, with_marks
 

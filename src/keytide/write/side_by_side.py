@@ -12,14 +12,13 @@ import numpy as np
 from pyroaring import BitMap64
 
 from keytide.errors import UnsupportedError
-from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexKey
-from keytide.key_index.entries import Entries, Numbers, newest_of_each
+from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexKey
+from keytide.key_index.keys import Entries, Numbers, newest_of_each
 from keytide.options import keys
 from keytide.read.places import by_name
-from keytide.snapshot.bucket_index import BucketIndex
-from keytide.snapshot.dead_rows import DeadRows
 from keytide.snapshot.key_index import NewKeys
-from keytide.snapshot.view import TableView
+from keytide.snapshot.live_files import BucketIndex, DeadRows
+from keytide.snapshot.state import TableView
 from keytide.write.task import Written
 
 __all__ = ["joined_upserts"]

@@ -1,35 +1,93 @@
-"""Write tasks: the input that each part of a write needs, and its result."""
+"""Write tasks: the input that each part of a write needs, and its result.
+
+Counts rows that arrive out of order.
+
+Merging handles them without help, but users who monitor a feed want to know the number (Apache
+Pinot's upsert tables count them as well). The count requires a lookup of the written keys, so it is
+enabled by the option 'write.count-out-of-order'.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keytide.base.process import this_host
-from keytide.format.hash_index import Hashes
-from keytide.format.index_manifest import IndexKey
+from keytide.base.row_kind import RowKind
+from keytide.format.arrow import from_arrow
+from keytide.format.index_files import Hashes, IndexKey
 from keytide.format.manifest import ManifestEntry
-from keytide.snapshot.bucket_index import BucketIndex, by_index_key
-from keytide.snapshot.dead_rows import DeadRows
+from keytide.merge.order import is_late, with_ranks
+from keytide.read.lookup import key_range, newest_versions
+from keytide.read.plan import plan_files
+from keytide.read.scan import ReadTask
 from keytide.snapshot.dynamic_buckets import PlacedKeys
-from keytide.snapshot.live_files import NO_FILES, BucketId
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.live_files import NO_FILES, BucketId, BucketIndex, DeadRows, by_index_key
+from keytide.snapshot.state import TableState, TableView
 from keytide.write.bucket_writer import BucketWriter, Seen, SequenceBase
 from keytide.write.input_rows import Rows, incoming_rows
-from keytide.write.key_bucket import certain
 from keytide.write.layout import Layout, Placing
 from keytide.write.layouts import layout_of
-from keytide.write.out_of_order import count_out_of_order
+from keytide.write.moving_keys import certain
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import refuse_unmergeable
 from keytide.write.ties import Order, refuse_ties, tie_columns
 
-__all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
+# -- counts rows that arrive out of order ----------------------------------------------------------
+
+
+def count_out_of_order(
+    rows: Rows, stored: TableState, written: Iterable[ManifestEntry], placing: Placing
+) -> int:
+    """The number of rows that are older than a version of their key that arrived before them.
+
+    This can be a stored version, including files of `written`, or an earlier row. Rows of kind -U
+    are not counted, because they announce nothing. Without sequence fields, no row is counted.
+    Reads the stored versions of the keys. Runs in the driver or on an executor.
+    """
+    view = stored.view
+    if not view.order.sequence:
+        return 0
+    rows = rows.filter(pc.not_equal(rows.kinds, int(RowKind.UPDATE_BEFORE)))
+    files = _by_bucket((*stored.live.entries, *written))
+    count = 0
+    frame = from_arrow(rows.table)
+    frame, cut = placing.cut(frame, rows.table, view)
+    for bucket, part in cut.parts(frame):
+        before = _versions(stored, files.get(bucket, []), part)
+        ranked = with_ranks(part.select(view.order.columns), before, view.order)
+        count += int(ranked.select(is_late(view.order).sum()).item())
+    return count
+
+
+def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[ManifestEntry]]:
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in entries:
+        files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return files
+
+
+def _versions(
+    stored: TableState, files: Sequence[ManifestEntry], rows: pl.DataFrame
+) -> pl.DataFrame:
+    """The versions of the keys of `rows` in the files of one bucket."""
+    view, columns = stored.view, stored.view.order.columns
+    keys = rows.select(view.order.key).unique()
+    # Without any file, the result is an empty frame with the right types.
+    found = [rows.select(columns).clear()]
+    for bucket in plan_files(view, files, key_range(keys), stored.vector_files).buckets:
+        task = ReadTask(view, bucket, columns)
+        found += [f.select(columns) for f in newest_versions(task, keys, columns)]
+    return pl.concat(found)
+
+
+# -- write tasks: the input that each part of a write needs, and its result ------------------------
+
 
 RUNS_PER_PART = 1 << 16
 """The distance between the sequence numbers of neighboring parts.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableState, TableView
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.side_by_side import joined_upserts
 from keytide.write.task import WriteTask, Written

@@ -11,11 +11,11 @@ from enum import Enum
 
 import polars as pl
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.errors import UnsupportedError
 from keytide.merge.refusal import named_rows
 from keytide.options import keys
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 
 __all__ = ["Order", "refuse_ties", "tie_columns"]
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 from keytide.format.schema import TableSchema
 from keytide.snapshot.live_files import NO_FILES
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import unmade
+from keytide.snapshot.pinned import StoredTable, unmade
 from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
+from keytide.write.refusals import check_writable
 from keytide.write.task import WriteTask
-from keytide.write.writable import check_writable
 
 __all__ = ["try_definition"]
 

@@ -14,28 +14,23 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
+from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import ManifestEntry
-from keytide.key_index.comparison import NOTHING
-from keytide.key_index.entries import Entries, Numbers, newest_of_each
-from keytide.key_index.run import DamagedRunError
+from keytide.key_index.keys import NOTHING, Entries, Numbers, newest_of_each
+from keytide.key_index.runs import DamagedRunError
 from keytide.merge.order import IS_ADD
 from keytide.read.places import by_name
 from keytide.read.row_keys import exact
-from keytide.snapshot.bucket_index import BucketIndex
-from keytide.snapshot.dead_rows import DeadRows, vector_files_by_bucket
 from keytide.snapshot.key_index import NewKeys, key_files_by_bucket
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_files_by_bucket
+from keytide.snapshot.state import TableState, TableView
 from keytide.write.arrivals import Arrivals, Kept, judge
 from keytide.write.bucket_writer import BucketWriter, SequenceBase
-from keytide.write.cut import BucketBatch
 from keytide.write.input_rows import Rows, complete_rows, typed_rows
 from keytide.write.keeping import as_they_came, refuse_too_old
-from keytide.write.key_bucket import Bucket, arrived, found_bucket, places_of
-from keytide.write.layout import Placing
+from keytide.write.layout import BucketBatch, Placing
 from keytide.write.layouts import layout_of
+from keytide.write.moving_keys import Bucket, arrived, found_bucket, places_of
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import refuse_unmergeable, without_errors
 from keytide.write.row_merging import merged_rows

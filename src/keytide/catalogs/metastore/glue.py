@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from keytide.base.extras import library
+from keytide.base.process import library
 from keytide.catalogs.metastore.description import (
     INPUT_FORMAT,
     OUTPUT_FORMAT,

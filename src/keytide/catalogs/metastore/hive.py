@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from getpass import getuser
 from typing import Any, TypeVar
 
-from keytide.base.extras import library
+from keytide.base.process import library
 from keytide.catalogs.metastore.description import (
     INPUT_FORMAT,
     OUTPUT_FORMAT,

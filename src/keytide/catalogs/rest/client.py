@@ -1,7 +1,13 @@
-"""Requests to a catalog service, and interpretation of its responses.
+"""The client of a catalog service: requests, credentials, and the tables that they name.
+
+Requests to a catalog service, and interpretation of its responses.
 
 The protocol is Apache Paimon's: JSON over HTTP below `/v1`. The service's configuration contains
 the path prefix of a warehouse.
+
+Temporary credentials from a catalog for the files of one table.
+
+One table of a catalog service, as requests refer to it.
 """
 
 from __future__ import annotations
@@ -14,14 +20,22 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timezone
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from keytide.base.lazily import cached_property
-from keytide.errors import DataError, UnsupportedError
-from keytide.format.json_document import OBJECT, TEXT, TEXTS, optional_member
+from cachetools import LRUCache
 
-__all__ = ["MISSING", "TAKEN", "Answer", "LostAnswerError", "RestClient", "options_in"]
+from keytide.base.process import cached_property
+from keytide.errors import ConflictError, DataError, UnsupportedError
+from keytide.format import paths
+from keytide.format.branch import branch_of, branched_name
+from keytide.format.json_document import OBJECT, TEXT, TEXTS, optional_member
+from keytide.store import Store
+
+# -- requests to a catalog service, and interpretation of its responses ----------------------------
+
 
 MISSING = 404
 TAKEN = 409
@@ -221,3 +235,175 @@ def _document(data: bytes) -> Mapping[str, Any]:
         # Services sometimes answer changes with plain text.
         return {}
     return found
+
+
+# -- temporary credentials from a catalog for the files of one table -------------------------------
+
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+
+LENDS = "data-token.enabled"
+"""The setting with which catalogs provide credentials."""
+
+# obstore requests new credentials in the last five minutes, and must get different ones then.
+_SAFETY_MS = 600_000
+_TABLES_MAX = 4096
+# The option names of Paimon's own S3 file systems.
+_NAMES = {
+    "access_key_id": ("fs.s3.accessKeyId", "s3.access-key", "s3.access.key", "fs.s3a.access.key"),
+    "secret_access_key": (
+        "fs.s3.accessKeySecret", "s3.secret-key", "s3.secret.key", "fs.s3a.secret.key",
+    ),
+    "session_token": (
+        "fs.s3.securityToken", "s3.session-token", "s3.session.token", "fs.s3a.session.token",
+    ),
+    "endpoint": ("fs.s3.endpoint", "s3.endpoint", "fs.s3a.endpoint"),
+    "region": ("fs.s3.region", "s3.region", "fs.s3a.endpoint.region"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Lent:
+    """Options of a store, and when they expire, None for never."""
+
+    options: dict[str, str]
+    ends_ms: int | None
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.ends_ms is None or self.ends_ms - time.time() * 1000 > _SAFETY_MS
+
+
+@dataclass(frozen=True)
+class TableToken:
+    """Requests the credentials of a table from the catalog. A `Lender`.
+
+    The whole process uses the last credentials until shortly before they expire.
+    """
+
+    client: RestClient
+    database: str
+    table: str
+
+    def options(self) -> dict[str, str]:
+        """Other options of the store from the catalog: endpoint and region. Raises as a call."""
+        told = self._lent().options
+        return {name: told[name] for name in ("endpoint", "region") if name in told}
+
+    def __call__(self) -> S3Credential:
+        """The current credentials.
+
+        Raises `DataError` if the catalog provides none, and `UnsupportedError` for those of a store
+        other than S3.
+        """
+        lent = self._lent()
+        ends = None
+        if lent.ends_ms is not None:
+            ends = datetime.fromtimestamp(lent.ends_ms / 1000, timezone.utc)
+        return {
+            "access_key_id": lent.options["access_key_id"],
+            "secret_access_key": lent.options["secret_access_key"],
+            "token": lent.options.get("session_token"),
+            "expires_at": ends,
+        }
+
+    def _lent(self) -> _Lent:
+        with _LOCK:
+            known = _KNOWN.get(self)
+        if known is None or not known.is_fresh:
+            known = self._asked()
+            with _LOCK:
+                _KNOWN[self] = known
+        return known
+
+    def _asked(self) -> _Lent:
+        path = ("databases", self.database, "tables", self.table, "token")
+        answer, where = self.client.get(*path), f"table {self.database}.{self.table}"
+        told = answer.document.get("token")
+        if not answer.is_done or not isinstance(told, dict):
+            raise DataError(
+                f"{where}: {self.client.uri} issues no credentials for it "
+                f"({answer.document.get('message') or answer.status}); check the catalog"
+            )
+        options = {
+            name: str(told[theirs])
+            for name, known in _NAMES.items()
+            for theirs in known
+            if theirs in told
+        }
+        if not options.keys() >= {"access_key_id", "secret_access_key"}:
+            raise UnsupportedError(
+                f"{where}: {self.client.uri} issues {', '.join(sorted(told)) or 'nothing'}, but "
+                f"this release supports only S3 credentials; connect with '{LENDS}' = 'false' "
+                "and your own credentials, if the catalog allows it"
+            )
+        ends_ms = answer.document.get("expiresAtMillis")
+        return _Lent(options, ends_ms if isinstance(ends_ms, int) else None)
+
+
+_KNOWN: LRUCache[TableToken, _Lent] = LRUCache(_TABLES_MAX)
+_LOCK = Lock()
+
+
+# -- one table of a catalog service, as requests refer to it ---------------------------------------
+
+
+@dataclass(frozen=True)
+class RestTable:
+    """A table, by its names and its id, which distinguishes it from a recreated table.
+
+    A branch has the table's name followed by its own. `store` says which one is meant.
+    """
+
+    client: RestClient
+    database: str
+    name: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"table {self.database}.{self.name}"
+
+    def get(self, store: Store, *rest: str) -> Answer:
+        """Read something about the table, which may not exist. Raises as `RestClient.get`."""
+        return self.client.get(*self._path(store), *rest)
+
+    def post(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
+        """Change something about the table. Raises as `RestClient.post`."""
+        return self.client.post(*self._path(store), *rest, body=body)
+
+    def delete(self, store: Store, *rest: str) -> Answer:
+        """Remove something of the table. Raises as `RestClient.post`."""
+        return self.client.delete(*self._path(store), *rest)
+
+    def described(self, store: Store) -> Mapping[str, Any]:
+        """The catalog's description of the table. Raises `ConflictError` if it was recreated.
+
+        Requests without an id are sent after this, so that they do not affect another table.
+        """
+        main = self.client.get("databases", self.database, "tables", self.name)
+        if not main.is_done or str(main.document.get("id")) != self.id:
+            raise self.gone(main)
+        if branch_of(store) == paths.MAIN_BRANCH:
+            return main.document
+        own = self.get(store)
+        if not own.is_done:
+            raise self.gone(own)
+        return own.document
+
+    def gone(self, answer: Answer) -> ConflictError:
+        """The error if the table does not exist, or was recreated."""
+        if answer.status != MISSING:
+            return ConflictError(
+                f"{self} of the catalog {self.client.uri} is now another table: the opened one "
+                "was dropped or renamed, so nothing was changed; open the new one"
+            )
+        return ConflictError(
+            f"{self} is no longer in the catalog {self.client.uri}: it was renamed or dropped "
+            "meanwhile, so nothing was committed; open the table by its new name, and run the "
+            "operation again"
+        )
+
+    def _path(self, store: Store) -> tuple[str, ...]:
+        return ("databases", self.database, "tables", branched_name(self.name, branch_of(store)))

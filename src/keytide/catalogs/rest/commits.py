@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keytide.catalogs.rest.client import MISSING, Answer, LostAnswerError
+from keytide.catalogs.rest.client import MISSING, Answer, LostAnswerError, RestTable
 from keytide.catalogs.rest.keeper import RestKeeper
-from keytide.catalogs.rest.table import RestTable
 from keytide.errors import DataError, NotFoundError, UnsupportedError
 from keytide.format import paths
 from keytide.format.branch import branch_of

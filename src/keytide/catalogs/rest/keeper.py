@@ -7,10 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from keytide.catalogs.rest.client import MISSING, TAKEN, Answer, LostAnswerError, options_in
+from keytide.catalogs.rest.client import (
+    MISSING,
+    TAKEN,
+    Answer,
+    LostAnswerError,
+    RestTable,
+    options_in,
+)
 from keytide.catalogs.rest.schema_changes import schema_changes
-from keytide.catalogs.rest.table import RestTable
-from keytide.definition.evolution import SchemaChange
+from keytide.definition.schema_evolution import SchemaChange
 from keytide.errors import ConflictError, DataError, NotFoundError, UnsupportedError
 from keytide.format import paths
 from keytide.format.branch import branch_of, main_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keytide.definition.evolution import (
+from keytide.definition.schema_evolution import (
     AddColumn,
     After,
     ChangeColumnNullability,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from keytide.errors import DataError, InvalidError, NotFoundError
-from keytide.feeds.kafka.broker import Topic
+from keytide.feeds.kafka.client import Topic
 from keytide.feeds.kafka.offsets import Offsets, TopicOffsets
 
 __all__ = ["IfLost", "Start", "beginning", "check_topics", "checked_if_lost"]

@@ -1,4 +1,11 @@
-"""The Kafka client, using the library confluent-kafka."""
+"""Access to Kafka: the interface, the client that implements it, and its properties.
+
+The Kafka client, using the library confluent-kafka.
+
+The interface to Kafka: existing topics, and their messages.
+
+Reads Kafka client properties from a file, in the format of Kafka's own commands.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +14,106 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
+from dataclasses import dataclass
 from operator import methodcaller
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from keytide.base.extras import library
-from keytide.errors import DataError, InvalidError, KeytideError
-from keytide.feeds.kafka.broker import MESSAGES_SCHEMA, Messages, Topic
+from keytide.base.process import library
+from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.feeds.kafka.offsets import Offsets
+
+# -- the interface to Kafka: existing topics, and their messages -----------------------------------
+
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ANSWER_SECONDS_MAX", "BATCH_BYTES_MAX", "Client"]
+
+MESSAGES_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("message", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Topic:
+    """The current state of a topic: the first offset of each partition, and the one after the last.
+
+    Uncommitted transactions are after the end.
+    """
+
+    id: str
+    first: Mapping[int, int]
+    end: Mapping[int, int]
+
+
+class Broker(Protocol):
+    """Returns information about topics."""
+
+    def names(self) -> Collection[str]:
+        """The names of all topics. Raises as `topics`."""
+        ...
+
+    def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
+        """Topics by name, without those that do not exist.
+
+        Raises `DataError` if no broker answers, and `InvalidError` for invalid settings.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Some messages, and the positions that their partitions reach.
+
+    `rows` has the columns of `MESSAGES_SCHEMA`, with each partition in offset order. `next` has the
+    next offset by topic and partition, which can be after the last message if no messages follow.
+    """
+
+    rows: pa.Table
+    next: Mapping[str, Mapping[int, int]]
+
+
+class Consumer(Broker, Protocol):
+    """Returns information about topics, and reads their messages."""
+
+    def begin_at(self, offsets: Offsets) -> None:
+        """Start reading these partitions at these offsets."""
+        ...
+
+    def read(self, messages_max: int, wait_seconds: float) -> Messages:
+        """The next messages: all that are available, or none after a timeout.
+
+        At most `messages_max` messages, and at most the maximum bytes of a batch. Raises
+        `DataError` if an offset to read no longer exists.
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        raised: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+# -- the Kafka client, using the library confluent-kafka -------------------------------------------
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 ANSWER_SECONDS_MAX = 30
 """Timeout for a broker's response about topics."""
@@ -246,3 +338,27 @@ _SHARED = ("bootstrap", "broker", "client", "debug", "sasl", "security", "socket
 
 
 _READ = tuple(map(methodcaller, ("topic", "partition", "offset", "key", "value")))
+
+
+# -- reads Kafka client properties from a file -----------------------------------------------------
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """Lines of `name=value`. Empty lines and lines that begin with `#` or `!` are ignored.
+
+    Raises `NotFoundError` if there is no such file, and `InvalidError` for an invalid line.
+    """
+    try:
+        lines = Path(path).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFoundError(f"consumer properties cannot be read from {path}: {error}") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            # The line is not shown, because it can be part of a password.
+            raise InvalidError(f"{path}, line {number}: expected name=value")
+        found[name.strip()] = value.strip()
+    return found

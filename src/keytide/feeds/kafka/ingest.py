@@ -1,51 +1,220 @@
-"""Loads topics into tables without Spark.
+"""Ingestion of topics without Spark, by batch and for several tables.
+
+Loads topics into tables without Spark.
 
 A batch is read, decoded, written and committed together with the offsets that it reached, where the
 next batch begins. Messages that cannot be applied are written to a dead-letter table first.
+
+Processes one batch of messages: its changes, its dead letters, and its report.
+
+Loads topics into several tables, with one feed for each table, in parallel in this process.
+
+Each table is loaded as in a run of its own, with its offsets in its own snapshots. A table that
+fails does not stop the others.
+
+The request for a feed of topics, checked before any broker is contacted.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from keytide.base.process import side_by_side
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.growing import grown
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
-from keytide.errors import DataError, NotFoundError
-from keytide.feeds.batch import WrittenChanges
-from keytide.feeds.feed import FeedSpec
+from keytide.commit.transaction import Transaction
+from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
+from keytide.feeds.apply import ChangeWriter, WrittenChanges
+from keytide.feeds.decode import decode
+from keytide.feeds.feed import (
+    ORDINAL_COLUMN,
+    PLACED_COLUMNS,
+    BatchReport,
+    Decoded,
+    FeedRequest,
+    FeedSpec,
+    IngestReport,
+    PlacedLetters,
+)
 from keytide.feeds.formats import envelope_of
-from keytide.feeds.infer import Sample
-from keytide.feeds.kafka.batch import changes_of, letters_of, report_of, write_changes
-from keytide.feeds.kafka.beginning import beginning, check_topics
-from keytide.feeds.kafka.broker import MESSAGES_SCHEMA, Consumer, Messages, Topic
-from keytide.feeds.kafka.client import BATCH_BYTES_MAX, Client
-from keytide.feeds.kafka.dealing import resolved
-from keytide.feeds.kafka.documents import rows_with_keys
-from keytide.feeds.kafka.keys import key_columns
+from keytide.feeds.infer import Sample, feed_growth
+from keytide.feeds.kafka.beginning import IfLost, Start, beginning, check_topics, checked_if_lost
+from keytide.feeds.kafka.client import (
+    BATCH_BYTES_MAX,
+    MESSAGES_SCHEMA,
+    Client,
+    Consumer,
+    Messages,
+    Topic,
+)
 from keytide.feeds.kafka.offsets import Offsets, TopicOffsets, offsets_told, progress_of
-from keytide.feeds.kafka.request import KafkaRequest
-from keytide.feeds.letters import PlacedLetters
+from keytide.feeds.kafka.topics import KafkaAddress, dealt, key_columns, resolved, rows_with_keys
 from keytide.feeds.omitting import names_omitted, stores_omitted, storing_omitted
-from keytide.feeds.outgrown import feed_growth
-from keytide.feeds.report import BatchReport, IngestReport
+from keytide.feeds.refuse import as_table_takes
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.maintenance.upkeep.behind import BEHIND
 from keytide.maintenance.upkeep.writing import writing
 from keytide.options import TableOptions
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.store import open_store
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
-__all__ = ["SECONDS_BETWEEN_LOOKS", "feed_topics", "run_feed"]
+# -- processes one batch of messages ---------------------------------------------------------------
+
+
+# The minimum number of messages that a thread decodes.
+_PIECE_MESSAGES_MIN = 5_000
+
+
+def changes_of(messages: pa.ChunkedArray, spec: FeedSpec, view: TableView) -> Decoded:
+    """The changes in messages, decoded on all cores, in order."""
+    cores = os.cpu_count() or 1
+    size = max(_PIECE_MESSAGES_MIN, -(-len(messages) // cores))
+    starts = range(0, len(messages), size)
+    calls = [partial(decode, messages.slice(at, size), spec) for at in starts]
+    return as_table_takes(_joined(side_by_side(calls, cores), starts), messages, view)
+
+
+def write_changes(transaction: Transaction, spec: FeedSpec, rows: pa.Table) -> WrittenChanges:
+    """Write the changes as part of a transaction. Raises what `ChangeWriter.write` raises."""
+    writer = ChangeWriter.on(transaction, spec)
+    task = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+    written = replace(writer, task=task).write(rows)
+    transaction.take(written.written)
+    return written
+
+
+def letters_of(messages: pa.Table, decoded: Decoded, written: WrittenChanges) -> pa.Table:
+    """The messages that cannot be applied, with their positions and the reasons."""
+    refused = pa.concat_tables([decoded.rejected, written.unknown]).sort_by("ordinal")
+    found = messages.take(refused["ordinal"])
+    columns = [*(found[name] for name in ("topic", "partition", "offset")), refused["reason"]]
+    names = [field.name for field in PLACED_COLUMNS]
+    return pa.Table.from_arrays([*columns, found["key"], found["message"]], names)
+
+
+def report_of(
+    number: int,
+    decoded: Decoded,
+    written: WrittenChanges,
+    started: float,
+    snapshot_id: int | None,
+) -> BatchReport:
+    """The report of a batch that began at a time of `time.perf_counter`."""
+    counts, unknown = written.counts, written.unknown.num_rows
+    rejected, skipped = decoded.rejected.num_rows + unknown, decoded.tombstones + decoded.control
+    applied = counts.applied - unknown
+    total = applied + counts.late + counts.duplicate + rejected + skipped
+    seconds = time.perf_counter() - started
+    return BatchReport(
+        number, total, applied, counts.late, counts.duplicate, rejected, skipped, seconds,
+        snapshot_id,
+    )  # fmt: skip
+
+
+def _joined(pieces: Sequence[Decoded], starts: Sequence[int]) -> Decoded:
+    """Combine pieces that start at the given messages, numbered as one batch."""
+    placed = list(zip(pieces, starts, strict=True))
+    return Decoded(
+        pa.concat_tables(_behind(piece.rows, ORDINAL_COLUMN, at) for piece, at in placed),
+        pa.concat_tables(_behind(piece.rejected, "ordinal", at) for piece, at in placed),
+        sum(piece.tombstones for piece in pieces),
+        sum(piece.control for piece in pieces),
+    )
+
+
+def _behind(rows: pa.Table, name: str, count: int) -> pa.Table:
+    place = rows.column_names.index(name)
+    return rows.set_column(place, rows.schema.field(name), pc.add(rows[name], count))
+
+
+# -- the request for a feed of topics, checked before any broker is contacted ----------------------
+
+
+BATCH_MESSAGES_MAX = 100_000
+"""Default for the maximum number of messages in a batch."""
+
+
+@dataclass(frozen=True)
+class TopicOptions:
+    """Options for feeds of topics that feeds of files do not have. None means not given."""
+
+    starting_offsets: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    messages_max: int | None = None
+    if_lost: str | None = None
+
+    def check_unused(self, source: str) -> None:
+        """Raises `InvalidError` for an option that a feed of files does not use."""
+        given = {
+            "starting offsets": self.starting_offsets,
+            "consumer properties": self.properties or None,
+            "a number of messages per batch": self.messages_max,
+            "what to do if offsets are lost": self.if_lost,
+        }
+        for what, value in given.items():
+            if value is not None:
+                raise InvalidError(
+                    f"{what} ({value!r}) are only for topics, and {source!r} is not a topic; "
+                    "remove them, or use kafka://host:port/topic"
+                )
+
+
+@dataclass(frozen=True)
+class KafkaRequest:
+    """The feed, and where it begins in which topics.
+
+    `properties` are those of the client. `if_lost` says what to do about lost messages.
+    """
+
+    feed: FeedRequest
+    address: KafkaAddress
+    start: Start = field(default_factory=Start)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    messages_max: int = BATCH_MESSAGES_MAX
+    if_lost: IfLost = "fail"
+
+    @classmethod
+    def of(cls, feed: FeedRequest, options: TopicOptions) -> KafkaRequest:
+        """Parse the request. Raises `InvalidError` for an invalid one, or one for files."""
+        if feed.checkpoint is not None:
+            raise InvalidError(
+                f"a checkpoint ({feed.checkpoint}) is only for files, because Kafka offsets are "
+                "stored in the table; remove it"
+            )
+        if feed.max_files_per_batch is not None:
+            raise InvalidError(
+                f"a number of files per batch ({feed.max_files_per_batch}) is only for files; "
+                "set the number of messages per batch instead"
+            )
+        limit = BATCH_MESSAGES_MAX if options.messages_max is None else options.messages_max
+        if limit < 1:
+            raise InvalidError(f"{limit} messages per batch; expected 1 or more")
+        return cls(
+            feed,
+            KafkaAddress.parse(feed.source),
+            Start.parse(options.starting_offsets or "earliest"),
+            dict(options.properties),
+            limit,
+            checked_if_lost(options.if_lost or "fail"),
+        )
+
+
+# -- loads topics into tables without Spark --------------------------------------------------------
+
 
 _LOG = logging.getLogger("keytide.kafka")
 _WAIT_SECONDS = 1.0
@@ -258,3 +427,140 @@ class _Run:
         self.reports.append(report)
         if self._on_batch is not None:
             self._on_batch(report)
+
+
+# -- loads topics into several tables --------------------------------------------------------------
+
+
+# The number of parallel feeds if each feed ends.
+_BESIDE_MAX = 4
+_BATCH_BYTES_MIN = 1 << 20
+# The maximum number of continuous feeds. Each needs a thread and a consumer.
+_TABLES_MAX = 1_000
+
+Connect = Callable[[int], Consumer]
+"""Creates a consumer with a maximum batch size in bytes."""
+
+
+@dataclass(frozen=True)
+class TablesReport:
+    """The result of loading several tables, and the error of each one that failed."""
+
+    tables: tuple[IngestReport, ...]
+    failed: Mapping[str, KeytideError]
+
+
+@dataclass(frozen=True)
+class Told:
+    """The callbacks for batches and for failed tables. They can be called in any thread."""
+
+    batch: Callable[[str, BatchReport], None] | None = None
+    failure: Callable[[str, KeytideError], None] | None = None
+
+
+def run_feeds(
+    request: KafkaRequest, catalog: Catalog | None = None, told: Told | None = None
+) -> TablesReport:
+    """Load the tables of a template, each from its topics, until all is read or continuously.
+
+    A continuous run also loads topics that are created later, unless they belong to a table that is
+    already being loaded. Those wait for the next run. Raises `InvalidError` and `NotFoundError` for
+    a template and topics that result in no tables, and what `Client` raises. Errors of a single
+    feed are reported, and do not stop others.
+    """
+    catalog = catalog or Catalog(FolderWarehouse(open_store(request.feed.warehouse)))
+    connect = partial(Client, request.address.brokers, request.properties)
+    return feed_tables(request, catalog, connect, told or Told())
+
+
+def feed_tables(
+    request: KafkaRequest, catalog: Catalog, connect: Connect, told: Told
+) -> TablesReport:
+    """The same with the given consumers. Raises as `run_feeds`."""
+    if request.feed.columns is not None:
+        raise InvalidError(
+            f"tables {request.feed.table!r}: a schema applies to one table only; remove it, or "
+            "create the tables first"
+        )
+    with connect(_BATCH_BYTES_MIN) as broker:
+        tables = _tables(request, broker)
+        beside = len(tables) if request.feed.continuous else min(_BESIDE_MAX, len(tables))
+        feeds = _Feeds(request, catalog, connect, told, BATCH_BYTES_MAX // beside)
+        with ThreadPoolExecutor(_TABLES_MAX if request.feed.continuous else beside) as pool:
+            try:
+                feeds.begin(tables, pool)
+                while feeds.go_on():
+                    if request.feed.continuous:
+                        feeds.begin(_tables_now(request, broker), pool)
+            except BaseException:
+                feeds.stop.set()  # the pool waits for running feeds
+                raise
+    return feeds.report()
+
+
+def _tables(request: KafkaRequest, broker: Consumer) -> Mapping[str, tuple[str, ...]]:
+    """The topics of each table."""
+    address = request.address
+    if address.has_patterns:
+        address = resolved(address, broker.names())
+    request.start.check_topics(address.topics)
+    return dealt(request.feed.table, address.topics)
+
+
+def _tables_now(request: KafkaRequest, broker: Consumer) -> Mapping[str, tuple[str, ...]]:
+    """The same while feeds are running: a missing response is no reason to stop."""
+    try:
+        return _tables(request, broker)
+    except KeytideError as error:
+        _LOG.warning("%s", error)
+        return {}
+
+
+@dataclass
+class _Feeds:
+    """The feeds of one run, by table name."""
+
+    request: KafkaRequest
+    catalog: Catalog
+    connect: Connect
+    told: Told
+    batch_bytes: int
+    stop: Event = field(default_factory=Event)
+    running: dict[str, Future[IngestReport | KeytideError]] = field(default_factory=dict)
+
+    def begin(self, tables: Mapping[str, tuple[str, ...]], pool: ThreadPoolExecutor) -> None:
+        """Start the feeds of tables that have none yet."""
+        for table, topics in tables.items():
+            if table not in self.running:
+                self.running[table] = pool.submit(self._feed, table, topics)
+
+    def go_on(self) -> bool:
+        """Wait for a while. Returns whether some feeds have not ended. Raises unexpected errors."""
+        found = wait(self.running.values(), SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
+        for future in found.done:
+            future.result()
+        return bool(found.not_done)
+
+    def report(self) -> TablesReport:
+        """The results of all feeds, in the order of their start."""
+        found = {table: future.result() for table, future in self.running.items()}
+        done = tuple(each for each in found.values() if isinstance(each, IngestReport))
+        failed = {name: each for name, each in found.items() if isinstance(each, KeytideError)}
+        return TablesReport(done, failed)
+
+    def _feed(self, table: str, topics: tuple[str, ...]) -> IngestReport | KeytideError:
+        request = replace(
+            self.request,
+            feed=replace(self.request.feed, table=table),
+            address=KafkaAddress(self.request.address.brokers, topics),
+            start=self.request.start.of(topics),
+        )
+        try:
+            with self.connect(max(_BATCH_BYTES_MIN, self.batch_bytes)) as consumer:
+                told = self.told.batch
+                on_batch = None if told is None else partial(told, table)
+                return feed_topics(request, self.catalog, consumer, on_batch, self.stop)
+        except KeytideError as error:
+            if self.told.failure is not None:
+                self.told.failure(table, error)
+            return error

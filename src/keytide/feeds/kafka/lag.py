@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keytide.base.record import Record
-from keytide.feeds.kafka.address import KafkaAddress
 from keytide.feeds.kafka.beginning import check_topics
-from keytide.feeds.kafka.broker import Broker, Topic
-from keytide.feeds.kafka.client import BATCH_BYTES_MAX, Client
-from keytide.feeds.kafka.dealing import resolved
+from keytide.feeds.kafka.client import BATCH_BYTES_MAX, Broker, Client, Topic
 from keytide.feeds.kafka.offsets import Offsets, offsets_told
-from keytide.snapshot.stored import StoredTable
+from keytide.feeds.kafka.topics import KafkaAddress, resolved
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["PartitionLag", "lag", "lag_of", "told_lags"]
 

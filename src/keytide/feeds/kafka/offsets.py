@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from keytide.commit.progress import Progress, told_progress
 from keytide.errors import DataError
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = [
     "Offsets",

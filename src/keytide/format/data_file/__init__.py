@@ -8,13 +8,15 @@ only the columns, with rows in any order.
 Polars DataFrame with the columns of the table's *current* schema, and matches columns by field id.
 """
 
-from keytide.format.data_file.filters import ColumnFilter, FileFilters
-from keytide.format.data_file.formats import FORMATS
-from keytide.format.data_file.kept_rows import read_few
-from keytide.format.data_file.key_spans import Key, key_spans
-from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
-from keytide.format.data_file.places import begin_footers, read_places
+from keytide.format.data_file.columns import (
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    ColumnFilter,
+    FileFilters,
+    physical_schema,
+)
 from keytide.format.data_file.reader import (
+    FORMATS,
     WHOLE_FILE,
     FileReader,
     Span,
@@ -25,6 +27,7 @@ from keytide.format.data_file.reader import (
     spans_of,
     version_in,
 )
+from keytide.format.data_file.row_groups import Key, begin_footers, key_spans, read_few, read_places
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
 

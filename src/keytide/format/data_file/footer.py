@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from thrift.protocol.TProtocol import TType
 
 from keytide.format.checksum import FOOTER_SEAL, check_footer
-from keytide.format.thrift_tree import Member, has, read_struct
+from keytide.format.parquet_footer import Member, has, read_struct
 
 __all__ = ["read_footer"]
 

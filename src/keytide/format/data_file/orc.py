@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.orc as po
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import InvalidError, SetupError
 from keytide.format.arrow import from_arrow
-from keytide.format.data_file.layout import physical_schema
+from keytide.format.data_file.columns import physical_schema
 from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
 from keytide.format.encoding import densest
 from keytide.format.schema import TableSchema

@@ -20,8 +20,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keytide.base.lazily import cached_property
-from keytide.format import int96
+from keytide.base.process import cached_property
+from keytide.format import parquet_footer
 from keytide.format.arrow import from_arrow
 from keytide.format.cache import FILES, version_of
 from keytide.format.checksum import (
@@ -161,7 +161,7 @@ def write(
     dictionaries: bool = True,
 ) -> None:
     """Write rows. Each column and nested node gets its field id."""
-    nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
+    nanoseconds = any(parquet_footer.has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
         rows = _with_int96_bytes(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
@@ -359,11 +359,11 @@ def _check_blocks(
 
 
 def _with_int96_bytes(rows: pa.Table) -> pa.Table:
-    columns = [int96.encode_column(column) for column in rows.columns]
-    fields = [f.with_type(int96.physical_type(f.type)) for f in rows.schema]
+    columns = [parquet_footer.encode_column(column) for column in rows.columns]
+    fields = [f.with_type(parquet_footer.physical_type(f.type)) for f in rows.schema]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _with_int96(footer: bytes) -> bytes:
-    marked = int96.mark_footer(footer[:-8])
+    marked = parquet_footer.mark_footer(footer[:-8])
     return marked + len(marked).to_bytes(4, "little") + footer[-4:]

@@ -1,8 +1,13 @@
-"""Reads rows of a data file as a Polars DataFrame, with the columns of the current schema."""
+"""Reads rows of a data file as a Polars DataFrame, with the columns of the current schema.
+
+Converts columns of a file to those of the current schema, matched by field id at every depth.
+
+The file formats by file name extension, which determines how a file is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,33 +17,107 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RETRACTS
-from keytide.errors import DataError, KeytideError
-from keytide.format.arrow import polars_schema
+from keytide.errors import DataError, KeytideError, UnsupportedError
+from keytide.format.arrow import HAS_MAPS, polars_schema, polars_type
 from keytide.format.cache import version_of
+from keytide.format.data_file import avro, orc, parquet
 from keytide.format.data_file.blobs import blob_contents
-from keytide.format.data_file.evolved import evolved_column
-from keytide.format.data_file.formats import FORMATS, format_name, format_of
-from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.data_file.stored_file import IS_DEAD, POSITION
+from keytide.format.data_file.columns import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.data_file.stored_file import IS_DEAD, POSITION, FileFormat
 from keytide.format.data_file.variants import has_variant, whole_variants
-from keytide.format.deletion_vector import VectorPlace, dead_positions
+from keytide.format.index_files import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
+from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
-from keytide.types import AtomicType, Field
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType
 
-__all__ = [
-    "WHOLE_FILE",
-    "FileReader",
-    "Span",
-    "missing_file",
-    "read_note",
-    "read_side_by_side",
-    "read_together",
-    "spans_of",
-    "version_in",
-]
+# -- converts columns of a file to those of the current schema -------------------------------------
+
+
+def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
+    """The column `new`, which the file has as `old`. NULL if it has none.
+
+    `stored` are the columns of the file as Polars reads them.
+    """
+    target = polars_type(new)
+    # A file may lack columns of its schema: not every writer stores all of them.
+    if old is None or old.name not in stored:
+        return pl.lit(None, dtype=target).alias(new.name)
+    column = pl.col(old.name)
+    mapped = _evolve(column, old.type, new.type)
+    if mapped is not column or stored[old.name] != target:
+        mapped = mapped.cast(target)
+    return mapped.alias(new.name)
+
+
+def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
+    """Match members of nested rows by field id. Scalar casts are left to the caller."""
+    if _has_same_members(old, new):
+        return column
+    if isinstance(old, RowType) and isinstance(new, RowType):
+        by_id = {f.id: f for f in old.fields}
+        members = [
+            _evolve(column.struct.field(by_id[f.id].name), by_id[f.id].type, f.type).alias(f.name)
+            if f.id in by_id
+            else pl.lit(None, dtype=polars_type(f)).alias(f.name)
+            for f in new.fields
+        ]
+        # A struct created from members would be a row of NULLs if the whole struct was NULL.
+        return pl.when(column.is_not_null()).then(pl.struct(members))
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return column.list.eval(_evolve(pl.element(), old.element, new.element))
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        key, value = pl.element().struct.field("key"), pl.element().struct.field("value")
+        entry = pl.struct(
+            _evolve(key, old.key, new.key).alias("key"),
+            _evolve(value, old.value, new.value).alias("value"),
+        )
+        entries = column.map.entries() if HAS_MAPS else column
+        return entries.list.eval(entry)
+    return column
+
+
+def _has_same_members(old: DataType, new: DataType) -> bool:
+    """Whether nested rows have the same members with the same names, at every depth."""
+    if isinstance(old, RowType) and isinstance(new, RowType):
+        return [(f.id, f.name) for f in old.fields] == [(f.id, f.name) for f in new.fields] and all(
+            _has_same_members(was.type, f.type)
+            for was, f in zip(old.fields, new.fields, strict=True)
+        )
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return _has_same_members(old.element, new.element)
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        return _has_same_members(old.key, new.key) and _has_same_members(old.value, new.value)
+    return True
+
+
+# -- the file formats by file name extension, which determines how a file is read ------------------
+
+
+FORMATS: Mapping[str, FileFormat] = {"parquet": parquet, "orc": orc, "avro": avro}
+
+
+def format_of(path: str) -> FileFormat:
+    """How to read a file. Raises `UnsupportedError` for an unknown extension."""
+    name = format_name(path)
+    if name not in FORMATS:
+        raise UnsupportedError(
+            f"data file {path}: the format {name!r} is not supported, only {', '.join(FORMATS)}; "
+            f"rewrite the file with '{FILE_FORMAT}' = 'parquet' in the engine that wrote it"
+        )
+    return FORMATS[name]
+
+
+def format_name(path: str) -> str:
+    """The format in a file's name. A codec may follow it."""
+    parts = path.rsplit("/", 1)[-1].lower().split(".")[1:]
+    return next((part for part in reversed(parts) if part in FORMATS), parts[-1] if parts else "")
+
+
+# -- reads rows of a data file as a Polars DataFrame -----------------------------------------------
+
 
 Span = tuple[int, int | None]
 """The first row of a span in a file, and its number of rows. None means all rows that follow."""

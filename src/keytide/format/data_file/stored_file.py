@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.scratch import scratch
+from keytide.base.process import scratch
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 

@@ -15,13 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.process import begin, side_by_side
 from keytide.base.row_kind import RowKind
-from keytide.base.threads import begin, side_by_side
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
-from keytide.format.data_file.filters import FileFilters
-from keytide.format.data_file.formats import FORMATS
+from keytide.format.data_file.columns import (
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    FileFilters,
+    physical_schema,
+)
 from keytide.format.data_file.key_gaps import DIVISIBLE_ROWS, lengths_between_gaps
-from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
+from keytide.format.data_file.reader import FORMATS
 from keytide.format.encoding import BALANCED
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import TableSchema

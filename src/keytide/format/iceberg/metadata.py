@@ -1,35 +1,151 @@
-"""The metadata files of an Apache Iceberg table: one for each version, and their names.
+"""Metadata of Apache Iceberg tables: versions, columns and bounds.
+
+The metadata files of an Apache Iceberg table: one for each version, and their names.
 
 A version has one snapshot, whose id is the number of the version. Its properties contain the files
 that it no longer references, but the previous version did, so that they can be deleted when nobody
 reads them any more.
+
+Columns in the form of Apache Iceberg.
+
+Encodes single values as Apache Iceberg stores bounds of columns.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import DataError
-from keytide.format.iceberg.columns import column_ids
 from keytide.format.iceberg.manifest import DATA, DELETES, Manifest
 from keytide.format.schema import KEY_FIELD_ID_START
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-__all__ = [
-    "FIRST_WITH_ROW_IDS",
-    "METADATA_DIR",
-    "VERSION_HINT",
-    "IcebergState",
-    "decode_metadata",
-    "dropped_names",
-    "metadata_document",
-    "metadata_path",
-    "parse_metadata_name",
-]
+# -- columns in the form of Apache Iceberg ---------------------------------------------------------
+
+
+_NAMES = {
+    "BOOLEAN": "boolean", "TINYINT": "int", "SMALLINT": "int", "INT": "int", "BIGINT": "long",
+    "FLOAT": "float", "DOUBLE": "double", "CHAR": "string", "VARCHAR": "string",
+    "BINARY": "binary", "VARBINARY": "binary", "DATE": "date", "TIMESTAMP": "timestamp",
+    "TIMESTAMP_LTZ": "timestamptz",
+}  # fmt: skip
+# Finer timestamps are stored as INT96.
+_TIME_PRECISION_MAX = 6
+_NESTED_ID = 536_870_911
+
+
+def why_no_column(field: Field) -> str | None:
+    """Why Apache Iceberg does not support the column. None if it does."""
+    return _why_no_type(field.type)
+
+
+def _why_no_type(type_: DataType) -> str | None:
+    parts = _parts(type_)
+    if parts is not None:
+        return next((why for part in parts if (why := _why_no_type(part))), None)
+    if isinstance(type_, AtomicType):
+        if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+            is_fine = (type_.precision or 0) > _TIME_PRECISION_MAX
+            ends = "its times have at most microseconds"
+            return f"Apache Iceberg does not support {type_.sql()}: {ends}" if is_fine else None
+        if type_.root in _NAMES or type_.root == "DECIMAL":
+            return None
+    # Iceberg has TIME in microseconds, but the files have it in milliseconds.
+    return f"Apache Iceberg does not support {type_.sql()} as it is stored"
+
+
+def _parts(type_: DataType) -> tuple[DataType, ...] | None:
+    if isinstance(type_, RowType):
+        return tuple(member.type for member in type_.fields)
+    if isinstance(type_, MapType):
+        return (type_.key, type_.value)
+    return (type_.element,) if isinstance(type_, ArrayType | MultisetType) else None
+
+
+def is_promoted(old: DataType, new: DataType) -> bool:
+    """Whether readers accept values of the old type as values of the new one."""
+    if not isinstance(old, AtomicType) or not isinstance(new, AtomicType):
+        return old.with_nullable(True) == new.with_nullable(True)
+    if "DECIMAL" in (old.root, new.root):
+        grows = (old.precision or 0) <= (new.precision or 0)
+        return old.root == new.root and old.scale == new.scale and grows
+    one, other = _NAMES.get(old.root), _NAMES.get(new.root)
+    return one == other or (one, other) in (("int", "long"), ("float", "double"))
+
+
+def schema_json(fields: Iterable[Field], schema_id: int) -> dict[str, Any]:
+    """The columns in the form of metadata. REQUIRES: Apache Iceberg supports the columns."""
+    return {"schema-id": schema_id, **_struct(fields)}
+
+
+def column_ids(schema: dict[str, Any]) -> Iterator[int]:
+    """All ids in a schema, or in a type."""
+    for name, value in schema.items():
+        if name == "id" or (name.endswith("-id") and name != "schema-id"):
+            yield value
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                yield from column_ids(each)
+
+
+def _struct(fields: Iterable[Field]) -> dict[str, Any]:
+    # Older files may lack a column that is NOT NULL now, so no column is required.
+    return {
+        "type": "struct",
+        "fields": [
+            {
+                "id": field.id,
+                "name": field.name,
+                "required": False,
+                "type": _type(field.type, field.id, 1),
+                **({} if field.description is None else {"doc": field.description}),
+            }
+            for field in fields
+        ],
+    }
+
+
+def _type(type_: DataType, field_id: int, depth: int) -> Any:
+    node = 1024 * field_id + depth
+    if isinstance(type_, ArrayType):
+        return {
+            "type": "list",
+            "element-id": _NESTED_ID + node,
+            "element-required": False,
+            "element": _type(type_.element, field_id, depth + 1),
+        }
+    if isinstance(type_, MapType):
+        return _map(node, *(_type(t, field_id, depth + 1) for t in (type_.key, type_.value)))
+    if isinstance(type_, MultisetType):
+        return _map(node, _type(type_.element, field_id, depth + 1), "int")
+    if isinstance(type_, RowType):
+        return _struct(type_.fields)
+    assert isinstance(type_, AtomicType)
+    if type_.root == "DECIMAL":
+        return f"decimal({type_.precision}, {type_.scale})"
+    return _NAMES[type_.root]
+
+
+def _map(node: int, key: Any, value: Any) -> dict[str, Any]:
+    return {
+        "type": "map",
+        "key-id": _NESTED_ID - node,
+        "key": key,
+        "value-id": _NESTED_ID + node,
+        "value-required": False,
+        "value": value,
+    }
+
+
+# -- the metadata files of an Apache Iceberg table -------------------------------------------------
+
 
 METADATA_DIR = "metadata"
 VERSION_HINT = f"{METADATA_DIR}/version-hint.text"
@@ -180,3 +296,27 @@ def dropped_names(document: Mapping[str, Any]) -> list[str]:
     """The names of files in `METADATA_DIR` that a version dropped."""
     text = str(document.get("properties", {}).get(_DROPPED, ""))
     return [name for name in text.split(",") if name]
+
+
+# -- encodes single values as Apache Iceberg stores bounds of columns ------------------------------
+
+
+_INTEGERS = {"TINYINT": "<i", "SMALLINT": "<i", "INT": "<i", "BIGINT": "<q"}
+_EPOCH = date(1970, 1, 1)
+
+
+def has_bounds(type_: DataType) -> bool:
+    """Whether bounds of such columns are stored."""
+    texts_and_days = ("CHAR", "VARCHAR", "DATE")
+    return isinstance(type_, AtomicType) and (
+        type_.root in _INTEGERS or type_.root in texts_and_days
+    )
+
+
+def bound(value: Any, type_: DataType) -> bytes:
+    """The encoded value of a column of such a type."""
+    if type_.root in _INTEGERS:
+        return struct.pack(_INTEGERS[type_.root], value)
+    if isinstance(value, date):
+        return struct.pack("<i", (value - _EPOCH).days)
+    return str(value).encode()

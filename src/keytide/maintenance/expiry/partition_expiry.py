@@ -14,16 +14,16 @@ import pyarrow as pa
 
 from keytide.base import html
 from keytide.commit.transaction import Transaction
-from keytide.definition.partition_times import PartitionTimes
+from keytide.definition.times import PartitionTimes
 from keytide.errors import ConflictError, InvalidError
 from keytide.format.binary_row import decode_rows
 from keytide.options import keys
-from keytide.options.durations import duration_ms
+from keytide.options.values import duration_ms
 from keytide.snapshot.live_files import LiveFiles
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.write.partition_spec import TouchedPartitions
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 __all__ = [
     "ExpiredPartitions",

@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from keytide.changes.written import told_list
+from keytide.changes.stored_rows import told_list
 from keytide.format import paths
 from keytide.format.branch import BranchStore, branch_of, main_store
 from keytide.format.entry_columns import Entries, is_live
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import IndexFile
 from keytide.format.manifest import FileKind, ManifestEntry, ManifestFileMeta
 from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.options import keys
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.store import Store
 
 __all__ = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keytide.base.plural import counted
 from keytide.base.record import Record
+from keytide.base.text import counted
 from keytide.errors import ConflictError, InvalidError, UnsupportedError
 from keytide.format import paths
 from keytide.format.branch import branch_of
@@ -15,7 +15,7 @@ from keytide.maintenance.history.rollback import Rollback, warn_of_consumers
 from keytide.options import keys
 from keytide.snapshot.branches import open_branch
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.store import created
 
 __all__ = ["FastForwardResult", "fast_forward"]

@@ -1,10 +1,17 @@
-"""The history of a table: what each commit did.
+"""What happened to a table: its commits, its growth, and its consumers.
+
+The history of a table: what each commit did.
 
 Everything comes from snapshots and manifests. No data is read.
+
+How a table grew: what each commit added, removed and rewrote.
+
+Consumers: named readers, whose position in the table protects snapshots from expiry.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,16 +20,19 @@ from functools import partial
 from itertools import islice
 
 from keytide.base import html
-from keytide.base.moments import utc
 from keytide.base.record import Record
-from keytide.errors import DataError, NotFoundError
+from keytide.base.text import Moment, epoch_ms, utc
+from keytide.commit.change import made_files
+from keytide.errors import DataError, InvalidError, NotFoundError
+from keytide.format import paths
 from keytide.format.manifest import FileKind, ManifestEntry
-from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.format.snapshot import CommitKind, Consumer, Snapshot
 from keytide.maintenance.history.guards import restorer
 from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.retries import is_gone
 
-__all__ = ["History", "HistoryEntry", "entries_before", "entries_of", "history_of"]
+# -- the history of a table: what each commit did --------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -161,3 +171,157 @@ def _line(entry: HistoryEntry) -> str:
         f"{number}  {time}  {operation}: {written} rows written, {deleted} deleted, {size} bytes, "
         f"by {user}"
     )
+
+
+# -- how a table grew: what each commit added, removed and rewrote ---------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """A snapshot: its files with their size in bytes, and the bytes that its commit wrote.
+
+    `bytes_appended` are those of new rows. `bytes_written` also include rows that compactions and
+    overwrites wrote again.
+    """
+
+    snapshot: Snapshot
+    files: int
+    bytes: int
+    bytes_written: int
+    bytes_appended: int
+
+
+def growth_of(table: StoredTable) -> Iterator[Step]:
+    """The existing snapshots, oldest first. Raises `DataError` for damaged metadata."""
+    metadata, files, size = table.metadata, 0, 0
+    for snapshot in metadata.snapshots():
+        changes = metadata.entries(metadata.delta_manifests(snapshot))
+        if not files:
+            # For the oldest one, only the total is known. What it wrote is what its manifests say.
+            live = table.live_files(snapshot).entries
+            files, size = len(live), sum(entry.file.file_size for entry in live)
+        else:
+            for entry in changes:
+                sign = 1 if entry.kind is FileKind.ADD else -1
+                files, size = files + sign, size + sign * entry.file.file_size
+        written = sum(entry.file.file_size for entry in made_files(changes))
+        appended = written if snapshot.commit_kind is CommitKind.APPEND else 0
+        yield Step(snapshot, files, size, written, appended)
+
+
+# -- consumers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NamedConsumer:
+    """A named consumer: the next snapshot that it will read, and when it last stored its
+    position.
+    """
+
+    name: str
+    next_snapshot: int
+    time: datetime
+
+
+def consumers_of(metadata: TableMetadata) -> list[NamedConsumer]:
+    """The consumers by name. Raises `DataError` for a damaged one."""
+    found = []
+    for name, time_ms in sorted(_times_ms(metadata).items()):
+        path = paths.consumer_path(name)
+        try:
+            consumer = Consumer.from_json(metadata.store.read(path), metadata.store.uri_of(path))
+        except DataError as error:
+            if is_gone(error):
+                continue
+            raise
+        time = utc(time_ms)
+        found.append(NamedConsumer(name, consumer.next_snapshot, time))
+    return found
+
+
+def reset_consumer(
+    table: StoredTable, name: str, next_snapshot: int | None = None
+) -> NamedConsumer | None:
+    """Let a consumer continue at another snapshot, or delete the consumer (None).
+
+    A consumer that is running stores its own position again. Raises `NotFoundError` for an unknown
+    consumer or a snapshot that no longer exists, `InvalidError` for a future snapshot, and
+    `DataError` if the store fails.
+    """
+    metadata = table.metadata
+    path = paths.consumer_path(name)
+    if not metadata.store.exists(path):
+        there = ", ".join(sorted(_times_ms(metadata))) or "none"
+        raise NotFoundError(
+            f"table {metadata.name} has no consumer {name!r}; existing consumers: {there}. A "
+            f"reader creates one with follow(consumer={name!r})"
+        )
+    if next_snapshot is None:
+        metadata.store.delete([path])
+        return None
+    newest = metadata.latest_snapshot_id() or 0
+    if not 0 < next_snapshot <= newest + 1:
+        raise InvalidError(
+            f"table {metadata.name}: next_snapshot is {next_snapshot}, but the latest snapshot "
+            f"is {newest}: give this one, an earlier one, or {newest + 1} for new changes only"
+        )
+    if next_snapshot <= newest:
+        metadata.logged(next_snapshot)
+    metadata.store.put(path, Consumer(next_snapshot).to_json())
+    return next(found for found in consumers_of(metadata) if found.name == name)
+
+
+def clear_consumers(
+    table: StoredTable, including: str | None = None, excluding: str | None = None
+) -> list[str]:
+    """Delete consumers: all of them, or those whose full names match `including` and not
+    `excluding`, which are regular expressions. Returns their names.
+
+    Raises `InvalidError` for an invalid regular expression, and `DataError` if the store fails.
+    """
+    metadata = table.metadata
+    wanted, unwanted = (
+        _pattern(metadata, argument, text)
+        for argument, text in (("including", including), ("excluding", excluding))
+    )
+    names = [
+        name
+        for name in sorted(_times_ms(metadata))
+        if (wanted is None or wanted.fullmatch(name))
+        and (unwanted is None or not unwanted.fullmatch(name))
+    ]
+    metadata.store.delete(map(paths.consumer_path, names))
+    return names
+
+
+def expire_consumers(table: StoredTable, older_than: Moment) -> list[str]:
+    """Delete consumers that have not stored their position since a time. Returns their names.
+
+    This also happens whenever snapshots expire, according to the option 'consumer.expiration-time'.
+    Raises `InvalidError` for an invalid time, and `DataError` if the store fails.
+    """
+    before_ms = epoch_ms(older_than, table.name, "older_than")
+    times_ms = _times_ms(table.metadata)
+    names = sorted(name for name, time_ms in times_ms.items() if time_ms < before_ms)
+    table.store.delete(map(paths.consumer_path, names))
+    return names
+
+
+def _times_ms(metadata: TableMetadata) -> dict[str, int]:
+    """When each consumer last stored its position."""
+    infos = metadata.store.list(paths.consumer_dir())
+    times = {paths.parse_consumer_name(info.path.rpartition("/")[2]): info.modified_ms
+             for info in infos}  # fmt: skip
+    return {name: time_ms for name, time_ms in times.items() if name is not None}
+
+
+def _pattern(metadata: TableMetadata, argument: str, text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidError(
+            f"table {metadata.name}: {argument} is {text!r}, which is not a valid regular "
+            f"expression: {error}"
+        ) from None

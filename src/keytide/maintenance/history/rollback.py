@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keytide.base.callers import warn_caller
-from keytide.base.moments import moment_text
 from keytide.base.record import Record
+from keytide.base.text import moment_text
 from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from keytide.base.callers import warn_caller
+from keytide.maintenance.expiry.expiry import expire_due
 from keytide.maintenance.expiry.partition_expiry import expire_due_partitions
-from keytide.maintenance.expiry.snapshot_expiry import expire_due
-from keytide.maintenance.history.automatic_tags import tags_after_commit
+from keytide.maintenance.history.tags import tags_after_commit
 from keytide.publish.publish import publish_after
 from keytide.snapshot.looks import Looks
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 
 __all__ = ["FOLLOWERS", "Follower", "Made", "as_warning", "follow", "follow_newest"]
 

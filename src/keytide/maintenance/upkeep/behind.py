@@ -14,12 +14,11 @@ import time
 from dataclasses import dataclass, replace
 
 from keytide.base.callers import warn_caller
-from keytide.compaction.compact import CompactionResult, compact_due
-from keytide.compaction.planning import Planner
+from keytide.compaction.compact import CompactionResult, Planner, compact_due
 from keytide.format.branch import BRANCH_MARK
 from keytide.maintenance.upkeep.afterwards import Made, follow
 from keytide.snapshot.live_files import BucketId, LiveFiles
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.tasks.runner import TaskRunner, Threads
 
 __all__ = ["BEHIND", "Behind", "Due"]

@@ -6,9 +6,9 @@ Otherwise, a compaction could commit to a branch that is gone, and leave a part 
 from __future__ import annotations
 
 from keytide.format.branch import BranchStore, main_store
-from keytide.maintenance.history import branch_renaming, branches
+from keytide.maintenance.history import branches
 from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["delete_branch", "rename_branch"]
 
@@ -38,7 +38,7 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
     `DataError` if the store fails.
     """
     _settle(table, name)
-    return branch_renaming.rename_branch(table, name, new_name)
+    return branches.rename_branch(table, name, new_name)
 
 
 def _settle(table: StoredTable, name: str) -> None:

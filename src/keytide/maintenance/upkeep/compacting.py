@@ -11,8 +11,13 @@ from dataclasses import replace
 from keytide.commit.change import Conflict, made_files
 from keytide.commit.publish import Committed
 from keytide.commit.transaction import Transaction
-from keytide.compaction.appends import ClusterTask, PackTask, cluster_tasks, pack_tasks
-from keytide.compaction.clustering import Clustering
+from keytide.compaction.append_tables import (
+    Clustering,
+    ClusterTask,
+    PackTask,
+    cluster_tasks,
+    pack_tasks,
+)
 from keytide.compaction.compact import (
     FULL_COMPACTION,
     CompactionResult,
@@ -22,9 +27,9 @@ from keytide.compaction.compact import (
     memory_of,
     planner_of,
     result_of,
+    why_not_compacted,
 )
 from keytide.compaction.indexed import IndexedPackTask, indexed_tasks, picks_of
-from keytide.compaction.planning import why_not_compacted
 from keytide.compaction.postponed import place_postponed, postponed_files
 from keytide.compaction.rewriting import Compacted
 from keytide.errors import UnsupportedError
@@ -33,11 +38,11 @@ from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.maintenance.upkeep.afterwards import Made, follow
 from keytide.maintenance.upkeep.behind import BEHIND
 from keytide.snapshot.live_files import BucketId, LiveFiles
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.tasks.runner import TaskRunner
 from keytide.write.partition_spec import Place, fitting
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 __all__ = ["compact"]
 

@@ -9,26 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from keytide.base.plural import counted
+from keytide.base.text import counted
 from keytide.commit.snapshot_files import wall_clock_ms
+from keytide.compaction.compact import why_not_compacted
 from keytide.compaction.picking import sorted_runs
-from keytide.compaction.planning import why_not_compacted
 from keytide.errors import DataError
 from keytide.format.manifest import ManifestEntry
-from keytide.maintenance.expiry.snapshot_expiry import expire_snapshots, overdue
-from keytide.maintenance.history.consumers import consumers_of
-from keytide.maintenance.upkeep.mending import unread
+from keytide.maintenance.expiry.expiry import expire_snapshots, overdue
+from keytide.maintenance.history.log import consumers_of
 from keytide.maintenance.upkeep.orphans import AGE_MIN_MS, orphan_files
+from keytide.maintenance.upkeep.repair import unread
 from keytide.options import keys
 from keytide.publish.published import Publication, publications_of
-from keytide.show.markup import element
-from keytide.show.notebook import notebook
-from keytide.show.parts import named, paragraph
-from keytide.show.signs_table import signs_table
+from keytide.show.svg import element, named, notebook, paragraph
+from keytide.show.tables import signs_table
 from keytide.snapshot.branches import branch_names, torn_branches
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.store import Store
 
 __all__ = ["Diagnosis", "Sign", "doctor"]

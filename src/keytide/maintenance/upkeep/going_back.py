@@ -6,14 +6,14 @@ deleted. The next write does the maintenance.
 
 from __future__ import annotations
 
-from keytide.base.moments import Moment, epoch_ms
+from keytide.base.text import Moment, epoch_ms
 from keytide.maintenance.history import fast_forward as forward
 from keytide.maintenance.history import rollback
 from keytide.maintenance.history.fast_forward import FastForwardResult
 from keytide.maintenance.history.rollback import RollbackResult
 from keytide.maintenance.upkeep.afterwards import follow_newest
 from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["fast_forward", "rollback_to"]
 

@@ -15,22 +15,27 @@ from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import local_runner
 from keytide.errors import ConflictError, InvalidError
 from keytide.format.arrow import to_arrow
-from keytide.format.bloom_filter import BLOOM_FILTER, has_hash
 from keytide.format.data_file import FileFilters, FileReader
-from keytide.format.file_index import index_name, index_name_among, later_index_name
+from keytide.format.file_index import (
+    BLOOM_FILTER,
+    has_hash,
+    index_name,
+    index_name_among,
+    later_index_name,
+)
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.maintenance.upkeep.afterwards import Made, follow
 from keytide.maintenance.upkeep.behind import BEHIND
 from keytide.options import keys
 from keytide.read.indexes import stored_indexes
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.tasks.runner import TaskRunner
 from keytide.types import arrow_schema
 from keytide.write.bucket_writer import file_filters
 from keytide.write.partition_spec import Place, fitting
+from keytide.write.refusals import writable_view
 from keytide.write.task import Written
-from keytide.write.writable import writable_view
 
 __all__ = ["IndexingResult", "index_files"]
 

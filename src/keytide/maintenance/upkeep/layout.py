@@ -1,28 +1,40 @@
-"""How the rows of a table are stored: buckets, their sorted runs, and what is compacted next."""
+"""Overviews of a table: its buckets, its timeline, and its latest changes.
+
+How the rows of a table are stored: buckets, their sorted runs, and what is compacted next.
+
+The snapshots of a table as a timeline, one page of ids at a time.
+
+What a glance at a table shows: its columns, its latest snapshots, its largest buckets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.plural import counted
+from keytide.base.text import counted, utc
+from keytide.compaction.compact import Planner, why_not_compacted
 from keytide.compaction.picking import SortedRun, Unit, sorted_runs
-from keytide.compaction.planning import Planner, why_not_compacted
-from keytide.errors import NotFoundError
+from keytide.errors import KeytideError, NotFoundError
 from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
+from keytide.format.schema import TableSchema
+from keytide.maintenance.history.branches import branches_of
+from keytide.maintenance.history.log import HistoryEntry, entries_before
+from keytide.maintenance.history.tags import tags_of
 from keytide.options import keys
-from keytide.show.buckets import Bucket, BucketLine, Part, Run
 from keytide.show.cells import rows_of
-from keytide.snapshot.dead_rows import vector_files_by_bucket
-from keytide.snapshot.live_files import BucketId
+from keytide.show.layout import Bucket, BucketLine, Part, Run
+from keytide.snapshot.live_files import BucketId, vector_files_by_bucket
+from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
 
-__all__ = ["GLANCE", "PAGE", "Layout", "Room", "layout_of"]
+# -- how the rows of a table are stored ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -261,3 +273,189 @@ def _ranks(rows: pa.Table) -> list[int]:
     return frame.join(ordered, on=names, how="left", maintain_order="left", nulls_equal=True)[
         "_rank"
     ].to_list()
+
+
+# -- the snapshots of a table as a timeline, one page of ids at a time -----------------------------
+
+
+PAGE_SNAPSHOTS = 40
+"""The number of snapshot ids on a page."""
+
+_NAMES_MAX = 500
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A snapshot: what its commit did, and its tags and branches."""
+
+    entry: HistoryEntry
+    tags: tuple[str, ...]
+    branches: tuple[str, ...]
+    is_newest: bool
+
+
+@dataclass(frozen=True)
+class TagLine:
+    """A tag. If it `is_alone`, the snapshot has expired and only the tag keeps it."""
+
+    name: str
+    snapshot_id: int
+    time: datetime
+    stored: int
+    is_alone: bool
+
+
+@dataclass(frozen=True)
+class BranchLine:
+    """A branch, with its oldest and its latest snapshot. None if it has none."""
+
+    name: str
+    first_id: int | None
+    newest_id: int | None
+    time: datetime
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A page of snapshots, latest first.
+
+    `before` is the id above the page. `older` is the same for the next page, None on the last one.
+    `newer` is the same for the previous page, None on the first one. Of tags and branches beyond
+    the first few hundred, only the number is given.
+    """
+
+    moments: tuple[Moment, ...]
+    tags: tuple[TagLine, ...]
+    branches: tuple[BranchLine, ...]
+    more_tags: int
+    oldest_id: int | None
+    newest_id: int | None
+    before: int
+    older: int | None
+    newer: int | None
+
+    @property
+    def is_newest_page(self) -> bool:
+        """Whether new snapshots will appear on this page."""
+        return self.newer is None
+
+
+def timeline_of(
+    table: StoredTable, before: int | None = None, count: int = PAGE_SNAPSHOTS
+) -> Timeline:
+    """The snapshots with `count` ids below `before`, by default the latest.
+
+    Reads only these, with the manifests of their commits. Raises `DataError` for damaged metadata.
+    """
+    seen = table.pinned().metadata
+    newest, oldest = seen.latest_snapshot_id(), seen.earliest_snapshot_id()
+    above = (newest or 0) + 1
+    before = above if before is None else min(max(before, (oldest or 0) + 1), above)
+    entries = entries_before(seen, before, count)
+    tags, more_tags = _tags(table, oldest)
+    branches = tuple(
+        BranchLine(
+            each.name,
+            None if each.first is None else each.first.id,
+            None if each.newest is None else each.newest.id,
+            each.create_time,
+        )
+        for each in branches_of(table.metadata)[:_NAMES_MAX]
+    )
+    last = before - count
+    return Timeline(
+        tuple(_moments(entries, tags, branches, newest)),
+        tags,
+        branches,
+        more_tags,
+        oldest,
+        newest,
+        before,
+        last if oldest is not None and last > oldest else None,
+        min(before + count, above) if before < above else None,
+    )
+
+
+def _tags(table: StoredTable, oldest: int | None) -> tuple[tuple[TagLine, ...], int]:
+    """The tags of the latest snapshots, and how many more there are."""
+    found = tags_of(table.metadata)
+    lines = tuple(
+        TagLine(
+            tag.name,
+            tag.snapshot_id,
+            utc(tag.snapshot.time_millis),
+            tag.snapshot.total_record_count,
+            oldest is None or tag.snapshot_id < oldest,
+        )
+        for tag in found[-_NAMES_MAX:]
+    )
+    return lines, len(found) - len(lines)
+
+
+def _moments(
+    entries: Sequence[HistoryEntry],
+    tags: Sequence[TagLine],
+    branches: Sequence[BranchLine],
+    newest: int | None,
+) -> list[Moment]:
+    named = _by_id((tag.snapshot_id, tag.name) for tag in tags)
+    begun = _by_id((each.first_id, each.name) for each in branches)
+    return [
+        Moment(
+            entry,
+            tuple(named.get(entry.snapshot_id, ())),
+            tuple(begun.get(entry.snapshot_id, ())),
+            entry.snapshot_id == newest,
+        )
+        for entry in entries
+    ]
+
+
+def _by_id(pairs: Iterable[tuple[int | None, str]]) -> Mapping[int | None, list[str]]:
+    found: dict[int | None, list[str]] = {}
+    for snapshot_id, name in pairs:
+        found.setdefault(snapshot_id, []).append(name)
+    return found
+
+
+# -- what a glance at a table shows ----------------------------------------------------------------
+
+
+_SNAPSHOTS = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A table at one moment. A part is None if it could not be read; `problems` say why."""
+
+    schema: TableSchema | None
+    timeline: Timeline | None
+    layout: Layout | None
+    problems: tuple[Exception, ...]
+
+
+def glance_of(table: StoredTable) -> Glance:
+    """The table now. One request for its newest state; reads metadata only. Never raises for
+    what is missing, damaged or out of reach.
+    """
+    problems: list[Exception] = []
+
+    def tried(read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except (KeytideError, OSError) as error:
+            if str(error) not in map(str, problems):
+                problems.append(error)
+            return None
+
+    seen = tried(table.pinned)
+    if seen is None:
+        return Glance(None, None, None, tuple(problems))
+    return Glance(
+        tried(lambda: seen.schema),
+        tried(lambda: timeline_of(seen, count=_SNAPSHOTS)),
+        tried(lambda: layout_of(seen, room=GLANCE)),
+        tuple(problems),
+    )

@@ -7,7 +7,7 @@ from datetime import timedelta
 from keytide.maintenance.expiry import partition_expiry
 from keytide.maintenance.expiry.partition_expiry import ExpiredPartitions, PartitionAge
 from keytide.maintenance.upkeep.afterwards import follow_newest
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 
 __all__ = ["expire_partitions"]
 

@@ -17,23 +17,22 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from keytide.base import html
-from keytide.base.moments import Moment, epoch_ms
 from keytide.base.record import Record
+from keytide.base.text import Moment, epoch_ms
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.errors import InvalidError
 from keytide.format import paths
 from keytide.format.branch import main_store
-from keytide.format.delta.names import LOG_DIR
-from keytide.format.delta.vector import VECTOR_DIR
+from keytide.format.delta.log import LOG_DIR, VECTOR_DIR
 from keytide.format.iceberg.metadata import METADATA_DIR
 from keytide.format.partition import escape_path_name
 from keytide.gate.gate import refuse_cleaners
-from keytide.maintenance.expiry.sweeping import free_files
+from keytide.maintenance.expiry.garbage import free_files
 from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.publish.leftovers import left_over, may_be_left_over
+from keytide.publish.published import left_over, may_be_left_over
+from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.retries import again
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableView
 from keytide.store import ObjectInfo
 
 __all__ = ["AGE_MIN_MS", "OrphanFiles", "orphan_files", "remove_orphan_files"]

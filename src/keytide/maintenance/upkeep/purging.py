@@ -13,17 +13,17 @@ from typing import Any
 from keytide.base.record import Record
 from keytide.errors import InvalidError
 from keytide.format.branch import BranchStore
-from keytide.maintenance.expiry.snapshot_expiry import expire_changelogs, expire_snapshots
+from keytide.maintenance.expiry.expiry import expire_changelogs, expire_snapshots
 from keytide.maintenance.history.branches import delete_branch, refuse_named
-from keytide.maintenance.history.consumers import clear_consumers, consumers_of
 from keytide.maintenance.history.guards import is_guard
+from keytide.maintenance.history.log import clear_consumers, consumers_of
 from keytide.maintenance.history.tags import delete_tag
 from keytide.maintenance.upkeep.behind import BEHIND
 from keytide.maintenance.upkeep.writing import writing
 from keytide.snapshot.branches import branch_names, table_name
-from keytide.snapshot.stored import StoredTable
+from keytide.snapshot.pinned import StoredTable
 from keytide.write.partition_spec import every_partition
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 __all__ = ["PurgeResult", "purge_files"]
 

@@ -1,4 +1,6 @@
-"""Rescaling: rewrites partitions after the number of buckets of the table has changed.
+"""Changes of where rows are stored: other buckets, or another kind of table.
+
+Rescaling: rewrites partitions after the number of buckets of the table has changed.
 
 The stored versions move, each with its number and kind, and none is merged. Their meaning depends
 on nothing else, so deletes stay deleted and late rows find their place. They go to level 0, where
@@ -10,47 +12,138 @@ again in each new bucket, and go to the highest level. Rows that were not emitte
 them, and the next compaction emits them.
 
 In a table with a key index, the rows move that the index names, see `moved_keys`.
+
+Conversion: turns a table that merges on read into one with a key index, or back.
+
+The row by which each key is judged (a row or a delete) is rewritten, and replaces everything that
+is stored, in one commit. Two files record this: first the schema of the new kind, then the snapshot
+that names it. Until the snapshot exists, the table is unchanged, see `SchemasInForce`. If any other
+commit comes first, the work is done again on top of it. A conversion that is interrupted between
+the two leaves a schema. The next conversion finishes it, or takes it back with one more schema of
+the table's present kind.
+
+Moves the rows by which each key is judged, from a table with a key index.
+
+That is the current row of a key, or the row that deletes it. Late rows are compared with it. All
+other stored rows are dead, and stay behind. A rescaling moves such rows to other buckets, a
+conversion to the files of a table that merges.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
+from pyroaring import BitMap64
 
+from keytide.base.arguments import shown
 from keytide.base.record import Record
+from keytide.base.row_kind import RowKind
+from keytide.base.text import counted
+from keytide.commit.publish import Committed
+from keytide.commit.transaction import Transaction
 from keytide.compaction.changelog import lowest_told
 from keytide.compaction.compact import local_runner
+from keytide.compaction.pile import piled
 from keytide.compaction.raising import raise_quietly, raise_replacement
-from keytide.errors import UnsupportedError
+from keytide.definition.conversion import Definition, as_kind_of, converted
+from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.schema import NO_UPSERTS, TableSchema
 from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.maintenance.upkeep.moved_keys import MoveKeysTask, move_keys_tasks
-from keytide.maintenance.upkeep.writing import writing
+from keytide.maintenance.upkeep.repair import commit_alike
+from keytide.maintenance.upkeep.winners import MoveWinnersTask, move_winners_tasks
+from keytide.maintenance.upkeep.writing import followed, show_rows, writing
 from keytide.merge.engines import compacts_by_lookup, engine_class
-from keytide.options import keys
+from keytide.merge.functions.register import registered_functions
+from keytide.merge.order import VALUE_KIND
+from keytide.options import TableOptions, keys
+from keytide.read.merged_versions import rows_in
 from keytide.read.plan import to_merge, vector_places
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.sections import PlannedFile
+from keytide.snapshot.lineage import SchemasInForce
 from keytide.snapshot.live_files import BucketId, LiveFiles
-from keytide.snapshot.state import TableState
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.snapshot.state import Schemas, TableState, TableView
+from keytide.store import created
 from keytide.tasks.runner import TaskRunner
 from keytide.write.bucket_writer import run_writer, stored_schema
 from keytide.write.layout import FixedLayout
-from keytide.write.partition_spec import Place, TouchedPartitions, fitting
+from keytide.write.moving_keys import Bucket
+from keytide.write.partition_spec import Place, TouchedPartitions, every_partition, fitting
+from keytide.write.refusals import writable_view
 from keytide.write.stored_rows import task_of_stored
-from keytide.write.task import Written
-from keytide.write.writable import writable_view
+from keytide.write.task import WriteTask, Written
+from keytide.write.trial import try_definition
+from keytide.write.upsert import UpsertTask
 
-__all__ = ["RescaleResult", "rescale"]
+# -- moves the rows by which each key is judged, from a table with a key index ---------------------
+
+
+_BATCH_ROWS = 1 << 20
+
+
+def move_keys_tasks(
+    state: TableState, anew: WriteTask, wanted: Callable[[bytes], bool]
+) -> list[MoveKeysTask]:
+    """Tasks that move the keys of some partitions to where `anew`, a task for stored rows, puts
+    them.
+    """
+    there = UpsertTask.on(state)
+    moved = sorted(bucket for bucket in there.entries if wanted(bucket[0]))
+    return [MoveKeysTask(there, anew, bucket, number) for number, bucket in enumerate(moved)]
+
+
+@dataclass(frozen=True)
+class MoveKeysTask:
+    """Moves the keys of one bucket. Picklable. `number` distinguishes the tasks of one change."""
+
+    there: UpsertTask
+    anew: WriteTask
+    bucket: BucketId
+    number: int
+
+    @property
+    def files(self) -> tuple[ManifestEntry, ...]:
+        """The files that it reads."""
+        return self.there.entries[self.bucket]
+
+    def __call__(self) -> Written:
+        """Write the rows again. Nothing is left behind after an error.
+
+        Raises the errors of `found_bucket`, and `DataError` if the store fails.
+        """
+        rows = self._rows(self.there.bucket(self.bucket))
+        size_bytes = self.anew.view.options.write_buffer_bytes
+        return self.anew.feed(piled(rows, size_bytes), self.number)
+
+    def _rows(self, on: Bucket) -> Iterator[pa.Table]:
+        view = self.there.view
+        stored = StoredVersions(view, self.bucket[0], tuple(view.schema.names))
+        size_bytes, files = view.options.write_buffer_bytes, [*map(PlannedFile, self.files)]
+        rows_max = max(1, min(_BATCH_ROWS, rows_in(size_bytes, files, view.schema.fields)))
+        for name, rows in on.index.rows().items():
+            dead = BitMap64(on.dead.vectors.get(name, ()))
+            for kind, places in ((RowKind.INSERT, rows - dead), (RowKind.DELETE, rows & dead)):
+                at = np.asarray(places.to_array()).astype(np.int64)
+                file = PlannedFile(on.entries[name], has_kinds=False, places=at)
+                for frame in stored.of_lone_files([file], rows_max) if len(at) else ():
+                    moved = to_arrow(frame, view.schema.arrow_schema())
+                    kinds = pa.array(np.full(frame.height, int(kind), np.int8))
+                    yield moved.append_column(VALUE_KIND, kinds)
+
+
+# -- rescaling -------------------------------------------------------------------------------------
+
 
 # Read, split by bucket and converted: about three times as much is in memory.
-_BATCH_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -212,3 +305,193 @@ class MoveTask:
             path = paths.join(view.bucket_directory(*bucket), name)
             meta = writer.write_file(to_arrow(rows, schema), path)
             made.append(ManifestEntry(FileKind.ADD, *bucket, view.options.bucket, meta))
+
+
+# -- conversion ------------------------------------------------------------------------------------
+
+
+_MODES = (NO_UPSERTS, "full")
+
+
+@dataclass(frozen=True)
+class ConversionResult(Record):
+    """What a conversion did or, in a dry run, what it would do.
+
+    - `upsert_mode` is the table's new mode.
+    - `files_before` files became `files_after` files, which is None in a dry run.
+    - `dropped` lists the options that no longer apply and were removed.
+    - `snapshot_id` is None when nothing was committed.
+    """
+
+    snapshot_id: int | None
+    upsert_mode: str
+    files_before: int
+    files_after: int | None
+    dropped: tuple[str, ...]
+
+
+def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> ConversionResult:
+    """Convert a table that merges on read to one with a key index, or back, in one atomic commit.
+
+    With `upsert_mode` 'full', a table with the merge engine 'deduplicate' gets a key index. With
+    'none' it merges again, see 'upsert.mode'. The rows are the same before and after, and late rows
+    find the same: deletes stay deleted. Every row is rewritten into the bucket that the options
+    determine. Older snapshots and tags are read as they were written. Options with the same meaning
+    stay. Those without a meaning are dropped, and named in the result.
+
+    Threads of this process do the work. Each uses its part of 'read.memory' and about four times
+    'write-buffer-size'. Other processes can read and write at the same time. If a commit comes
+    first, the work is done again on top of it, up to 'commit.max-retries' times. Writers that began
+    before the conversion and commit later get a `ConflictError`. After an interruption, the table
+    is in the old or in the new state. Until the same call has finished, or the present mode was
+    requested, which takes the conversion back, the table cannot be altered. `dry_run` reports what
+    would be done.
+
+    Raises `InvalidError` for another mode. Raises `UnsupportedError`, before anything is written,
+    for a table without an equivalent of the other kind, with the reason. Raises `ConflictError` if
+    too many races were lost, and `DataError` if the store fails.
+    """
+    BEHIND.settle(table.uri)
+    wanted, seen = _mode(table, upsert_mode), table.pinned()
+    tries = writable_view(seen).options.commit_retries_max + 1
+    for _ in range(tries):
+        found = seen.metadata.schemas_in_force()
+        _refuse_others(seen, found.schema, wanted)
+        if found.schema.upsert_mode == wanted:
+            done = _taken_back(seen.live, found, dry_run=dry_run)
+        else:
+            done = _carried_out(seen, found, wanted, dry_run=dry_run)
+        if done is not None:
+            return done
+        seen = seen.live.pinned()
+    raise ConflictError(
+        f"table {table.name}: the conversion failed after {counted(tries, 'attempt')}, because "
+        "other writers committed first; try again when there are fewer writers, or increase "
+        f"'{keys.COMMIT_MAX_RETRIES}'. Until then the table cannot be altered, unless you "
+        f"convert it back to its current '{keys.UPSERT_MODE}'"
+    )
+
+
+def _mode(table: StoredTable, upsert_mode: str) -> str:
+    if upsert_mode.lower() not in _MODES:
+        expected = " or ".join(map(repr, _MODES))
+        raise InvalidError(
+            f"table {table.name}: upsert_mode is {shown(upsert_mode)}; expected {expected}"
+        )
+    return upsert_mode.lower()
+
+
+def _refuse_others(table: StoredTable, schema: TableSchema, wanted: str) -> None:
+    """Raise `UnsupportedError` for a table that is neither kind."""
+    if not schema.primary_keys:
+        raise UnsupportedError(
+            f"table {table.name} cannot be converted, because it has no primary key; write its "
+            "rows to a new table with a primary key"
+        )
+    if schema.is_indexed and wanted not in (NO_UPSERTS, schema.upsert_mode):
+        raise UnsupportedError(
+            f"table {table.name} cannot be converted from '{keys.UPSERT_MODE}' = "
+            f"'{schema.upsert_mode}' to '{wanted}'; write its rows to a new table"
+        )
+
+
+# -- taking a conversion back ----------------------------------------------------------------------
+
+
+def _taken_back(
+    table: StoredTable, found: SchemasInForce, *, dry_run: bool
+) -> ConversionResult | None:
+    """The result if the table already has the mode. None if another change came first.
+
+    The commit decides: a conversion that is still running notices it, and starts again.
+    """
+    result = ConversionResult(None, found.schema.upsert_mode, 0, None if dry_run else 0, ())
+    if dry_run or found.is_settled:
+        return result
+    if found.newest.upsert_mode != found.schema.upsert_mode:
+        again = _numbered(found.schema, found.newest)
+        if not created(table.store, paths.schema_path(again.id), again.to_json()):
+            return None
+    snapshot = commit_alike(table, "the conversion is undone")
+    return replace(result, snapshot_id=snapshot.id)
+
+
+def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
+    """A schema with the number after the latest. Ids of columns are never reused."""
+    highest, now_ms = newest.highest_field_id, time.time_ns() // 1_000_000
+    return replace(schema, id=newest.id + 1, highest_field_id=highest, time_millis=now_ms)
+
+
+# -- converting ------------------------------------------------------------------------------------
+
+
+def _carried_out(
+    pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
+) -> ConversionResult | None:
+    """The result if the table has another mode. None if another change came first."""
+    target = _target(pinned, found, wanted)
+    if not dry_run and show_rows(pinned) is not pinned:
+        return None  # rows were hidden, and are no longer
+    state = pinned.state_to_write(_view_before(pinned, target.schema))
+    result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped)
+    if dry_run:
+        return result
+    is_stored = target.schema.id == found.newest.id
+    view = _view_at(state.view, target.schema)
+    begun = Transaction.on(pinned.live, TableState(view, state.live))
+    with followed(pinned.live, begun, done="the table is converted") as transaction:
+        local_runner().each(_conversion_tasks(state, transaction.state), transaction.take)
+        if not is_stored and not _is_created(pinned, target.schema):
+            transaction.abort()
+            return None
+        outcome = transaction.convert()
+    if not isinstance(outcome, Committed):
+        return None
+    files = len(outcome.live.files)
+    return replace(result, snapshot_id=outcome.snapshot.id, files_after=files)
+
+
+def _target(table: StoredTable, found: SchemasInForce, wanted: str) -> Definition:
+    """The definition that the table gets: one left by an earlier conversion, or a new one."""
+    if found.newest.upsert_mode == wanted:
+        return Definition.of(found.schema, found.newest)
+    try:
+        made = converted(_numbered(found.schema, found.newest), wanted)
+        try_definition(table.metadata, made.schema)
+    except KeytideError as error:
+        raise type(error)(f"table {table.name} cannot be converted: {error}") from error
+    return made
+
+
+def _is_created(table: StoredTable, schema: TableSchema) -> bool:
+    """Whether the stored schema is this one, and not one of another change."""
+    return created(table.store, paths.schema_path(schema.id), schema.to_json())
+
+
+def _view_before(table: StoredTable, target: TableSchema) -> TableView:
+    """The table as it is, with its future columns.
+
+    They differ if the table was rolled back to before a conversion, after which columns were
+    altered.
+    """
+    view = writable_view(table)
+    if target.fields == view.schema.fields:
+        return view
+    return table.view(as_kind_of(target, view.schema))
+
+
+def _view_at(view: TableView, schema: TableSchema) -> TableView:
+    """The table at a schema that may not be stored yet."""
+    options = TableOptions.parse(schema.options)
+    schemas = Schemas(view.name, {**view.schemas, schema.id: schema})
+    functions = registered_functions(options)
+    return replace(view, schema=schema, schemas=schemas, options=options, functions=functions)
+
+
+def _conversion_tasks(
+    state: TableState, target: TableState
+) -> Sequence[MoveKeysTask | MoveWinnersTask]:
+    anew = task_of_stored(target)
+    if state.view.kind.has_key_index:
+        return move_keys_tasks(state, anew, every_partition)
+    return move_winners_tasks(state, anew)

@@ -3,42 +3,145 @@
 Nothing is rewritten and no history is lost. The files of an older snapshot become live again, a few
 of them as copies (see `restored_files`), and the present ones are no longer live. A tag protects
 the older files during the restore and afterwards, see `guards`.
+
+Brings back files of an older snapshot.
+
+By a rule of the format, an identity that one manifest of a snapshot deletes is gone for readers, in
+whatever order it is named. The level is part of the identity. So a file that is still live, but on
+another level or with another index than before, does not come back under its old identity.
+Otherwise the next compaction of any engine would name its move to the present level a second time,
+and the file would be lost. It comes back as a copy with a new name.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
-from keytide.base.moments import Moment, epoch_ms
+from keytide.base.process import side_by_side
 from keytide.base.record import Record
+from keytide.base.text import Moment, epoch_ms
 from keytide.commit.author import Author
+from keytide.commit.change import Restored, moved_since
 from keytide.commit.publish import Committed
 from keytide.commit.transaction import Transaction
 from keytide.definition.kind import kind_of
 from keytide.definition.option_changes import refuse_changes
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_files import DELETION_VECTORS, IndexFile
 from keytide.format.manifest import ManifestEntry
+from keytide.format.paths import FileNames
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.history.guards import guard_of, restorer, settled_guard
 from keytide.maintenance.history.rollback import numbered
 from keytide.maintenance.history.tags import TagSource, create_tag_of
 from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.maintenance.upkeep.restored_files import Returning
 from keytide.maintenance.upkeep.writing import followed
 from keytide.options import keys
-from keytide.snapshot.live_files import load_live_files
+from keytide.snapshot.live_files import (
+    BucketId,
+    DeadRows,
+    LiveFiles,
+    by_index_key,
+    load_dead_rows,
+    load_live_files,
+    vector_files_by_bucket,
+)
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored import StoredTable
-from keytide.snapshot.view import TableView
+from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.state import TableView
 from keytide.write.partition_spec import Place, fitting
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
-__all__ = ["RestoreResult", "restore"]
+# -- brings back files of an older snapshot --------------------------------------------------------
+
+
+_Renamed: TypeAlias = "dict[BucketId, dict[str, str]]"
+"""The new names of files by their old ones, for each bucket."""
+
+# A copy in an object store is one request, which only waits for the store.
+_COPIES_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Returning:
+    """The files and index files of some partitions, to be brought back."""
+
+    view: TableView
+    files: Sequence[ManifestEntry]
+    indexes: Sequence[IndexFile]
+
+    def onto(self, live: LiveFiles) -> tuple[Restored, tuple[ManifestEntry, ...]]:
+        """What comes back to a table with these live files: unchanged files, and copies.
+
+        The copies are stored on return. Raises `DataError`, and `UnsupportedError` if a file to
+        copy is outside the table.
+        """
+        moved = moved_since(self.files, live)
+        names = FileNames()
+        copies = {entry.identity: _copy_of(entry, names, self.view) for entry in moved}
+        try:
+            self._store(moved, copies.values())
+        except BaseException:
+            view = self.view
+            view.store.discard([p for copy in copies.values() for p in view.stored_paths(copy)])
+            raise
+        renamed: _Renamed = {}
+        for entry in moved:
+            bucket = renamed.setdefault((entry.partition, entry.bucket), {})
+            bucket[entry.file.file_name] = copies[entry.identity].file.file_name
+        kept = tuple(entry for entry in self.files if entry.identity not in copies)
+        return self._restored(kept, renamed), tuple(copies.values())
+
+    def _store(self, old: Iterable[ManifestEntry], new: Iterable[ManifestEntry]) -> None:
+        view = self.view
+        pairs = [
+            pair
+            for entry, copy in zip(old, new, strict=True)
+            for pair in zip(view.stored_paths(entry), view.stored_paths(copy), strict=True)
+        ]
+        side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
+
+    def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> Restored:
+        """The index files too: deletion vectors name the files that they belong to."""
+        outdated = {
+            bucket: files
+            for bucket, files in vector_files_by_bucket(self.indexes).items()
+            if bucket in renamed
+        }
+        dead = {bucket: self._renamed(files, renamed[bucket]) for bucket, files in outdated.items()}
+        indexes = tuple(
+            index
+            for index in self.indexes
+            if index.index_type != DELETION_VECTORS
+            or (index.partition, index.bucket) not in outdated
+        )
+        return Restored(kept, indexes, by_index_key(dead))
+
+    def _renamed(self, files: tuple[IndexFile, ...], names: dict[str, str]) -> DeadRows:
+        before = load_dead_rows(self.view.store, files, self.view.name)
+        vectors = {names.get(name, name): vector for name, vector in before.vectors.items()}
+        return DeadRows(vectors=vectors, has_changed=True)
+
+
+def _copy_of(entry: ManifestEntry, names: FileNames, view: TableView) -> ManifestEntry:
+    """A file, and the files that belong to it, under a new name."""
+    old = entry.file.file_name
+    new = names.data_file(old.rpartition(".")[2], view.options.data_file_prefix)
+    # Files that belong to a data file are named after it. If one is not, its name is appended.
+    extra = tuple(
+        f"{new}{name.removeprefix(old)}" if name.startswith(old) else f"{new}-{name}"
+        for name in entry.file.extra_files
+    )
+    return replace(entry, file=replace(entry.file, file_name=new, extra_files=extra))
+
+
+# -- restore ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

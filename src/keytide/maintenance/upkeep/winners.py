@@ -20,8 +20,7 @@ from keytide.read.merged_versions import MergedVersions
 from keytide.read.plan import to_merge, vector_places
 from keytide.read.sections import BucketPlan, PlannedFile, sections_of
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.state import TableState
-from keytide.snapshot.view import TableView
+from keytide.snapshot.state import TableState, TableView
 from keytide.write.task import WriteTask, Written
 
 __all__ = ["MoveWinnersTask", "move_winners_tasks"]

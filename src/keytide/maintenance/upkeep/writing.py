@@ -15,26 +15,27 @@ from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import (
     FULL_COMPACTION,
+    Planner,
     compact_due,
     compact_in_full,
     local_runner,
+    why_not_compacted,
 )
-from keytide.compaction.planning import Planner, why_not_compacted
 from keytide.compaction.postponed import place_postponed
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
-from keytide.maintenance.expiry.snapshot_expiry import look_for_oldest
+from keytide.maintenance.expiry.expiry import look_for_oldest
 from keytide.maintenance.upkeep.afterwards import Made, follow
 from keytide.maintenance.upkeep.behind import BEHIND, Due
 from keytide.options import keys
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.snapshot.state import TableView
 from keytide.snapshot.statement import Statement
-from keytide.snapshot.stored import PinnedTable, StoredTable
-from keytide.snapshot.view import TableView
 from keytide.tasks.runner import TaskRunner
-from keytide.write.writable import writable_view
+from keytide.write.refusals import writable_view
 
 __all__ = ["followed", "show_rows", "writing"]
 

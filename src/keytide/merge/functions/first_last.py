@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
-from keytide.merge.slices import Marks, take
+from keytide.merge.windows import Marks, take
 
 __all__ = ["FirstNonNullValue", "FirstValue", "LastNonNullValue", "LastValue"]
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from keytide.base.lazily import cached_property
+from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 from keytide.merge.refusal import Refusal
-from keytide.merge.slices import KeySlices, Marks, Positions, take
+from keytide.merge.windows import KeySlices, Marks, Positions, take
 from keytide.options import keys
 
 __all__ = ["AggregateFunction", "AggregatedColumn", "Inputs", "leaves_null", "unsound"]

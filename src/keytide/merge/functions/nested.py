@@ -11,7 +11,7 @@ import polars as pl
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.refusal import Refusal
-from keytide.merge.slices import Marks
+from keytide.merge.windows import Marks
 from keytide.options import keys
 
 __all__ = ["NestedPartialUpdate", "NestedUpdate"]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.refusal import Refusal
-from keytide.merge.slices import KeySlices, Marks, Positions
+from keytide.merge.windows import KeySlices, Marks, Positions
 from keytide.options import keys
 
 __all__ = ["BoolAnd", "BoolOr", "Max", "Min", "Product", "Sum"]

@@ -13,8 +13,7 @@ from keytide.base.arguments import checked
 from keytide.base.process import refuse_forked_child
 from keytide.errors import InvalidError
 from keytide.merge.functions.registry import function_names_in, is_built_in
-from keytide.merge.functions.user import MergeFunction
-from keytide.merge.functions.user_laws import check_laws
+from keytide.merge.functions.user import MergeFunction, check_laws
 from keytide.options import TableOptions
 from keytide.types import parse_sql_type
 

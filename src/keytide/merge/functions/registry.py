@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from keytide.errors import InvalidError
-from keytide.merge.functions.bitmaps import RoaringBitmap32, RoaringBitmap64
-from keytide.merge.functions.collect import Collect, Union
 from keytide.merge.functions.first_last import (
     FirstNonNullValue,
     FirstValue,
@@ -15,11 +13,19 @@ from keytide.merge.functions.first_last import (
     LastValue,
 )
 from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction
-from keytide.merge.functions.listagg import ListAgg
-from keytide.merge.functions.maps import MergeMap, MergeMapWithKeyTime
 from keytide.merge.functions.nested import NestedPartialUpdate, NestedUpdate
 from keytide.merge.functions.numeric import BoolAnd, BoolOr, Max, Min, Product, Sum
-from keytide.merge.functions.sketches import HllSketch, ThetaSketch
+from keytide.merge.functions.sets import (
+    Collect,
+    HllSketch,
+    ListAgg,
+    MergeMap,
+    MergeMapWithKeyTime,
+    RoaringBitmap32,
+    RoaringBitmap64,
+    ThetaSketch,
+    Union,
+)
 from keytide.merge.functions.user import MergeFunction, UnregisteredFunction, UserFunction
 from keytide.options import TableOptions, keys, option_of
 from keytide.types import LENGTH_MAX, ArrayType, AtomicType, DataType, Field, MapType, RowType

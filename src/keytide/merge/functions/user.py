@@ -1,25 +1,41 @@
-"""User-defined merge functions, written as Polars expressions.
+"""User-defined merge functions, and the laws that they must obey.
+
+User-defined merge functions, written as Polars expressions.
 
 A `MergeFunction` can be pickled, so a table takes those it needs to every process that reads it. If
 a table uses a function that this process has not registered, an `UnregisteredFunction` replaces it,
 so that the other columns can be read.
+
+Tests of the laws of user-defined merge functions, with generated values.
+
+Keys are merged in any steps that reads, writes and compactions take, so a function must give the
+same result however its inputs are grouped. The values come from a fixed seed, so a function either
+always passes or never.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from keytide.errors import InvalidError, KeytideError, OverflowingError, SetupError
+from keytide.format.arrow import from_arrow
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
-from keytide.merge.slices import Marks
-from keytide.types import ArrayType, AtomicType, DataType, MapType, RowType
+from keytide.merge.windows import Marks
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, arrow_schema
 
-__all__ = ["MergeFunction", "UnregisteredFunction", "UserFunction"]
+# -- user-defined merge functions, written as Polars expressions -----------------------------------
+
 
 _VALUE, _ADDED, _TAKEN = "value", "added", "taken"
 
@@ -201,3 +217,226 @@ def _is_alike(one: DataType, other: DataType) -> bool:
             _is_alike(a.type, b.type) for a, b in zip(one.fields, other.fields, strict=True)
         )
     return False
+
+
+# -- tests of the laws of user-defined merge functions, with generated values ----------------------
+
+
+_SEED = 20_240_229
+# Enough to detect functions that average, count or pick by position, within a few milliseconds.
+_TRIALS = 150
+_NULL_SHARE = 0.15
+_INTEGER_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+
+
+def check_laws(function: MergeFunction, examples: Sequence[Any] = ()) -> None:
+    """Refuse a function that gives different results when its inputs are grouped differently.
+
+    Tested with small values, with larger ones if results fit, and with `examples`. Raises
+    `InvalidError` with two groupings that differ, and what the function itself raises.
+    """
+    for type_ in function.types:
+        trials = _Trials(function, type_, examples)
+        trials.check_grouping(trials.lists(1, 4))
+        with suppress(OverflowingError):
+            trials.check_grouping(trials.lists(1, 3, large=True))
+        if function.retract is not None:
+            trials.check_retract()
+
+
+class _Trials:
+    """Runs one function on lists of values of one type."""
+
+    def __init__(self, function: MergeFunction, type_: DataType, examples: Sequence[Any]) -> None:
+        self.function = function
+        self.type = type_
+        self.field = Field(-1, "value", type_.with_nullable(True))
+        self.random = np.random.default_rng(_SEED)
+        self.examples = self._fitting(examples)
+
+    def check_grouping(self, lists: list[list[Any]]) -> None:
+        """Check that aggregating partial aggregates gives the same result."""
+        cuts = [sorted(self.random.integers(0, len(values) + 1, 2)) for values in lists]
+        grouped = [
+            [values[:low], values[low:high], values[high:]]
+            for values, (low, high) in zip(lists, cuts, strict=True)
+        ]
+        at_once = self.folds(lists)
+        for fold_lone in (True, False):
+            partly = self.folds_of_groups(grouped, fold_lone=fold_lone)
+            refolded = self.folds(partly)
+            for i, values in enumerate(lists):
+                if not _is_same(at_once[i], refolded[i]):
+                    raise self._broken(
+                        f"{values} folds to {at_once[i]}, but in groups {_shown(grouped[i])} to "
+                        f"{partly[i]} and then to {refolded[i]}"
+                    )
+
+    def check_retract(self) -> None:
+        """Check that retracting together or in steps, before or after other adds, is the same."""
+        added, more = self.lists(0, 2), self.lists(0, 2)
+        taken, again = self.lists(1, 2), self.lists(1, 2)
+        f, taken_back = self.folds, self.taken_back
+        together = taken_back(f(_sums(added, more)), f(taken))
+        later = f(_sums([[v] for v in taken_back(f(added), f(taken))], more))
+        for i, (one, other) in enumerate(zip(together, later, strict=True)):
+            if not _is_same(one, other):
+                raise self._broken(
+                    f"{added[i]}, then {more[i]}, less {taken[i]} is {one}, but {added[i]} less "
+                    f"{taken[i]}, then {more[i]} is {other}"
+                )
+        at_once = taken_back(f(added), f(_sums(taken, again)))
+        in_steps = taken_back(taken_back(f(added), f(taken)), f(again))
+        for i, (one, other) in enumerate(zip(at_once, in_steps, strict=True)):
+            if not _is_same(one, other):
+                raise self._broken(
+                    f"{added[i]} less {taken[i] + again[i]} is {one}, but less {taken[i]} and "
+                    f"then less {again[i]} it is {other}"
+                )
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def lists(self, shortest: int, longest: int, *, large: bool = False) -> list[list[Any]]:
+        """Lists of values, some of them NULL."""
+        lengths = self.random.integers(shortest, longest + 1, _TRIALS)
+        return [[self.value(large) for _ in range(length)] for length in lengths]
+
+    def value(self, large: bool) -> Any:
+        """One of the examples, a generated value or NULL."""
+        if self.random.random() < _NULL_SHARE:
+            return None
+        if self.examples and self.random.random() < 0.5:
+            return self.examples[self.random.integers(len(self.examples))]
+        return _value(self.type, self.random, large)
+
+    # -- aggregation -----------------------------------------------------------------------------
+
+    def folds(self, lists: Sequence[Sequence[Any]]) -> list[Any]:
+        """The aggregate of each list, NULL for an empty one."""
+        keys = np.repeat(np.arange(len(lists)), [len(values) for values in lists])
+        values = self.series([value for values in lists for value in values])
+        frame = pl.DataFrame({"key": keys, "value": values})
+        folded = self.function.folded(frame, frame.schema["value"])
+        results: list[Any] = [None] * len(lists)
+        for key, value in zip(folded["key"], folded["value"].to_list(), strict=True):
+            results[key] = value
+        return results
+
+    def folds_of_groups(
+        self, grouped: Sequence[Sequence[Sequence[Any]]], *, fold_lone: bool
+    ) -> list[list[Any]]:
+        """The aggregates of the groups of each list. Empty groups are skipped."""
+        groups = [group for groups in grouped for group in groups]
+        folded = iter(self.folds(groups))
+        results = []
+        for parts in grouped:
+            pairs = [(part, next(folded)) for part in parts]
+            results.append(
+                [
+                    part[0] if len(part) == 1 and not fold_lone else fold
+                    for part, fold in pairs
+                    if part
+                ]
+            )
+        return results
+
+    def taken_back(self, added: Sequence[Any], taken: Sequence[Any]) -> list[Any]:
+        """The result of each retraction, unchanged if nothing is retracted."""
+        left = self.function.taken_back(self.series(added), self.series(taken)).to_list()
+        if not self.function.skip_nulls:
+            return left
+        return [a if t is None else rest for a, t, rest in zip(added, taken, left, strict=True)]
+
+    def series(self, values: Sequence[Any]) -> pl.Series:
+        """Values in the column's type."""
+        table = arrow_schema([self.field]).empty_table()
+        shape = from_arrow(table)["value"]
+        return pl.Series("value", values, dtype=shape.dtype, strict=False)
+
+    def _fitting(self, examples: Sequence[Any]) -> list[Any]:
+        type_ = self.field.to_arrow().type
+        try:
+            given = pa.table({"value": pa.array(examples, type_)})
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidError(
+                f"merge function {self.function.name!r}: the examples must be values of "
+                f"{self.type.sql()}, and one is not: {error}"
+            ) from error
+        return from_arrow(given)["value"].to_list()
+
+    def _broken(self, example: str) -> InvalidError:
+        return InvalidError(
+            f"merge function {self.function.name!r} depends on how the values of a key are "
+            f"grouped, which changes with every write, read and compaction. For "
+            f"{self.type.sql()}: {example}. Folding the results of folds must give the fold of "
+            f"all values: sums, extremes and unions do so; an average does not"
+        )
+
+
+def _value(type_: DataType, random: np.random.Generator, large: bool) -> Any:
+    if isinstance(type_, ArrayType):
+        return [_member(type_.element, random, large) for _ in range(random.integers(0, 4))]
+    if isinstance(type_, MapType):
+        keys = {_value(type_.key, random, large) for _ in range(random.integers(0, 4))}
+        ordered = sorted(keys)
+        return [{"key": key, "value": _member(type_.value, random, large)} for key in ordered]
+    if isinstance(type_, RowType):
+        return {f.name: _member(f.type, random, large) for f in type_.fields}
+    if not isinstance(type_, AtomicType):
+        raise InvalidError(f"merge functions cannot be tried out on {type_.sql()}")
+    return _atom(type_, random, large)
+
+
+def _member(type_: DataType, random: np.random.Generator, large: bool) -> Any:
+    return None if random.random() < _NULL_SHARE else _value(type_, random, large)
+
+
+def _atom(type_: AtomicType, random: np.random.Generator, large: bool) -> Any:
+    number = int(random.integers(-3, 4))
+    if large:
+        number *= int(10 ** random.integers(1, 4))
+    root = type_.root
+    if root == "BOOLEAN":
+        return number > 0
+    if root in _INTEGER_BITS:
+        # Leaves room for the sum of a whole list, so that the law is tested and not the width.
+        highest = 2 ** (_INTEGER_BITS[root] - 4)
+        return max(-highest, min(highest, number))
+    if root in ("FLOAT", "DOUBLE"):
+        return number / 4
+    if root == "DECIMAL":
+        digits = (type_.precision or 1) - 1
+        return Decimal(number % 10 ** max(1, digits)).scaleb(-(type_.scale or 0))
+    if root in ("CHAR", "VARCHAR"):
+        return "".join(
+            random.choice(list("ab "), random.integers(0, min(3, type_.length or 1) + 1))
+        )
+    if root in ("BINARY", "VARBINARY"):
+        return bytes(
+            random.integers(0, 3, random.integers(0, min(3, type_.length or 1) + 1)).tolist()
+        )
+    if root == "DATE":
+        return date(2024, 3, 1) + timedelta(days=number)
+    if root == "TIME":
+        return time(12, 30, number % 60)
+    zone = timezone.utc if root == "TIMESTAMP_LTZ" else None
+    return datetime(2024, 3, 1, tzinfo=zone) + timedelta(seconds=number)
+
+
+def _sums(one: Sequence[list[Any]], other: Sequence[list[Any]]) -> list[list[Any]]:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _shown(groups: Sequence[Sequence[Any]]) -> str:
+    return " and ".join(str(list(group)) for group in groups if group)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        both_nan = math.isnan(one) and math.isnan(other)
+        return both_nan or math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[k], other[k]) for k in one)
+    return bool(one == other)

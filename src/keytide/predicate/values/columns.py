@@ -1,20 +1,28 @@
-"""Converts a column to a table's exact type without loss, or refuses it with a clear error."""
+"""Columns of values from users, exact and with bounded nesting.
+
+Converts a column to a table's exact type without loss, or refuses it with a clear error.
+
+Limits the nesting of values: beyond some depth, Arrow and Polars crash the process.
+
+They process lists and dicts recursively, and a container that contains itself never ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
-from keytide.format.int96 import NANOSECONDS_MIN, has_nanoseconds
+from keytide.format.parquet_footer import NANOSECONDS_MIN, has_nanoseconds
 from keytide.types import LENGTH_MAX, AtomicType, Field, type_from_arrow
-from keytide.types.widening import common_type
+from keytide.types.logical import common_type
 
-__all__ = ["as_key", "cast_exactly", "convert_column", "key_column", "stored_column"]
+# -- converts a column to a table's exact type without loss ----------------------------------------
 
 
 def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -431,3 +439,65 @@ def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
         target, len(array), [validity, pa.concat_arrays([offsets]).buffers()[1]],
         array.null_count, children=[child],
     )  # fmt: skip
+
+
+# -- limits the nesting of values ------------------------------------------------------------------
+
+
+NESTING_MAX = 60
+"""The maximum nesting of lists, dicts and structs.
+
+Arrow passes at most 64 levels to other libraries.
+"""
+
+_CONTAINERS = (Mapping, list, tuple, set, frozenset, np.ndarray)
+
+
+def refuse_nested_values(values: Iterable[Any], column: object, table: str) -> None:
+    """Raise `InvalidError`, which names the column, for a Python value with too many levels.
+
+    For values whose type is not known yet: with a type, nothing is deeper than the type.
+    """
+    level = list(values)
+    for _ in range(NESTING_MAX + 1):
+        # Most columns contain no containers, which the classes of their values show.
+        if not any(issubclass(each, _CONTAINERS) for each in set(map(type, level))):
+            return
+        # Each container once. Otherwise, containers that share their items would double at every
+        # level.
+        held = {id(value): value for value in level if isinstance(value, _CONTAINERS)}
+        level = [item for value in held.values() for item in _items(value)]
+    raise _too_deep(column, table)
+
+
+def refuse_nested_types(schema: pa.Schema, table: str) -> None:
+    """Raise `InvalidError` for a column whose type has too many levels."""
+    for field in schema:
+        level, depth = [field.type], 0
+        while level := [part for each in level for part in _nesting_parts(each)]:
+            depth += 1
+            if depth > NESTING_MAX:
+                raise _too_deep(field.name, table)
+
+
+def _items(container: Any) -> Iterable[Any]:
+    if isinstance(container, Mapping):
+        return container.values()
+    # An array of numbers or strings has no lower levels.
+    if isinstance(container, np.ndarray):
+        return container.flat if container.dtype == object else ()
+    return container  # type: ignore[no-any-return]  # a list, a tuple or a set
+
+
+def _nesting_parts(type_: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        yield type_.value_type
+        return
+    yield from (type_.field(place).type for place in range(type_.num_fields))
+
+
+def _too_deep(column: object, table: str) -> InvalidError:
+    return InvalidError(
+        f"table {table}: column {column!r} has a value with more than {NESTING_MAX} nested "
+        "lists, dicts or structs; flatten it, or store it as a JSON string"
+    )

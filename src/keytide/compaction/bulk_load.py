@@ -1,0 +1,339 @@
+"""Writes the first rows of a table directly to where a full compaction would put them.
+
+Each bucket gets sorted files on its highest level without common keys, so nothing is left to merge
+or compact. In a table with a key index, whose files have no levels, rows are written as usual, and
+the index checks that each key occurs once.
+
+Writes files to the highest level of buckets, as a full compaction leaves them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.process import begin, cached_property
+from keytide.commit.transaction import Transaction
+from keytide.compaction.marking import Marks, retracts_of
+from keytide.compaction.pile import FileSize, Pile, piled
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
+from keytide.merge.order import IS_ADD
+from keytide.options import keys
+from keytide.read.prefetch import prefetched
+from keytide.snapshot.dynamic_buckets import PlacedKeys
+from keytide.snapshot.live_files import BucketId, DeadRows, by_index_key
+from keytide.snapshot.state import TableView
+from keytide.write.bucket_writer import (
+    COPIES,
+    InOrder,
+    NewFiles,
+    OutOfOrderError,
+    SortedRows,
+    added_file,
+    run_writer,
+    stored_schema,
+)
+from keytide.write.input_rows import Rows, incoming_rows
+from keytide.write.layout import Placing
+from keytide.write.refusals import refuse_unmergeable
+from keytide.write.stored_rows import task_of_stored
+from keytide.write.task import Written
+
+# -- writes files to the highest level of buckets --------------------------------------------------
+
+
+# Reading and sorting use a core at the same time.
+_LARGE_AT_ONCE = 2
+# More small files are written at the same time, because a store may have to be waited for.
+_FILES_AT_ONCE = 16
+
+
+class LevelFiles:
+    """Writes files of a table without rows, while rows arrive for `at_once` buckets at a time.
+
+    For each of these buckets, about `pile_bytes` are collected for a file. When rows for another
+    bucket arrive, none follow for the first one. A few files are written at the same time. As a
+    context manager, it leaves nothing behind after an error.
+    """
+
+    def __init__(self, view: TableView, placing: Placing, pile_bytes: int, at_once: int) -> None:
+        self._view = view
+        self._placing = placing
+        self._pile_bytes = pile_bytes
+        self._at_once = at_once
+        self._files = NewFiles(view)
+        self._piles: dict[BucketId, Pile] = {}
+        self._under_way: deque[tuple[int, Future[_Stored]]] = deque()
+        self._stored: list[_Stored] = []
+        self._rows = 0
+
+    def __enter__(self) -> LevelFiles:
+        return self
+
+    def __exit__(
+        self,
+        raised: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            wait([future for _, future in self._under_way])
+            self._view.store.discard(self._files.given)
+
+    def add(self, bucket: BucketId, rows: pl.DataFrame) -> None:
+        """Add rows of a bucket, whose keys are above those of the rows before them."""
+        self._rows += rows.height
+        # A delete only matters to rows that may arrive late.
+        stored = rows if self._view.needs_tombstones else rows.filter(IS_ADD)
+        number = pl.lit(0, pl.Int64).alias(SEQUENCE_NUMBER)
+        if bucket not in self._piles and len(self._piles) == self._at_once:
+            self._end(next(iter(self._piles)))
+        pile = self._piles.setdefault(bucket, Pile(self._pile_bytes))
+        for run in pile.add(to_arrow(stored.with_columns(number), self._schema)):
+            self._begin(bucket, run)
+
+    def written(self) -> Written:
+        """All files, and the vectors that mark deletes as dead if readers do not merge."""
+        for bucket in [*self._piles]:
+            self._end(bucket)
+        self._wait_for_room(-1)
+        entries = tuple(entry for each in self._stored for entry in each.entries)
+        placed = {bucket: PlacedKeys(hashes) for bucket, hashes in self._placing.placed.items()}
+        indexes = {**by_index_key(placed), **by_index_key(self._dead())}
+        return Written(entries, self._rows, indexes=indexes)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return stored_schema(self._view)
+
+    def _end(self, bucket: BucketId) -> None:
+        for run in self._piles.pop(bucket).rest():
+            self._begin(bucket, run)
+
+    def _begin(self, bucket: BucketId, run: pa.Table) -> None:
+        self._wait_for_room(_LARGE_AT_ONCE * self._pile_bytes - run.nbytes)
+        self._under_way.append((run.nbytes, begin(partial(self._store, bucket, run))))
+
+    def _wait_for_room(self, bytes_max: int) -> None:
+        """Wait until at most `bytes_max` are being written, and one more file can start."""
+        while self._under_way and (
+            sum(size for size, _ in self._under_way) > bytes_max
+            or len(self._under_way) >= _FILES_AT_ONCE
+        ):
+            self._stored.append(self._under_way.popleft()[1].result())
+
+    def _store(self, bucket: BucketId, run: pa.Table) -> _Stored:
+        view, level = self._view, self._view.options.num_levels - 1
+        writer = run_writer(view, level)
+        names = self._files.of(view.new_names(), view.options.data_file_prefix, writer.file_format)
+        metas = writer.write(
+            run,
+            directory=view.bucket_directory(*bucket),
+            file_names=names(bucket),
+            level=level,
+            source=FileSource.COMPACT,
+        )
+        marks = Marks()
+        if view.options.deletion_vectors_enabled:
+            metas = list(_marked(metas, run, marks))
+        total = self._placing.total_buckets(bucket[0])
+        return _Stored(bucket, [added_file(bucket, total, meta) for meta in metas], marks)
+
+    def _dead(self) -> dict[BucketId, DeadRows]:
+        wide = self._view.options.deletion_vectors_bitmap64
+        dead: dict[BucketId, DeadRows] = {}
+        for each in self._stored:
+            if each.marks.found:
+                before = dead.get(each.bucket, DeadRows())
+                dead[each.bucket] = before.marking(each.marks.by_file, wide=wide)
+        return dead
+
+
+class _Stored(NamedTuple):
+    """Files of a run, and which of their rows are dead."""
+
+    bucket: BucketId
+    entries: list[ManifestEntry]
+    marks: Marks
+
+
+def _marked(metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks) -> Iterator[DataFileMeta]:
+    """Consecutive files of a run, with their deletes marked as dead."""
+    start = 0
+    for meta in metas:
+        kinds = run.column(VALUE_KIND).slice(start, meta.row_count)
+        marks.add(meta.file_name, retracts_of(pl.Series(kinds)))
+        start += meta.row_count
+        yield replace(meta, delete_row_count=0)
+
+
+# -- writes the first rows of a table directly to where a full compaction would p ------------------
+
+
+_PIECE_BYTES_MIN = 1 << 20
+# If the files of a bucket would be smaller than this in Arrow, the buckets are written one after
+# the other.
+_FILE_BYTES_MIN = 32 << 20
+
+_Stream: TypeAlias = "Iterator[tuple[BucketId, pl.DataFrame]]"
+"""Rows of buckets. The rows of a bucket are sorted by key."""
+
+
+def fill_lowest_level(
+    transaction: Transaction, read: Callable[[], Iterable[pa.Table]], origin: str
+) -> None:
+    """Write rows, one per key, as the only part of a transaction on a table without rows.
+
+    `read` returns them in any order. It is called a second time if they seemed to be sorted by key
+    but were not. Uses about as much memory as 'read.memory'. More rows go to local disk
+    temporarily, unless they are sorted by key and there are few buckets. `origin` says in messages
+    where the rows come from. Nothing is left behind after an error. Raises `InvalidError` for
+    several rows with the same key and for rows that do not fit, `UnsupportedError` for a table
+    whose keys move between partitions, and `DataError` if the store or the local disk fails.
+    """
+    _refuse_layout(transaction.view)
+    filling = _Filling(transaction, read, origin)
+    if filling.may_pass_straight:
+        with suppress(OutOfOrderError):
+            transaction.take(filling.as_they_come())
+            return
+    transaction.take(filling.sorted())
+
+
+def _refuse_layout(view: TableView) -> None:
+    """Refuse tables in which the effect of a row depends on other rows."""
+    if view.moves_keys:
+        raise UnsupportedError(
+            f"table {view.name}: the partition columns {', '.join(view.schema.partition_keys)} "
+            "are not in the primary key, so all partitions would have to be searched for "
+            "duplicate keys; add them to the primary key, or use no partition columns"
+        )
+    if view.options.sequence_auto_padding:
+        raise UnsupportedError(
+            f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows when they are "
+            f"written, but these rows already exist; set a '{keys.WATERMARK_KEY}' instead"
+        )
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """A transaction on a table without rows, and the rows to write."""
+
+    transaction: Transaction
+    read: Callable[[], Iterable[pa.Table]]
+    origin: str
+
+    @property
+    def may_pass_straight(self) -> bool:
+        """Whether files of all buckets can be written at the same time, and are large enough."""
+        buckets = self._buckets
+        enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
+        return buckets > 0 and self._piece_bytes // buckets >= enough
+
+    def as_they_come(self) -> Written:
+        """The rows in the order of reading. Raises `OutOfOrderError`, with nothing left behind."""
+        placing = self._begin()
+        in_order = InOrder(self._view, placing)
+        stream = (part for rows in self._rows() for part in in_order.of(rows))
+        return self._written(placing, stream, self._buckets)
+
+    def sorted(self) -> Written:
+        """The rows sorted by bucket and key."""
+        placing = self._begin()
+        memory_bytes = self._view.options.read_memory_bytes
+        held = SortedRows(self._view, placing, memory_bytes, self.origin)
+        for rows in self._rows():
+            held.add(rows)
+        return self._written(placing, prefetched(held.in_order()), 1)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def _view(self) -> TableView:
+        return self.transaction.view
+
+    def _rows(self) -> Iterator[Rows]:
+        view = self._view
+        for given in prefetched(iter(self.read())):
+            rows = incoming_rows(given, view.schema, view.options, view.name)
+            refuse_unmergeable(rows.frame, view, rows.refusals)
+            yield rows
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _begin(self) -> Placing:
+        return self.transaction.task().layout.begin()
+
+    @property
+    def _buckets(self) -> int:
+        """The number of buckets. 0 if it is unknown."""
+        return 0 if self._view.schema.partition_keys else max(0, self._view.options.bucket)
+
+    @property
+    def _piece_bytes(self) -> int:
+        """How much is collected before it is written: smaller files would be too small."""
+        return max(_PIECE_BYTES_MIN, self._view.options.read_memory_bytes // COPIES)
+
+    @property
+    def _file_bytes(self) -> int:
+        return FileSize.of(self._view).piled_bytes
+
+    def _written(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
+        """The rows of a stream as files. Rows of `at_once` buckets arrive at a time."""
+        if self._view.kind.has_key_index:
+            return self._indexed(stream)
+        view = self.transaction.here(self.transaction.task()).view
+        pile_bytes = min(self._piece_bytes // at_once, self._file_bytes)
+        with LevelFiles(view, placing, pile_bytes, at_once) as files:
+            for bucket, frame in stream:
+                files.add(bucket, frame)
+            return files.written()
+
+    def _indexed(self, stream: _Stream) -> Written:
+        """The rows as the first ones of a table with a key index.
+
+        Raises `InvalidError` if the index treats different spellings as one key.
+        """
+        view, counted = self._view, _Counted(stream)
+        task = self.transaction.here(task_of_stored(self.transaction.state))
+        schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
+        tables = (to_arrow(frame, schema) for frame in counted.frames())
+        size_bytes = min(view.options.write_buffer_bytes, self._piece_bytes)
+        written = task.feed(piled(tables, size_bytes), 0)
+        vectors = (vector for each in written.dead.values() for vector in each.vectors.values())
+        again = sum(map(len, vectors)) - counted.deletes
+        if again:
+            made = (path for entry in written.files for path in view.stored_paths(entry))
+            task.view.store.discard(list(made))
+            raise InvalidError(
+                f"table {view.name}: {again} rows of {self.origin} have the key of another row "
+                f"in a different spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
+                f"'{view.options.upsert_hash_function}' treats as equal; remove these duplicates"
+            )
+        return written
+
+
+@dataclass
+class _Counted:
+    """A stream that counts its deletes."""
+
+    stream: _Stream
+    deletes: int = 0
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The rows."""
+        for _, frame in self.stream:
+            self.deletes += frame.height - int(frame.select(IS_ADD.alias("add"))["add"].sum())
+            yield frame

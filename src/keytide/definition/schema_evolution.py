@@ -1,0 +1,557 @@
+"""Schema evolution: changes as values, and the pure function that applies them.
+
+A schema is never edited: `evolve` creates the next one. Columns keep their field ids through
+renames and moves, a new column gets ids that were never used, and files keep the schema that they
+were written with. So a change is allowed only if every stored file can still be read under the new
+schema without losing a value, and if no stored row changes. Keys and partitions can never change.
+The options for the layout and merging of files cannot change while there are rows.
+
+A path names a column, or a part of it: members of a ROW by name, 'element' of an ARRAY, 'value' of
+a MAP.
+
+>>> evolve(schema, [AddColumn(("address", "zip"), STRING)])                  # doctest: +SKIP
+
+Extends a definition so that rows with more columns or wider types fit.
+
+Types are determined by the columns of the rows, not by their values, so the same columns always
+lead to the same table. Nothing is removed: a column that the rows lack stays.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from keytide.base.arguments import checked, checked_members
+from keytide.base.row_kind import ROW_KIND
+from keytide.definition.checks import refuse_same_names, validate_definition
+from keytide.definition.column_rules import generations_in
+from keytide.definition.option_changes import (
+    completed_options,
+    orders_versions,
+    refuse_bucket_change,
+    refuse_changes,
+    refuse_dropping_named,
+    refuse_losing_read,
+    renamed_options,
+    with_option,
+)
+from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keytide.format.schema import (
+    TableSchema,
+    assign_field_ids,
+    check_fields,
+    highest_field_id,
+    validate_schema,
+)
+from keytide.options import TableOptions, stored_name, stored_names
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, type_from_arrow
+from keytide.types.logical import common_type, path_text, widened
+
+__all__ = [
+    "AddColumn",
+    "After",
+    "ChangeColumnNullability",
+    "ChangeColumnType",
+    "ChangeComment",
+    "DropColumn",
+    "First",
+    "MoveColumn",
+    "Position",
+    "RemoveOption",
+    "RenameColumn",
+    "SchemaChange",
+    "SetOption",
+    "evolve",
+]
+
+# -- schema evolution: changes as values, and the pure function that applies them ------------------
+
+
+Path: TypeAlias = "tuple[str, ...]"
+
+
+@checked_members
+@dataclass(frozen=True)
+class First:
+    """Before all other columns, or members of the same ROW."""
+
+
+@checked_members
+@dataclass(frozen=True)
+class After:
+    """Directly after the column, or member of the same ROW, with that name."""
+
+    name: str
+
+
+Position: TypeAlias = First | After
+
+
+@checked_members
+@dataclass(frozen=True)
+class SetOption:
+    """Set a table option."""
+
+    key: str
+    value: str
+
+
+@checked_members
+@dataclass(frozen=True)
+class RemoveOption:
+    """Remove a table option, so that its default applies again.
+
+    An option that this release does not know can be removed too, under its exact name.
+    """
+
+    key: str
+
+
+@checked_members
+@dataclass(frozen=True)
+class AddColumn:
+    """Add a column, or a member of a ROW. It is NULL in all existing rows.
+
+    `type` must be nullable. Without a `position`, the column becomes the last one. `default` is the
+    text of the value that later writes store instead of NULL.
+    """
+
+    path: Path
+    type: DataType
+    comment: str | None = None
+    position: Position | None = None
+    default: str | None = None
+
+
+@checked_members
+@dataclass(frozen=True)
+class DropColumn:
+    """Drop a column, or a member of a ROW. A later one with the same name is a different one."""
+
+    path: Path
+
+
+@checked_members
+@dataclass(frozen=True)
+class RenameColumn:
+    """Rename a column, or a member of a ROW. Options that name a column are updated."""
+
+    path: Path
+    new_name: str
+
+
+@checked_members
+@dataclass(frozen=True)
+class ChangeColumnType:
+    """Widen a type: to one that can represent every value of the old one exactly.
+
+    Nullability does not change, here and in all parts of the type.
+    """
+
+    path: Path
+    type: DataType
+
+
+@checked_members
+@dataclass(frozen=True)
+class ChangeColumnNullability:
+    """Allow NULL. Forbidding NULL is refused, because stored rows may contain it."""
+
+    path: Path
+    nullable: bool
+
+
+@checked_members
+@dataclass(frozen=True)
+class MoveColumn:
+    """Move a column among its neighbors."""
+
+    path: Path
+    position: Position
+
+
+@checked_members
+@dataclass(frozen=True)
+class ChangeComment:
+    """Set the comment of a column or, with an empty path, of the table.
+
+    None removes the comment.
+    """
+
+    comment: str | None
+    path: Path = ()
+
+
+SchemaChange: TypeAlias = (
+    SetOption | RemoveOption | AddColumn | DropColumn | RenameColumn | ChangeColumnType
+    | ChangeColumnNullability | MoveColumn | ChangeComment
+)  # fmt: skip
+
+
+@checked
+def evolve(
+    schema: TableSchema, changes: Sequence[SchemaChange], *, has_rows: bool = True
+) -> TableSchema:
+    """The schema after `changes` are applied to `schema` one after the other.
+
+    `has_rows` is false for a table to which nothing was ever written. Options that affect stored
+    files may then still change. Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError`,
+    which say what was found and what is possible, and `UnsupportedError` if this release cannot
+    keep its guarantees for the new table.
+    """
+    evolved = schema
+    for change in changes:
+        evolved = _apply(evolved, _as_stored(evolved, change))
+    refuse_losing_read(schema, evolved, generations_in(schema))
+    options = completed_options(evolved)
+    evolved = replace(evolved, id=schema.id + 1, options=options)
+    validate_schema(evolved)
+    if has_rows:
+        refuse_bucket_change(schema, evolved)
+    validate_definition(evolved, TableOptions.parse(evolved.options))
+    # Last: a definition that cannot work is reported as such, not as a forbidden change.
+    refuse_changes(schema, evolved, has_rows=has_rows)
+    return evolved
+
+
+def _as_stored(schema: TableSchema, change: SchemaChange) -> SchemaChange:
+    """The checked change, with the format's own spelling of an option's name.
+
+    An option that another engine has set is removed under its name, known or not.
+    """
+    if isinstance(change, AddColumn | ChangeColumnType):
+        check_fields([Field(-1, str(change.path), change.type)])
+    if isinstance(change, SetOption):
+        ((key, value),) = stored_names({change.key: change.value}).items()
+        return SetOption(key, value)
+    if isinstance(change, RemoveOption) and change.key not in schema.options:
+        return RemoveOption(stored_name(change.key))
+    return change
+
+
+def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
+    if isinstance(change, SetOption):
+        return replace(schema, options=with_option(schema.options, change.key, change.value))
+    if isinstance(change, RemoveOption):
+        options = with_option(schema.options, change.key, None)
+        if options == schema.options:
+            there = ", ".join(sorted(schema.options)) or "none"
+            raise NotFoundError(f"option {change.key!r} is not set; options that are set: {there}")
+        return replace(schema, options=options)
+    if isinstance(change, ChangeComment) and change.path == ():
+        return replace(schema, comment=change.comment)
+    if not change.path or not all(change.path):
+        raise InvalidError(f"{change!r} has no path to a column; give a tuple of names")
+    return _COLUMN_CHANGES[type(change)](schema, change)
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
+    if not change.type.nullable:
+        raise InvalidError(
+            f"column {path_text(change.path)} to add is {change.type.sql()}, but existing rows "
+            "have no value for it; add it as nullable"
+        )
+    new = Field(-1, change.path[-1], change.type, change.comment, change.default)
+    # Above all ids that were ever used: an old file may contain a dropped column under its id.
+    (numbered,) = assign_field_ids([new], schema.highest_field_id + 1)
+    refuse_same_names([numbered])
+
+    def insert(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        _refuse_taken(siblings, change.path, numbered.name)
+        return _inserted(siblings, numbered, change.position, change.path)
+
+    fields = _with_siblings(schema.fields, change.path, insert)
+    return replace(schema, fields=fields, highest_field_id=highest_field_id([numbered]))
+
+
+def _drop(schema: TableSchema, change: DropColumn) -> TableSchema:
+    _refuse_key(schema, change.path, "dropped", schema.primary_keys)
+    if len(change.path) == 1:
+        refuse_dropping_named(schema.options, change.path[0])
+
+    def remove(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        if len(siblings) == 1:
+            raise InvalidError(
+                f"Cannot drop all fields: {path_text(change.path)} is the only one; add another "
+                "one first"
+            )
+        return (*siblings[:index], *siblings[index + 1 :])
+
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, remove))
+
+
+def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
+    _refuse_key(schema, change.path, "renamed")
+    old, new = change.path[-1], change.new_name
+    if not new.strip():
+        raise InvalidError(
+            f"column {path_text(change.path)} cannot be renamed to {new!r}; give a name"
+        )
+
+    def rename(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        # Without the column itself, whose case may change.
+        others = (*siblings[:index], *siblings[index + 1 :])
+        _refuse_taken(others, change.path, new)
+        return _replaced(siblings, index, replace(siblings[index], name=new))
+
+    fields = _with_siblings(schema.fields, change.path, rename)
+    if len(change.path) > 1:
+        return replace(schema, fields=fields)
+    return replace(
+        schema,
+        fields=fields,
+        primary_keys=tuple(new if name == old else name for name in schema.primary_keys),
+        options=renamed_options(schema.options, old, new),
+    )
+
+
+def _retype(schema: TableSchema, change: ChangeColumnType) -> TableSchema:
+    _refuse_key(schema, change.path, "retyped", schema.primary_keys)
+
+    def widen(old: DataType) -> DataType:
+        _refuse_unpadding(schema, change.path, old, change.type)
+        return widened(old, change.type, change.path)
+
+    return replace(schema, fields=_with_type(schema.fields, change.path, widen))
+
+
+def _set_nullability(schema: TableSchema, change: ChangeColumnNullability) -> TableSchema:
+    _refuse_key(schema, change.path, "made nullable or not", schema.primary_keys)
+
+    def set_nullable(old: DataType) -> DataType:
+        if old.nullable and not change.nullable:
+            raise InvalidError(
+                f"column {path_text(change.path)} is {old.sql()} and cannot become NOT NULL, "
+                "because existing rows can contain NULL. Write the rows to a new table with a "
+                "NOT NULL column"
+            )
+        return old.with_nullable(change.nullable)
+
+    return replace(schema, fields=_with_type(schema.fields, change.path, set_nullable))
+
+
+def _move(schema: TableSchema, change: MoveColumn) -> TableSchema:
+    def move(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        rest = (*siblings[:index], *siblings[index + 1 :])
+        return _inserted(rest, siblings[index], change.position, change.path)
+
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, move))
+
+
+def _comment(schema: TableSchema, change: ChangeComment) -> TableSchema:
+    def comment(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        return _replaced(siblings, index, replace(siblings[index], description=change.comment))
+
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, comment))
+
+
+_COLUMN_CHANGES: Mapping[type, Callable[[TableSchema, Any], TableSchema]] = {
+    AddColumn: _add,
+    DropColumn: _drop,
+    RenameColumn: _rename,
+    ChangeColumnType: _retype,
+    ChangeColumnNullability: _set_nullability,
+    MoveColumn: _move,
+    ChangeComment: _comment,
+}
+
+
+def _refuse_key(
+    schema: TableSchema, path: Path, done: str, primary_keys: Sequence[str] = ()
+) -> None:
+    """Refuse to change a partition column, or one of the given key columns."""
+    name = path[0]
+    role = "partition" if name in schema.partition_keys else "primary key"
+    if name in (*schema.partition_keys, *primary_keys):
+        raise InvalidError(
+            f"{role} column {name!r} cannot be {done}: Cannot drop, rename or retype partition "
+            "columns, nor drop or retype primary key columns, because stored files are placed "
+            "and sorted by them. Write the rows to a new table"
+        )
+
+
+def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataType) -> None:
+    """Refuse CHAR to VARCHAR: trailing blanks count there, so the order of versions would
+    change.
+    """
+    roots = old.root, new.root
+    if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
+        raise InvalidError(
+            f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
+            f"{new.sql()}, in which trailing blanks are significant; use a longer CHAR"
+        )
+
+
+def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
+    for field in siblings:
+        if field.name.lower() == name.lower():
+            raise AlreadyExistsError(
+                f"column {path_text((*path[:-1], field.name))} already exists; choose another "
+                f"name than {name!r}, because SQL names are case-insensitive"
+            )
+
+
+# -- positions in nested types -----------------------------------------------------------------
+
+
+def _with_siblings(
+    fields: tuple[Field, ...],
+    path: Path,
+    edit: Callable[[tuple[Field, ...]], tuple[Field, ...]],
+) -> tuple[Field, ...]:
+    """The fields, after editing those next to the last name of `path`."""
+    if len(path) == 1:
+        return edit(fields)
+
+    def edit_members(type_: DataType) -> DataType:
+        if not isinstance(type_, RowType):
+            raise _no_part(type_, path[-1], path)
+        return replace(type_, fields=edit(type_.fields))
+
+    return _with_type(fields, path[:-1], edit_members)
+
+
+def _with_type(
+    fields: tuple[Field, ...], path: Path, edit: Callable[[DataType], DataType], depth: int = 0
+) -> tuple[Field, ...]:
+    """The fields, after editing the type at `path`.
+
+    `depth` names of the path lead to the fields.
+    """
+    index = _index(fields, path[: depth + 1])
+    type_ = _with_part(fields[index].type, path, edit, depth + 1)
+    return _replaced(fields, index, replace(fields[index], type=type_))
+
+
+def _with_part(
+    type_: DataType, path: Path, edit: Callable[[DataType], DataType], depth: int
+) -> DataType:
+    if depth == len(path):
+        return edit(type_)
+    if isinstance(type_, RowType):
+        return replace(type_, fields=_with_type(type_.fields, path, edit, depth))
+    if isinstance(type_, ArrayType) and path[depth] == "element":
+        return replace(type_, element=_with_part(type_.element, path, edit, depth + 1))
+    if isinstance(type_, MapType) and path[depth] == "value":
+        return replace(type_, value=_with_part(type_.value, path, edit, depth + 1))
+    raise _no_part(type_, path[depth], path)
+
+
+def _no_part(type_: DataType, name: str, path: Path) -> NotFoundError:
+    return NotFoundError(
+        f"{type_.sql()} has no part {name!r}, which the path {path_text(path)} names; use the "
+        "field name in a ROW, 'element' in an ARRAY, and 'value' in a MAP"
+    )
+
+
+def _index(siblings: Sequence[Field], path: Path) -> int:
+    names = [field.name for field in siblings]
+    if path[-1] not in names:
+        near = difflib.get_close_matches(path[-1], names) or names
+        raise NotFoundError(
+            f"there is no column {path_text(path)}; did you mean {', '.join(near)}?"
+        )
+    return names.index(path[-1])
+
+
+def _replaced(fields: tuple[Field, ...], index: int, new: Field) -> tuple[Field, ...]:
+    return (*fields[:index], new, *fields[index + 1 :])
+
+
+def _inserted(
+    siblings: tuple[Field, ...], new: Field, position: Position | None, path: Path
+) -> tuple[Field, ...]:
+    if position is None:
+        return (*siblings, new)
+    index = 0 if isinstance(position, First) else 1 + _index(siblings, (*path[:-1], position.name))
+    return (*siblings[:index], new, *siblings[index:])
+
+
+# -- extends a definition so that rows with more columns or wider types fit ------------------------
+
+
+def growth(schema: TableSchema, columns: pa.Schema, table: str) -> list[SchemaChange]:
+    """The changes needed so that rows with these columns fit. Usually none.
+
+    Missing columns and members of a ROW are added at the end, nullable. Types are widened to the
+    narrowest type that holds every value of both. If there is none, and for columns of the primary
+    key and the partition, the type stays, and the write checks the values. A column of Arrow's null
+    type adds nothing. Raises `InvalidError` for a new column with an unsupported type.
+    """
+    fixed = {*schema.primary_keys, *schema.partition_keys}
+    changes: list[SchemaChange] = []
+    for column in columns:
+        if column.name == ROW_KIND or column.name in fixed:
+            continue
+        if column.name in schema.by_name:
+            type_ = schema.field(column.name).type
+            changes += _in_column((column.name,), type_, column.type, table)
+        else:
+            changes += _added((column.name,), column.type, table)
+    return changes
+
+
+def element_of(found: pa.DataType) -> pa.Field | None:
+    """The element of a list of any layout. None if it is not a list."""
+    is_list = (
+        pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
+        pa.types.is_list_view, pa.types.is_large_list_view,
+    )  # fmt: skip
+    return found.value_field if any(check(found) for check in is_list) else None
+
+
+def _in_column(
+    path: tuple[str, ...], type_: DataType, found: pa.DataType, table: str
+) -> Iterator[SchemaChange]:
+    element = element_of(found)
+    if isinstance(type_, RowType) and pa.types.is_struct(found):
+        known = {field.name: field.type for field in type_.fields}
+        for member in found:
+            place = (*path, member.name)
+            if member.name in known:
+                yield from _in_column(place, known[member.name], member.type, table)
+            else:
+                yield from _added(place, member.type, table)
+    elif isinstance(type_, ArrayType) and element is not None:
+        yield from _in_column((*path, "element"), type_.element, element.type, table)
+    elif isinstance(type_, MapType) and pa.types.is_map(found):
+        yield from _in_column((*path, "value"), type_.value, found.item_type, table)
+    elif isinstance(type_, AtomicType):
+        yield from _widened(path, type_, found)
+
+
+def _widened(path: tuple[str, ...], old: AtomicType, found: pa.DataType) -> Iterator[SchemaChange]:
+    # Arrow has no length limits for strings, so the type is never widened to a longer one.
+    if old.length is not None:
+        return
+    try:
+        new = type_from_arrow(found)
+    except InvalidError:
+        return  # the write may still accept values that fit
+    if isinstance(new, AtomicType):
+        wider = common_type(old, new)
+        if wider is not None and wider.with_nullable(True) != old.with_nullable(True):
+            yield ChangeColumnType(path, wider)
+
+
+def _added(path: tuple[str, ...], found: pa.DataType, table: str) -> Iterator[SchemaChange]:
+    if pa.types.is_null(found):
+        return
+    try:
+        yield AddColumn(path, type_from_arrow(found))
+    except InvalidError as error:
+        raise InvalidError(
+            f"table {table}: column {path_text(path)} of the rows cannot be added: {error}"
+        ) from error

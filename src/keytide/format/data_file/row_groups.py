@@ -1,0 +1,358 @@
+"""Rows of some keys or positions in a data file, and the row groups that are cached for them.
+
+Decoded row groups that lookups use repeatedly, kept in the cache.
+
+Reading a few rows of a local file takes about a third of the time of decoding their whole group,
+most of it before the first row. So a group is decoded
+at its third read. A process that does not return loses nothing, and one that does spends at most
+twice what was needed.
+
+Finds the rows of keys in a file with the keys of its row groups, which are cached.
+
+Decoding the keys of one group takes as long as a lookup may take, but they are a small part of the
+group. So a process caches them for the next lookup, and reads only the wanted rows of a group.
+
+Reads rows at given positions of data files.
+
+A few rows are read individually. For more rows, their row groups are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, count
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.format.cache import FILES
+from keytide.format.data_file.far_file import WHOLE_BYTES_MAX
+from keytide.format.data_file.reader import FileReader, Span, format_of, read_side_by_side, spans_of
+from keytide.format.index_files import living_among
+from keytide.store import Store
+from keytide.types import Field
+
+# -- decoded row groups that lookups use repeatedly, kept in the cache -----------------------------
+
+
+FEW_ROWS = 64
+"""This many adjacent rows are read in the time of one."""
+
+_READS_OF_A_GROUP = 3
+# A group that needs a larger part of the cache would evict everything else.
+_PART_OF_KEPT = 8
+_NUMBER_BYTES, _GROUP_BYTES = 32, 1 << 10
+
+
+def read_few(
+    reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None = None
+) -> list[pl.DataFrame]:
+    """The result of `read_side_by_side`, for lookups, which return for a few rows each time."""
+    kept = [_kept(reader, span) for reader, span in reads]
+    missing = [read for read, rows in zip(reads, kept, strict=True) if rows is None]
+    others = iter(read_side_by_side(missing, where) if missing else ())
+    return [
+        next(others) if rows is None else rows if where is None else rows.filter(where)
+        for rows in kept
+    ]
+
+
+def _kept(reader: FileReader, span: Span) -> pl.DataFrame | None:
+    """Some rows of a cached group. None for rows of other groups."""
+    start, length = span
+    if length is None or length > FEW_ROWS or reader.dead_rows is not None:
+        return None
+    if not reader.kept_bytes_max or reader.store.local_path(reader.path) is None:
+        return None
+    version = reader.version
+    ends = _ends(reader, version)
+    number = bisect_right(ends, start)
+    if number == len(ends) or start + length > ends[number]:
+        return None
+    begin = ends[number - 1] if number else 0
+    group = _group(reader, version, (begin, ends[number] - begin))
+    return None if group is None else group[start - begin : start - begin + length]
+
+
+def _ends(reader: FileReader, version: tuple[Hashable, ...]) -> list[int]:
+    """Where each group of a file ends."""
+    kept: list[int] | None = FILES.find((*version, "ends"))
+    if kept is None:
+        kept = [*accumulate(reader.groups()["rows"])]
+        FILES.keep((*version, "ends"), kept, _NUMBER_BYTES * len(kept), reader.kept_bytes_max)
+    return kept
+
+
+def _group(
+    reader: FileReader, version: tuple[Hashable, ...], group: tuple[int, int]
+) -> pl.DataFrame | None:
+    """All rows of a group, as the reader shows them, once it has been requested often enough."""
+    shape = (type(reader), reader.fields, reader.system_columns, *dict(reader.constants))
+    key = (*version, "rows", group, *shape)
+    rows: pl.DataFrame | None = FILES.find(key)
+    if rows is None:
+        asked: Iterator[int] | None = FILES.find((*key, "asked"))
+        if asked is None:
+            asked = count(1)
+            FILES.keep((*key, "asked"), asked, _GROUP_BYTES, reader.kept_bytes_max)
+        if next(asked) % _READS_OF_A_GROUP:
+            return None
+        rows = _decoded(reader, group)
+        FILES.keep(key, rows, int(rows.estimated_size()) + _GROUP_BYTES, reader.kept_bytes_max)
+    return rows if rows.height else None
+
+
+def _decoded(reader: FileReader, group: tuple[int, int]) -> pl.DataFrame:
+    """The rows of a group. None if it is too large for the cache."""
+    rows = reader.read(*group).rechunk()
+    fits = rows.estimated_size() * _PART_OF_KEPT <= reader.kept_bytes_max
+    return rows if fits else rows.clear()
+
+
+# -- finds the rows of keys in a file with the keys of its row groups ------------------------------
+
+
+# More spans of one group take as long as reading what is between them.
+_SPANS_MAX = 8
+# A group whose keys need a larger part of the cache would evict everything else.
+_TEXT_BYTES = 32
+_KEY_SPANS_GROUP_BYTES = 256
+
+Key: TypeAlias = "tuple[int | str, ...]"
+"""The values of the key columns."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Where a row group begins, how many rows it has, and the ends of its first key column."""
+
+    offset: int
+    rows: int
+    low: int | str
+    high: int | str
+
+
+def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> list[Span] | None:
+    """Spans of a file outside of which no row has a wanted key. None if that is unknown.
+
+    `key` names columns that the reader reads. `wanted` are their values in ascending order:
+    integers or strings. The rows need not be sorted. Raises like `FileReader.read`.
+    """
+    by_name = {field.name: field for field in reader.fields}
+    fields = tuple(by_name[name] for name in key)
+    groups = _groups(reader, fields)
+    if not groups:
+        return None
+    first = [values[0] for values in wanted]
+    spans: list[Span] = []
+    for group in groups:
+        start, stop = bisect_left(first, group.low), bisect_right(first, group.high)
+        if start < stop:
+            spans += _spans_in(reader, group, fields, wanted[start:stop])
+    return spans
+
+
+def _groups(reader: FileReader, fields: tuple[Field, ...]) -> tuple[_Group, ...]:
+    """The groups. Empty if their ends are unknown, or their keys are too large for the cache."""
+    key = (*reader.version, "groups", *fields)
+    kept: tuple[_Group, ...] | None = FILES.find(key)
+    if kept is None:
+        kept = tuple(_read_groups(reader, fields))
+        FILES.keep(key, kept, _KEY_SPANS_GROUP_BYTES * (1 + len(kept)), reader.kept_bytes_max)
+    return kept
+
+
+def _read_groups(reader: FileReader, fields: Sequence[Field]) -> list[_Group]:
+    names = [field.name for field in fields]
+    found = reader.groups(names)
+    ends = [f"{name}.{part}" for name in names for part in ("min", "max")]
+    if not set(ends) <= set(found.columns) or any(found[name].null_count() for name in ends):
+        return []
+    groups = [_Group(*group) for group in found.select("offset", "rows", *ends[:2]).iter_rows()]
+    row_bytes = sum(_TEXT_BYTES if found.schema[low] == pl.String else 8 for low in ends[::2])
+    largest = row_bytes * max((group.rows for group in groups), default=0)
+    return groups if largest * _PART_OF_KEPT <= reader.kept_bytes_max else []
+
+
+def _spans_in(
+    reader: FileReader, group: _Group, fields: tuple[Field, ...], wanted: Sequence[Key]
+) -> list[Span]:
+    columns = _columns(reader, group, fields)
+    if not columns:
+        return [(group.offset, group.rows)]
+    places = _joined(place for key in wanted if (place := _place(columns, key)))
+    if len(places) > _SPANS_MAX:
+        places = [(places[0][0], places[-1][1])]
+    return [(group.offset + start, stop - start) for start, stop in places]
+
+
+def _columns(
+    reader: FileReader, group: _Group, fields: tuple[Field, ...]
+) -> tuple[Sequence[Any], ...]:
+    """The key columns of a group. Empty if its rows are not sorted by key."""
+    key = (*reader.version, "keys", group.offset, *fields)
+    kept: tuple[Sequence[Any], ...] | None = FILES.find(key)
+    if kept is None:
+        keys_alone = replace(reader, fields=fields, system_columns=(), dead_rows=None)
+        found = keys_alone.read(group.offset, group.rows)
+        kept = tuple(map(_searched, found.iter_columns())) if _is_sorted(found) else ()
+        FILES.keep(
+            key, kept, int(found.estimated_size()) + _KEY_SPANS_GROUP_BYTES, reader.kept_bytes_max
+        )
+    return kept
+
+
+def _searched(column: pl.Series) -> Sequence[Any]:
+    """A column in the form with the fastest access to single values."""
+    return column.rechunk() if column.dtype == pl.String else column.to_numpy()  # type: ignore[return-value]
+
+
+def _is_sorted(keys: pl.DataFrame) -> bool:
+    """Whether rows are sorted by key, and no key is NULL."""
+    if any(column.null_count() for column in keys.iter_columns()):
+        return False
+    before, after = keys[:-1], keys[1:]
+    ordered = pl.repeat(value=True, n=before.height, eager=True)
+    for name in reversed(keys.columns):
+        one, next_one = before[name], after[name]
+        ordered = (one < next_one) | ((one == next_one) & ordered)
+    return bool(ordered.all())
+
+
+def _place(columns: Sequence[Sequence[Any]], key: Key) -> tuple[int, int] | None:
+    """Where the rows of a key begin and end in sorted columns, if there are any."""
+    start, stop = 0, len(columns[0])
+    for column, value in zip(columns, key, strict=True):
+        start = bisect_left(column, value, start, stop)
+        stop = bisect_right(column, value, start, stop)
+    return (start, stop) if start < stop else None
+
+
+def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending ranges, with consecutive ones joined."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in places:
+        if joined and joined[-1][1] >= start:
+            start, _ = joined.pop()
+        joined.append((start, stop))
+    return joined
+
+
+# -- reads rows at given positions of data files ---------------------------------------------------
+
+
+Places: TypeAlias = "npt.NDArray[np.int64]"
+
+# More spans of a file take as long as reading what is between them.
+# With more files, more requests would be made than saved.
+_AHEAD_MAX = 16
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A span of a file, and the positions of the wanted, live rows in the file."""
+
+    reader: FileReader
+    start: int
+    length: int
+    living: Future[Places]
+
+    @property
+    def are_wanted(self) -> pl.Series:
+        """Whether each row of the span is wanted."""
+        places = self.living.result()
+        first, last = np.searchsorted(places, [self.start, self.start + self.length])
+        wanted = np.zeros(self.length, np.bool_)
+        wanted[places[first:last] - self.start] = True
+        return pl.Series(wanted)
+
+
+def begin_footers(files: Iterable[tuple[Store, str, int]], kept_bytes_max: int) -> None:
+    """Start to fetch the footers of large remote files, in parallel with other requests.
+
+    If there are many files, none is fetched. Errors appear when the files are read.
+    """
+    far = [f for f in files if f[2] > WHOLE_BYTES_MAX and f[0].local_path(f[1]) is None]
+    if len(far) <= _AHEAD_MAX:
+        for store, path, size in far:
+            store.begin(partial(format_of(path).group_rows, store, path, size, kept_bytes_max))
+
+
+def read_places(
+    files: Sequence[tuple[FileReader, Places]], where: pl.Expr | None, rows_max: int
+) -> Iterator[pl.DataFrame]:
+    """The rows at given positions of files, ascending, that are live and match `where`.
+
+    At most about `rows_max` rows are decoded at a time. Raises like `FileReader.read`.
+    """
+    store = files[0][0].store
+    living = [store.begin(partial(_living, reader, places)) for reader, places in files]
+    # For local files, dead rows are known immediately. For remote files, they are read in parallel
+    # with the rows.
+    near = [_is_near(reader) for reader, _ in files]
+    known = [
+        (reader, alive.result() if is_near else places)
+        for (reader, places), alive, is_near in zip(files, living, near, strict=True)
+    ]
+    spans = store.together([partial(_spans, reader, at, rows_max) for reader, at in known])
+    reads = [
+        _Read(replace(reader, dead_rows=None), start, length, alive)
+        for (reader, _), own, alive in zip(files, spans, living, strict=True)
+        for start, length in own
+    ]
+    for batch in _batches(reads, rows_max):
+        yield from _read(batch, where)
+
+
+def _read(batch: Sequence[_Read], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
+    spans = [(read.reader, (read.start, read.length)) for read in batch]
+    if all(read.length == 1 and _is_near(read.reader) for read in batch):
+        yield from read_few(spans, where)  # nothing to leave out
+        return
+    for read, frame in zip(batch, read_few(spans), strict=True):
+        rows = frame.filter(read.are_wanted)  # faster than selecting rows from chunks
+        yield rows if where is None else rows.filter(where)
+
+
+def _is_near(reader: FileReader) -> bool:
+    return reader.store.local_path(reader.path) is not None
+
+
+def _living(reader: FileReader, places: Places) -> Places:
+    if reader.dead_rows is None:
+        return places
+    return living_among(reader.table or reader.store, reader.dead_rows, places)
+
+
+def _spans(reader: FileReader, places: Places, rows_max: int) -> list[tuple[int, int]]:
+    if not len(places):
+        return []
+    cuts = np.flatnonzero(np.diff(places) > FEW_ROWS) + 1
+    if _is_near(reader) and len(cuts) < _SPANS_MAX:
+        parts = np.split(places, cuts)
+        return [(int(part[0]), int(part[-1] - part[0]) + 1) for part in parts]
+    # From a remote file, whole column chunks are fetched.
+    groups = reader.groups()
+    ends = (groups["offset"] + groups["rows"]).to_numpy()
+    counts = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(ends))
+    found = spans_of(groups.filter(pl.Series(counts > 0)), rows_max)
+    return [(start, length) for start, length in found if length is not None]
+
+
+def _batches(reads: Sequence[_Read], rows_max: int) -> Iterator[Sequence[_Read]]:
+    batch: list[_Read] = []
+    rows = 0
+    for read in reads:
+        if batch and rows + read.length > rows_max:
+            yield batch
+            batch, rows = [], 0
+        batch.append(read)
+        rows += read.length
+    if batch:
+        yield batch

@@ -1,0 +1,498 @@
+"""Conditions of a query: which of them are pushed down, and which type they must have.
+
+Pushdown of query conditions that have the same meaning in every engine.
+
+An engine always evaluates its whole WHERE clause, so a pushed condition may keep too many rows but
+never too few. A term is pushed if DuckDB, Spark and Keytide agree on it, which depends on the
+column's type and on how the literal is written. Of an AND, the terms that qualify are pushed. An OR
+is pushed as a whole or not at all. Everything else is left to the engine: CASTs, functions, numbers
+in quotes, comparisons of strings with a CHAR other than equality, and times in other formats than
+ISO 8601.
+
+Conditions in a query must be BOOLEAN, whichever engine evaluates them.
+
+Engines accept numbers and strings as conditions, each engine different ones. A date without quotes,
+which is a number, would then be true for every row. So a condition is refused if its type is known
+and is not BOOLEAN. If only the engine can determine the type, the condition is marked, and the
+engine enforces BOOLEAN: DuckDB by a macro that accepts nothing else, and Spark by CASE, which does
+not either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from sqlglot import exp
+
+from keytide.errors import InvalidError
+from keytide.predicate.literals import Literal, between, comparison, equalities, flag, values_of
+from keytide.predicate.predicate import (
+    DEPTH_MAX,
+    Comparison,
+    IsNull,
+    Like,
+    Predicate,
+    conjunction,
+    depth_of,
+    disjunction,
+    negation,
+)
+from keytide.sql.cursor import Keytide, error_at, typed
+from keytide.types import AtomicType, Field
+
+# -- pushdown of query conditions that have the same meaning in every engine -----------------------
+
+
+def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+    """A predicate that is true for every row for which `term` is true, or None.
+
+    `fields` are the columns of the table by their names in lower case.
+    """
+    return _if_flat(_Pusher(fields).implied(term))
+
+
+def pushed_exactly(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+    """The predicate of `pushed` if it is true for exactly the same rows as `term`, or None."""
+    return _if_flat(_Pusher(fields).same(term))
+
+
+def _if_flat(predicate: Predicate | None) -> Predicate | None:
+    return None if predicate is None or depth_of(predicate) > DEPTH_MAX else predicate
+
+
+def balanced_chains(tree: exp.Expr) -> exp.Expr:
+    """The tree with long chains of AND or OR nested as flat as possible, without changing the
+    meaning.
+
+    Walking a tree takes time and stack space that depend on its depth.
+    """
+    for joint in (exp.And, exp.Or):
+        for node in [n for n in tree.find_all(joint) if not isinstance(n.parent, joint)]:
+            terms = list(node.flatten(unnest=False))
+            if len(terms) > _CHAIN_MAX:
+                node.replace(_nested(joint, terms))
+    return tree
+
+
+# Long chains come from generated SQL. Shorter ones cannot overflow the stack.
+_CHAIN_MAX = 50
+
+
+def _nested(joint: type[exp.Expr], terms: list[exp.Expr]) -> exp.Expr:
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        odd = terms[len(terms) // 2 * 2 :]
+        terms = [*(joint(this=exp.paren(a, copy=False) if isinstance(a, joint) else a,
+                         expression=exp.paren(b, copy=False) if isinstance(b, joint) else b)
+                   for a, b in pairs), *odd]  # fmt: skip
+    return terms[0]
+
+
+@dataclass(frozen=True)
+class _Pusher:
+    fields: Mapping[str, Field]
+
+    def implied(self, node: exp.Expr) -> Predicate | None:
+        """A predicate that `node` implies."""
+        if isinstance(node, exp.Paren):
+            return self.implied(node.this)
+        if isinstance(node, exp.And):
+            return conjunction(p for part in node.flatten() if (p := self.implied(part)))
+        if isinstance(node, exp.Or):
+            return _any_of([self.implied(part) for part in node.flatten()])
+        return self.same(node) or self._of_a_char(node)
+
+    def same(self, node: exp.Expr) -> Predicate | None:
+        """A predicate with the same meaning as `node`, including NULL results."""
+        found = self._positive(node)
+        return negation(found) if found and node.args.get("negate") else found
+
+    def _positive(self, node: exp.Expr) -> Predicate | None:
+        if isinstance(node, exp.Paren):
+            return self.same(node.this)
+        if isinstance(node, exp.And):
+            parts = [self.same(part) for part in node.flatten()]
+            return None if None in parts else conjunction(part for part in parts if part)
+        if isinstance(node, exp.Or):
+            return _any_of([self.same(part) for part in node.flatten()])
+        if isinstance(node, exp.Not):
+            inner = self.same(node.this)
+            return inner and negation(inner)
+        if isinstance(node, exp.Column):
+            field = self._field(node)
+            is_flag = field is not None and field.type.root == "BOOLEAN"
+            return Comparison(field.name, "=", value=True) if field and is_flag else None
+        read = _READERS.get(type(node))
+        return None if read is None else read(self, node)
+
+    def _of_a_char(self, node: exp.Expr) -> Predicate | None:
+        """Equality with a string. An engine that respects trailing blanks keeps fewer rows."""
+        if not isinstance(node, exp.EQ | exp.In) or node.args.get("negate"):
+            return None
+        field = self._field(node.this)
+        if field is None or field.type.root != "CHAR":
+            return None
+        texts = _items(node) if isinstance(node, exp.In) else [node.expression]
+        if not texts or not all(isinstance(t, exp.Literal) and t.is_string for t in texts):
+            return None
+        return equalities(field, values_of([Literal("TEXT", t.this) for t in texts], field))
+
+    # -- terms -------------------------------------------------------------------------------------
+
+    def _comparison(self, node: exp.Expr) -> Predicate | None:
+        left, right, operator = node.this, node.expression, _OPERATORS[type(node)]
+        if isinstance(right, exp.Column):
+            left, right, operator = right, left, _FLIPPED[operator]
+        field = self._field(left)
+        if field is None or (field.type.root == "BOOLEAN" and operator not in ("=", "!=")):
+            return None
+        values = _values([right], field)
+        return None if values is None else comparison(field, operator, *values)
+
+    def _in(self, node: exp.Expr) -> Predicate | None:
+        field = self._field(node.this)
+        items = _items(node)
+        # Some engines compare times with a list of strings as strings.
+        if field is None or not items or field.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+            return None
+        values = _values(items, field)
+        return None if values is None else equalities(field, values)
+
+    def _between(self, node: exp.Expr) -> Predicate | None:
+        field = self._field(node.this)
+        if field is None or node.args.get("symmetric") or field.type.root == "BOOLEAN":
+            return None
+        values = _values([node.args["low"], node.args["high"]], field)
+        return None if values is None else between(field, *values)
+
+    def _is(self, node: exp.Expr) -> Predicate | None:
+        field, value = self._field(node.this), node.expression
+        if field is None:
+            return None
+        if isinstance(value, exp.Null):
+            return IsNull(field.name)
+        if isinstance(value, exp.Boolean) and field.type.root == "BOOLEAN":
+            return flag(field, bool(value.this))
+        return None
+
+    def _like(self, node: exp.Expr) -> Predicate | None:
+        field, pattern = self._field(node.this), node.expression
+        if field is None or field.type.root != "VARCHAR":
+            return None
+        # A backslash is an escape character in Spark but not in DuckDB.
+        if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.this:
+            return None
+        return Like(field.name, pattern.this)
+
+    def _field(self, node: exp.Expr) -> Field | None:
+        # A name with three parts is a field of a ROW, or a column of another table.
+        if not isinstance(node, exp.Column) or node.args.get("db"):
+            return None
+        field = self.fields.get(node.name.lower())
+        return field if field is not None and not field.type.is_nested else None
+
+
+_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_READERS: dict[type[exp.Expr], Callable[[_Pusher, exp.Expr], Predicate | None]] = {
+    **dict.fromkeys(_OPERATORS, _Pusher._comparison),
+    exp.In: _Pusher._in,
+    exp.Between: _Pusher._between,
+    exp.Is: _Pusher._is,
+    exp.Like: _Pusher._like,
+}
+
+
+def _items(node: exp.Expr) -> list[exp.Expr]:
+    """The list of an IN, empty if it is a query or something else."""
+    others = [node.args.get(name) for name in ("query", "unnest", "field", "is_global")]
+    return [] if any(others) else list(node.expressions)
+
+
+def _any_of(parts: Sequence[Predicate | None]) -> Predicate | None:
+    """A disjunction of the parts, None if any of them is unknown."""
+    known = [part for part in parts if part is not None]
+    return disjunction(known) if known and len(known) == len(parts) else None
+
+
+# -- literals --------------------------------------------------------------------------------------
+
+
+def _values(nodes: Sequence[exp.Expr], field: Field) -> list[Any] | None:
+    """Literals as values of a column, None if engines would interpret one differently."""
+    literals = [literal for node in nodes if (literal := _literal(node, field)) is not None]
+    if len(literals) < len(nodes):
+        return None
+    try:
+        return values_of(literals, field)
+    except ValueError:
+        return None  # left to the engine
+
+
+def _literal(node: exp.Expr, field: Field) -> Literal | None:
+    """A literal that all engines interpret as the same value of the column's type, or None."""
+    type_ = field.type
+    assert isinstance(type_, AtomicType)
+    if isinstance(node, exp.Boolean):
+        text = str(bool(node.this)).upper()
+        return Literal("BOOLEAN", text) if type_.root == "BOOLEAN" else None
+    number = _number(node)
+    if number is not None:
+        agrees = _NUMBERS.get(type_.root)
+        agreed = agrees is not None and agrees(number, type_)
+        return Literal("NUMBER", number) if agreed else None
+    if isinstance(node, exp.Literal) and node.is_string:
+        if type_.root == "VARCHAR":
+            return Literal("TEXT", node.this)
+        pattern = _MOMENTS.get(type_.root)
+        return _moment(node.this, type_) if pattern and pattern.fullmatch(node.this) else None
+    return _typed(node, type_)
+
+
+def _number(node: exp.Expr) -> str | None:
+    """The digits of a number with a point and a sign, but no exponent."""
+    sign = ""
+    if isinstance(node, exp.Neg):
+        sign, node = "-", node.this
+    if not isinstance(node, exp.Literal) or node.is_string:
+        return None
+    text = str(node.this)
+    return sign + text if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) else None
+
+
+def _typed(node: exp.Expr, type_: AtomicType) -> Literal | None:
+    """`DATE '...'` and `TIMESTAMP '...'`, or an equivalent CAST."""
+    if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal):
+        return None
+    text, target = node.this, node.to
+    if not text.is_string or target.expressions:
+        return None
+    if target.this == exp.DType.DATE and type_.root in ("DATE", "TIMESTAMP"):
+        return Literal("TEXT", text.this) if _DATE.fullmatch(text.this) else None
+    if target.this == exp.DType.TIMESTAMPNTZ and type_.root == "TIMESTAMP":
+        return _moment(text.this, type_) if _TIMESTAMP.fullmatch(text.this) else None
+    return None
+
+
+def _moment(text: str, type_: AtomicType) -> Literal | None:
+    """A time, unless it has more digits than the column."""
+    fraction = re.search(r"\.(\d+)", text)
+    digits = {"ms": 3}.get(getattr(type_.to_arrow(), "unit", ""), 6)
+    return None if fraction and len(fraction[1]) > digits else Literal("TEXT", text)
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
+_MOMENTS = {
+    "DATE": _DATE,
+    "TIMESTAMP": _TIMESTAMP,
+    "TIMESTAMP_LTZ": re.compile(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d:\d\d", re.ASCII
+    ),
+}
+
+
+def _is_whole(number: str, type_: AtomicType) -> bool:
+    bits = type_.to_arrow().bit_width
+    if "." in number or len(number) > 20:
+        return False
+    return bool(-(1 << bits - 1) <= int(number) < 1 << bits - 1)
+
+
+def _is_decimal(number: str, type_: AtomicType) -> bool:
+    """Whether the type that holds both has at most 38 digits. Beyond that, engines round."""
+    whole, _, fraction = number.lstrip("-").partition(".")
+    # An integer is treated as a BIGINT.
+    digits = len(whole) if "." in number else 19
+    precision, scale = type_.precision or 0, type_.scale or 0
+    if len(whole) > 18:
+        return False
+    return bool(max(precision - scale, digits) + max(scale, len(fraction)) <= 38)
+
+
+def _is_double(number: str, type_: AtomicType) -> bool:
+    """Whether every parser gives the nearest DOUBLE: few digits, and a small power of ten."""
+    digits = number.lstrip("-").replace(".", "")
+    # A DOUBLE holds 15 decimal digits exactly, however it is parsed.
+    return len(digits) <= 15
+
+
+def _is_float(number: str, type_: AtomicType) -> bool:
+    """Whether it is a FLOAT without rounding, because some engines compare as DOUBLE."""
+    nearest = Decimal(float(np.float32(number)))
+    return _is_double(number, type_) and nearest == Decimal(number)
+
+
+_NUMBERS: dict[str, Callable[[str, AtomicType], bool]] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _is_whole),
+    "DECIMAL": _is_decimal,
+    "DOUBLE": _is_double,
+    "FLOAT": _is_float,
+}
+
+
+# -- conditions in a query must be BOOLEAN, whichever engine evaluates them ------------------------
+
+
+CONDITION = "condition"
+"""The mark, in the meta of an expression, for a condition of a statement."""
+
+_FUNCTION = "keytide_condition"
+DUCKDB_MACRO = f"CREATE MACRO {_FUNCTION}(c BOOLEAN) AS c"
+"""The definition of the DuckDB function that marks conditions."""
+
+
+def marked_conditions(tree: exp.Expr, fields: Mapping[str, Sequence[Field]], text: str) -> exp.Expr:
+    """The tree, with conditions marked whose type only the engine can determine.
+
+    `fields` are the columns of the tables by name. Raises `InvalidError`, pointing into `text`, for
+    a condition that is known not to be BOOLEAN.
+    """
+    found = [node for node in _conditions(tree) if not isinstance(node, _BOOLEAN)]
+    if not found:
+        return tree
+    types = _types(tree, found, fields)
+    for place, node in enumerate(found):
+        if isinstance(node, exp.Null):  # it has no type, which Spark does not accept
+            node.replace(exp.cast(node.copy(), exp.DType.BOOLEAN))
+            continue
+        type_ = types.get(place)
+        if type_ is not None and not type_.is_type(exp.DType.BOOLEAN):
+            raise _refused(node, type_, text)
+        if type_ is None:
+            mark = exp.Anonymous(this=_FUNCTION)
+            node.replace(mark)
+            mark.set("expressions", [node])
+    return tree
+
+
+def spark_condition(node: exp.Expr) -> exp.Expr:
+    """A marked condition in the form in which Spark enforces BOOLEAN. Other nodes are unchanged."""
+    if not _is_mark(node):
+        return node
+    inner: exp.Expr = node.expressions[0].transform(spark_condition)
+    parent = node.parent
+    while isinstance(parent, exp.Paren):
+        parent = parent.parent
+    if not isinstance(parent, exp.Connector | exp.Not):
+        return inner  # Spark accepts only BOOLEAN there
+    return exp.Paren(this=exp.Case().when(inner.copy(), exp.true()).else_(inner.copy()))
+
+
+def refused_condition(tree: exp.Expr, message: str, text: str) -> InvalidError | None:
+    """The error for a marked condition that DuckDB refuses, None for its other errors.
+
+    If there are several conditions, it is unknown which one is meant, so all are named.
+    """
+    marks = [node.expressions[0] for node in tree.walk() if _is_mark(node)]
+    if _FUNCTION not in message or not marks:
+        return None
+    which = " or ".join(map(_shown, marks))
+    return error_at(
+        text,
+        _start(marks[0]),
+        f"{which} is used as a condition but is not BOOLEAN; compare it with a value",
+    )
+
+
+def _is_mark(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name == _FUNCTION
+
+
+_BOOLEAN = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean)
+"""Expressions that are always BOOLEAN. The operands of some are conditions themselves."""
+
+
+def _conditions(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """The expressions where a condition is required, without surrounding parentheses."""
+    for node in tree.walk():
+        if isinstance(node, exp.Where | exp.Having | exp.Qualify | exp.Not):
+            yield _plain(node.this)
+        elif isinstance(node, exp.Connector):
+            yield from map(_plain, (node.this, node.expression))
+        elif isinstance(node, exp.Join) and node.args.get("on") is not None:
+            yield _plain(node.args["on"])
+        elif isinstance(node, exp.If) and not _is_of_a_value(node):
+            yield _plain(node.this)
+        elif node.meta.get(CONDITION):
+            yield _plain(node)
+
+
+def _plain(node: exp.Expr) -> exp.Expr:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def _is_of_a_value(branch: exp.If) -> bool:
+    """Whether it belongs to a CASE that compares one value with several."""
+    return isinstance(branch.parent, exp.Case) and branch.parent.args.get("this") is not None
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+_TYPED = (exp.Column, exp.Literal, exp.Cast, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
+          exp.DPipe)  # fmt: skip
+"""Expressions whose type the parser knows as every engine does. This is not so for functions."""
+_PLACE = "condition_place"
+
+
+def _types(
+    tree: exp.Expr, found: Sequence[exp.Expr], fields: Mapping[str, Sequence[Field]]
+) -> dict[int, exp.DataType]:
+    """The types of conditions, by their index, where they can be determined."""
+    for place, node in enumerate(found):
+        node.meta[_PLACE] = place
+    try:
+        known = typed(tree, fields)
+    finally:
+        for node in found:
+            del node.meta[_PLACE]
+    if known is None:
+        return {}
+    return {
+        node.meta[_PLACE]: node.type
+        for node in known.walk()
+        if _PLACE in node.meta and isinstance(node, _TYPED) and node.type and _is_known(node)
+    }
+
+
+def _is_known(node: exp.Expr) -> bool:
+    """Whether its type is known, and the types of all its parts."""
+    return all(n.type is not None and not n.is_type(exp.DType.UNKNOWN)
+               for n in node.walk() if isinstance(n, exp.Condition))  # fmt: skip
+
+
+def _refused(node: exp.Expr, type_: exp.DataType, text: str) -> InvalidError:
+    is_date = isinstance(node, exp.Sub) and not node.find(exp.Column)
+    way_out = "write a date as DATE '...'" if is_date else "compare it with a value"
+    found = (
+        f"{_shown(node)} is used as a condition but is {type_.sql(dialect=Keytide)}, not BOOLEAN"
+    )
+    return error_at(text, _start(node), f"{found}; {way_out}")
+
+
+def _start(node: exp.Expr) -> int:
+    return min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
+
+
+def _shown(node: exp.Expr) -> str:
+    if isinstance(node, exp.Subquery):
+        return "the query in parentheses"
+    text = node.sql(dialect=Keytide, comments=False)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+_SHOWN_MAX = 60

@@ -1,0 +1,553 @@
+"""Pages of a table: read-only views, the story of a row, streams, and tables of others.
+
+Read-only pages: each builds a view model and shows it.
+
+Why the row of a key is what it is, as a story of its versions.
+
+The streaming readers and writers of a table, and their progress.
+
+What has no snapshots in the lake: external and federated tables, attached tables, and views.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+import pyarrow as pa
+from starlette.responses import RedirectResponse, Response
+
+from keytide.base.text import is_moment, utc
+from keytide.catalogs.stored_view import StoredView
+from keytide.changes.changed_rows import changed_rows, first_changes
+from keytide.definition.external import given_options
+from keytide.definition.kind import require_key
+from keytide.dml.attach import AttachedCatalog
+from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.feeds.kafka.offsets import offsets_told, topics_told
+from keytide.lake.external_table import ExternalTable
+from keytide.lake.federated_table import FederatedTable
+from keytide.lake.foreign_table import ForeignTable
+from keytide.lake.lake import Lake
+from keytide.lake.table import Table
+from keytide.maintenance.history.log import HistoryEntry, consumers_of, entries_before
+from keytide.maintenance.upkeep.layout import layout_of, timeline_of
+from keytide.predicate.values.literals import scalar_of_text
+from keytide.read.why import story_of
+from keytide.show.chart import timeline_picture
+from keytide.show.layout import bucket_picture, levels_bar
+from keytide.show.story import Story
+from keytide.snapshot.pinned import PinnedTable
+from keytide.sql.local_engine import LocalEngine
+from keytide.sql.making_views import described_view
+from keytide.sql.show import create_statement, describe, view_statement
+from keytide.types import Field
+from keytide.ui.overview import ColumnLine, figures_of, overview_of
+from keytide.ui.requests import TABLE_TABS, Asked, Site, listing_of, page_address, table_address
+
+# -- why the row of a key is what it is, as a story of its versions --------------------------------
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of the key, for the form."""
+
+    name: str
+    type: str
+
+
+def key_columns(table: Table | ForeignTable) -> tuple[KeyColumn, ...]:
+    """The key columns of the table; none for a table without a key."""
+    schema = table.table_schema
+    fields = schema.select(schema.primary_keys)
+    return tuple(KeyColumn(f.name, f.type.with_nullable(True).sql()) for f in fields)
+
+
+def story_of_texts(
+    table: Table | ForeignTable, texts: Sequence[str], snapshot: str | None
+) -> Story:
+    """The story of a key that is written as strings.
+
+    `snapshot` is an id or the name of a tag, of a foreign table a version. Raises `InvalidError`
+    for what is no key, and as `Table.why`.
+    """
+    schema = table.table_schema
+    require_key(schema, table.name, "a story of a key", "Query it with SQL")
+    fields = schema.select(schema.primary_keys)
+    if len(texts) != len(fields):
+        raise InvalidError(
+            f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
+            f"{len(texts)} values"
+        )
+    key = {f.name: _value(t, f, table.name) for f, t in zip(fields, texts, strict=True)}
+    if isinstance(table, ForeignTable):
+        return story_of(table.why(key, version=snapshot))
+    if snapshot is None:
+        return story_of(table.why(key))
+    if snapshot.isdecimal():
+        return story_of(table.why(key, snapshot_id=int(snapshot)))
+    return story_of(table.why(key, tag=snapshot))
+
+
+def _value(text: str, field: Field, table: str) -> object:
+    """A value of a key column. Bytes are written in base64."""
+    if not pa.types.is_binary(field.type.to_arrow()):
+        return scalar_of_text(text, field, table)
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InvalidError(
+            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}; "
+            f"write its bytes as base64: {error}"
+        ) from error
+
+
+# -- the streaming readers and writers of a table, and their progress ------------------------------
+
+
+_COMMITS = 200
+
+
+@dataclass(frozen=True)
+class ConsumerLine:
+    """A named reader: the next snapshot that it reads, and how many are left to read."""
+
+    name: str
+    next_snapshot: int
+    behind: int
+    time: datetime
+
+
+@dataclass(frozen=True)
+class TopicLine:
+    """A partition of a Kafka topic, and the next offset that the table reads."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    next_offset: int
+
+
+@dataclass(frozen=True)
+class WriterLine:
+    """A commit user with recent commits: how many, and the last one."""
+
+    user: str
+    operations: tuple[str, ...]
+    commits: int
+    rows: int
+    last_snapshot: int
+    last_time: datetime
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The consumers, topics and writers of a table, from its own metadata.
+
+    `writers` have committed more than once. `once` counts the others. `commits` is the number of
+    latest commits that were read.
+    """
+
+    newest_id: int | None
+    time: datetime | None
+    watermark: datetime | None
+    consumers: tuple[ConsumerLine, ...]
+    topics: tuple[TopicLine, ...]
+    writers: tuple[WriterLine, ...]
+    once: int
+    commits: int
+
+
+def streams_of(table: Table) -> Streams:
+    """Readers and writers of a table, without a broker. Raises `DataError` for damaged metadata."""
+    seen = table.stored.pinned()
+    newest = seen.metadata.latest_snapshot()
+    newest_id = 0 if newest is None else newest.id
+    told = offsets_told(seen, topics_told(seen))
+    entries = entries_before(seen.metadata, newest_id + 1, _COMMITS)
+    writers = _writers(entries)
+    watermark = None if newest is None else newest.told_watermark
+    return Streams(
+        None if newest is None else newest.id,
+        None if newest is None else utc(newest.time_millis),
+        utc(watermark) if watermark is not None and is_moment(watermark) else None,
+        tuple(
+            ConsumerLine(
+                each.name, each.next_snapshot, max(0, newest_id + 1 - each.next_snapshot), each.time
+            )
+            for each in consumers_of(table.metadata)
+        ),
+        tuple(
+            TopicLine(topic, offsets.id, partition, offsets.next[partition])
+            for topic, offsets in told.items()
+            for partition in sorted(offsets.next)
+        ),
+        tuple(each for each in writers if each.commits > 1),
+        sum(each.commits == 1 for each in writers),
+        len(entries),
+    )
+
+
+def _writers(entries: Iterable[HistoryEntry]) -> list[WriterLine]:
+    """The users of some commits, the latest first."""
+    by_user: dict[str, list[HistoryEntry]] = {}
+    for entry in entries:
+        by_user.setdefault(entry.user, []).append(entry)
+    return [
+        WriterLine(
+            user,
+            tuple(sorted({entry.operation for entry in made})),
+            len(made),
+            sum(entry.rows_written for entry in made),
+            made[0].snapshot_id,
+            made[0].time,
+        )
+        for user, made in by_user.items()
+    ]
+
+
+# -- what has no snapshots in the lake -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A table or view without snapshots: what it is and its definition.
+
+    `facts` are label and value. `definition` is the SQL that would define it again, None where SQL
+    has no statement for that. `problem` says why the columns are unknown. `has_source` says whether
+    `source_of` finds out more.
+    """
+
+    name: str
+    kind: str
+    facts: tuple[tuple[str, str], ...]
+    columns: tuple[ColumnLine, ...]
+    comment: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    definition: str | None = None
+    problem: str | None = None
+    has_source: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a source has now: its version, and how many parts and stored versions of keys.
+
+    None where the format does not know.
+    """
+
+    version: str | None
+    parts: int
+    rows: int | None
+
+
+def outside_of(lake: Lake, name: str) -> Outside:
+    """What is known of a view, an external or an attached table without reading its rows.
+
+    Raises `NotFoundError` for an unknown name, and as `Lake.table`.
+    """
+    catalog = lake.catalog
+    if catalog.find_attached(name) is not None:
+        return _attached(lake, name)
+    try:
+        table = lake.table(name)
+    except UnsupportedError:
+        if (view := catalog.find_view(name)) is None:
+            raise
+        return _view(catalog, view, lake.allows_external_files)
+    assert isinstance(table, ExternalTable)
+    schema = table.table_schema
+    return Outside(
+        table.name,
+        "external table",
+        (("Format", table.format), ("Location", table.location)),
+        tuple(_columns(describe(catalog, table.name, extended=False))),
+        schema.comment,
+        tuple(sorted(given_options(schema).items())),
+        create_statement(schema, table.name),
+        has_source=True,
+    )
+
+
+def source_of(table: ForeignTable) -> Source:
+    """What is there now. Reads no rows. Raises as `ExternalScan.explain`."""
+    scan = table.scan()
+    explained = scan.explain()
+    return Source(scan.version, explained.parts, explained.rows)
+
+
+def _attached(lake: Lake, name: str) -> Outside:
+    columns = tuple(_columns(describe(lake.catalog, name, extended=False)))
+    attached = name.partition(".")[0].lower()
+    if not _is_federated(lake, name):
+        connector = lake.catalog.attached[attached].name
+        return Outside(
+            name, f"table of connector {connector}", (("Attached as", attached),), columns
+        )
+    table = lake.table(name)
+    assert isinstance(table, FederatedTable)
+    schema = table.table_schema
+    facts = (("Attached as", attached), ("Format", table.format), ("Location", table.location))
+    options = tuple(sorted(given_options(schema).items()))
+    return Outside(
+        name, "federated table", facts, columns, schema.comment, options, has_source=True
+    )
+
+
+def _is_federated(lake: Lake, name: str) -> bool:
+    """Whether keys merge the rows of an attached table, so that it can be opened."""
+    try:
+        return isinstance(lake.table(name), FederatedTable)
+    except KeytideError:
+        return False
+
+
+def _view(catalog: AttachedCatalog, view: StoredView, allows_external_files: bool) -> Outside:
+    facts = (("Names without a database are in", view.database),)
+    columns: tuple[ColumnLine, ...] = ()
+    problem = None
+    try:
+        engine = LocalEngine(allows_external_files)
+        columns = tuple(_columns(described_view(catalog, engine, view, extended=False)))
+    except KeytideError as error:  # such as a table of it that was dropped
+        problem = str(error)
+    return Outside(
+        view.name, "view", facts, columns, view.comment,
+        definition=view_statement(view), problem=problem,
+    )  # fmt: skip
+
+
+def _columns(described: pa.Table) -> Iterator[ColumnLine]:
+    """The columns that DESCRIBE lists."""
+    for row in described.to_pylist():
+        yield _column(row)
+
+
+def _column(row: Mapping[str, str | None]) -> ColumnLine:
+    type_ = row["type"] or ""
+    is_nullable = not type_.endswith(" NOT NULL")
+    return ColumnLine(
+        row["name"] or "", type_.removesuffix(" NOT NULL"), row["role"] or "", is_nullable,
+        None, row["comment"],
+    )  # fmt: skip
+
+
+# -- read-only pages: each builds a view model and shows it ----------------------------------------
+
+
+Look: TypeAlias = Callable[[Site, Asked], Response]
+
+_MODES = ("diff", "delta", "changelog")
+
+_FOREIGN_TABS = (("overview", "Overview"), ("changes", "Changes"), ("why", "Why"))
+
+
+def looks() -> dict[str, Look]:
+    """The pages by address."""
+    return {
+        "/": _tables,
+        "/table/{table}": _overview,
+        "/table/{table}/figures": _figures,
+        "/table/{table}/health": _health,
+        "/table/{table}/source": _source,
+        "/table/{table}/timeline": _timeline,
+        "/table/{table}/timeline/now": _timeline_now,
+        "/table/{table}/layout": _layout,
+        "/table/{table}/changes": _changes,
+        "/table/{table}/why": _why,
+        "/table/{table}/streams": _streams,
+    }
+
+
+def table_of(site: Site, asked: Asked) -> Table:
+    """The table that a page is about.
+
+    Raises as `Lake.table`, and `UnsupportedError` for one whose rows another engine writes.
+    """
+    found = site.lake.table(asked.table)
+    if not isinstance(found, Table):
+        raise UnsupportedError(
+            f"table {asked.table}: another engine writes its rows, so the lake has no snapshots "
+            f"and files of it; its page is {table_address(asked.table)}"
+        )
+    return found
+
+
+def _foreign(site: Site, asked: Asked) -> ForeignTable:
+    found = site.lake.table(asked.table)
+    if isinstance(found, ForeignTable):
+        return found
+    raise NotFoundError(f"table {asked.table} is one of the lake's own, without a source elsewhere")
+
+
+def _tables(site: Site, asked: Asked) -> Response:
+    listing = listing_of(
+        site.lake, asked.text("database"), asked.text("search") or "", asked.number("page") or 1
+    )
+
+    def address(page: int) -> str:
+        return page_address(database=listing.database, search=listing.search or None, page=page)
+
+    return site.page("tables.html", view="tables", listing=listing, address=address)
+
+
+def _overview(site: Site, asked: Asked) -> Response:
+    try:
+        table = table_of(site, asked)
+    except UnsupportedError:  # a view, or a table whose rows another engine writes
+        return _outside(site, outside_of(site.lake, asked.table))
+    overview = overview_of(table)
+    recent = timeline_of(table.stored)
+    return site.page(
+        "overview.html", table=table.name, view="overview", overview=overview,
+        figures=overview.figures, picture=timeline_picture(recent.moments),
+    )  # fmt: skip
+
+
+def _outside(site: Site, outside: Outside) -> Response:
+    tabs = _FOREIGN_TABS if outside.has_source else _FOREIGN_TABS[:1]
+    return site.page(
+        "outside.html", table=outside.name, view="overview", tabs=tabs, outside=outside
+    )
+
+
+def _source(site: Site, asked: Asked) -> Response:
+    """What an external or federated table's source has now, which may take a while."""
+    table = _foreign(site, asked)
+    template = "_source.html" if asked.text("part") else "source.html"
+    return site.page(
+        template, table=table.name, view="overview", tabs=_FOREIGN_TABS, source=source_of(table)
+    )
+
+
+def _figures(site: Site, asked: Asked) -> Response:
+    """Only the numbers of the overview, for a page that updates itself."""
+    table = table_of(site, asked)
+    seen = table.stored.pinned()
+    state = _state(seen)
+    if (same := _unchanged(asked, state)) is not None:
+        return same
+    figures, picture = figures_of(seen), timeline_picture(timeline_of(table.stored).moments)
+    return site.page(
+        "_figures.html", headers={"ETag": state}, table=table.name, figures=figures, picture=picture
+    )
+
+
+def _health(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    template = "_health.html" if asked.text("part") else "health.html"
+    return site.page(template, table=table.name, view="overview", diagnosis=table.doctor())
+
+
+def _timeline(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    timeline = timeline_of(table.stored, asked.number("before"))
+    return site.page(
+        "timeline.html", table=table.name, view="timeline", timeline=timeline,
+        picture=timeline_picture(timeline.moments), modes=_MODES,
+    )  # fmt: skip
+
+
+def _timeline_now(site: Site, asked: Asked) -> Response:
+    """Only the latest page of the timeline."""
+    table = table_of(site, asked)
+    state = _state(table.stored.pinned())
+    if (same := _unchanged(asked, state)) is not None:
+        return same
+    timeline = timeline_of(table.stored)
+    return site.page(
+        "_timeline.html", headers={"ETag": state}, table=table.name, timeline=timeline,
+        picture=timeline_picture(timeline.moments),
+    )  # fmt: skip
+
+
+def _layout(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    layout = layout_of(table.stored, asked.number("page") or 1, asked.number("bucket"))
+    bars = {line.number: levels_bar(line.levels, layout.largest) for line in layout.lines}
+    picture = None if layout.bucket is None else bucket_picture(layout.bucket)
+    return site.page(
+        "layout.html", table=table.name, view="layout", layout=layout, bars=bars, picture=picture,
+        address=lambda page: table_address(table.name, "layout", page=page),
+    )  # fmt: skip
+
+
+def _changes(site: Site, asked: Asked) -> Response:
+    table = site.lake.table(asked.table)
+    if not isinstance(table, Table):
+        return _changes_elsewhere(site, asked, table)
+    start, end = asked.text("start"), asked.text("end")
+    mode = asked.text("mode") or _MODES[0]
+    newest = table.metadata.latest_snapshot_id() or 0
+    found = None
+    if start is not None or end is not None:
+        begins: int | str = 0 if start is None else _version(start)
+        last = None if end is None else _version(end)
+        found = changed_rows(table.changes(begins, last, mode), begins)
+    return site.page(
+        "changes.html", table=table.name, view="changes", changes=found, start=start or "",
+        end=end or "", mode=mode, modes=_MODES, newest=newest,
+    )  # fmt: skip
+
+
+def _changes_elsewhere(site: Site, asked: Asked, table: ForeignTable) -> Response:
+    start, end = asked.text("start"), asked.text("end")
+    found = None
+    if start is not None:
+        changes = table.changes(start, end)
+        before, after = changes.versions
+        found = first_changes(changes, str(before), str(after), "diff", _COMPARED)
+    return site.page(
+        "changes.html", table=table.name, view="changes", tabs=_FOREIGN_TABS, changes=found,
+        start=start or "", end=end or "", mode="diff", modes=("diff",), newest=None,
+    )  # fmt: skip
+
+
+_COMPARED = "The rows of both versions were compared by key."
+
+
+def _version(given: str) -> int | str:
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else given
+
+
+def _why(site: Site, asked: Asked) -> Response:
+    table = site.lake.table(asked.table)
+    texts, snapshot = asked.texts("key"), asked.text("snapshot")
+    story = story_of_texts(table, texts, snapshot) if texts else None
+    columns = key_columns(table)
+    given = texts if len(texts) == len(columns) else [""] * len(columns)
+    return site.page(
+        "why.html", table=table.name, view="why", story=story, snapshot=snapshot or "",
+        columns=list(zip(columns, given, strict=True)),
+        tabs=TABLE_TABS if isinstance(table, Table) else _FOREIGN_TABS,
+    )  # fmt: skip
+
+
+def _streams(site: Site, asked: Asked) -> Response:
+    table = table_of(site, asked)
+    return site.page("streams.html", table=table.name, view="streams", streams=streams_of(table))
+
+
+def _state(seen: PinnedTable) -> str:
+    """A hash that changes with what is shown: the latest snapshot and schema, and the tags."""
+    metadata = seen.metadata
+    snapshot = metadata.latest_snapshot()
+    time = None if snapshot is None else (snapshot.id, snapshot.time_millis)
+    told = repr((time, metadata.newest_schema().id, metadata.tag_names()))
+    return f'"{hashlib.sha256(told.encode()).hexdigest()[:24]}"'
+
+
+def _unchanged(asked: Asked, state: str) -> Response | None:
+    if asked.request.headers.get("if-none-match") == state:
+        return Response(status_code=304, headers={"ETag": state})
+    return None
+
+
+def redirected(table: str, *parts: str) -> Response:
+    """Redirect to a page about a table, after an action."""
+    return RedirectResponse(table_address(table, *parts), 303)
