@@ -105,7 +105,8 @@ def arrows_up(graph: Mapping[str, frozenset[str]]) -> list[tuple[str, str]]:
 
 def _text(module: str) -> str:
     path = SOURCE.joinpath(*module.split("."))
-    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    package = path / "__init__.py"
+    return (package if package.exists() else path.with_suffix(".py")).read_text()
 
 
 @cache

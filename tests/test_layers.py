@@ -28,9 +28,8 @@ def graph() -> Graph:
 @cache
 def source(module: str) -> ast.Module:
     path = ROOT.joinpath("src", *module.split("."))
-    return ast.parse(
-        (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
-    )
+    package = path / "__init__.py"
+    return ast.parse((package if package.exists() else path.with_suffix(".py")).read_text())
 
 
 def statements(root: ast.AST) -> Iterator[ast.AST]:

@@ -6,7 +6,7 @@ SQLite. Sources and sinks change nothing. They only return the row ids and the n
 `finish_...` makes all changes in one transaction, which checks the version of every row. If a row
 has changed, nothing is changed, and a `ConflictError` says to run the statement again. So no update
 is lost, although with `snapshot` isolation no transaction lasts from the read to the change. With
-`serializable` one does, see `database_transactions`.
+`serializable` one does, see `dml.databases`.
 """
 
 from __future__ import annotations

@@ -103,9 +103,6 @@ def channel_columns(
     return [page.column(channel) for channel in channels]
 
 
-# -- DELETE and UPDATE through any connector -------------------------------------------------------
-
-
 # -- kinds of changes ------------------------------------------------------------------------------
 
 

@@ -2,10 +2,9 @@
 
 A row id is the primary key of a row and the other columns that a new version needs. These are the
 sequence fields, which a new version copies so that it wins as the later one (rule R21 of
-docs/semantics.md), and the columns that an UPDATE does not set. Workers append versions, see
-`keyed_changes`. A fragment names their files, and `finish_...` commits them together. The commit
-conflicts if another one changed a bucket that the statement changed or, with serializable
-isolation, any bucket.
+docs/semantics.md), and the columns that an UPDATE does not set. Workers append versions. A
+fragment names their files, and `finish_...` commits them together. The commit conflicts if another
+one changed a bucket that the statement changed or, with serializable isolation, any bucket.
 
 Changes to rows of tables with a primary key: the versions that are appended.
 
@@ -277,7 +276,7 @@ class KeyedSinks(ConnectorMergeSinkProvider):
 _KEYS = 8
 """The fraction of the row buffer that keys use (1 / this number)."""
 _KINDS = ("gone", "came", "moved", "new")
-"""See `duplicate_keys`."""
+"""The kinds of keys that sources and sinks report."""
 
 
 class _Source(TableSource):

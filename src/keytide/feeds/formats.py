@@ -36,7 +36,7 @@ from keytide.feeds.order import BIGINT, EPOCH_SOURCE, Derived, Ordering, Sequenc
 from keytide.feeds.values import Encoding
 from keytide.types import BYTES, STRING, AtomicType, DataType
 
-# -- canal JSON ------------------------------------------------------------------------------------
+# -- Canal JSON ------------------------------------------------------------------------------------
 
 
 _ID = SequenceSource("id", "_id", BIGINT)
@@ -214,7 +214,7 @@ DMS = Envelope(
 )
 
 
-# -- maxwell JSON ----------------------------------------------------------------------------------
+# -- Maxwell JSON ----------------------------------------------------------------------------------
 
 
 _POSITION = {"position": "/position"}

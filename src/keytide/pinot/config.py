@@ -194,9 +194,6 @@ def _misfit(where: str, path: Iterable[str], expected: str, found: Any) -> Inval
     return InvalidError(f"{where}: {named!r} is {shown(found)}; expected {expected}")
 
 
-# -- apache Pinot's schema and table config as typed values ----------------------------------------
-
-
 # -- schema ----------------------------------------------------------------------------------------
 
 _TYPES = (

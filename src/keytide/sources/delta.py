@@ -3,7 +3,7 @@
 The library opens a version and lists its files, their bounds, and the rows that deletion vectors
 mark. Keytide reads the files itself, one by one and in order, because the library does not
 guarantee an order. The commit of a part is the version that added its rows, as far as the log still
-contains it. See `file_history` for what it no longer contains.
+contains it. See `delta_history` for what it no longer contains.
 
 The columns of a Delta table's schema: their current form, and their form in files.
 """

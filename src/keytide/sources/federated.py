@@ -1,7 +1,7 @@
 """Federated tables: tables of another engine, with the keys by which their rows are merged.
 
 In SQL they are tables of a connector. Reads merge rows as in an external table. Changes append
-versions of keys, in one commit of the table's own engine (`federated_changes`).
+versions of keys, in one commit of the table's own engine (see below).
 
 INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions.
 

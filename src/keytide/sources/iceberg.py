@@ -2,7 +2,7 @@
 
 The library reads metadata and manifests, and plans which files to read. Keytide reads the files
 itself, one by one, in order and in batches. The commit of a part is its data sequence number,
-unless rows were moved between files, see `iceberg_origins`. Files of format version 1 have no such
+unless rows were moved between files, see below. Files of format version 1 have no such
 numbers, and no order.
 
 Data files of Iceberg tables, and the files that mark deleted rows.

@@ -277,7 +277,7 @@ _LOCK = threading.Lock()
 _PINNED: OrderedDict[tuple[str, str], tuple[TableView | None, tuple[int, ...]]] = OrderedDict()
 
 
-# -- keytide errors that pass through Spark, with their own message --------------------------------
+# -- Keytide errors that pass through Spark, with their own message --------------------------------
 
 
 def speak_plainly() -> None:

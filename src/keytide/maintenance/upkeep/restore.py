@@ -1,7 +1,7 @@
 """Restore: returns partitions, or a whole table, to an earlier state, in one more commit.
 
 Nothing is rewritten and no history is lost. The files of an older snapshot become live again, a few
-of them as copies (see `restored_files`), and the present ones are no longer live. A tag protects
+of them as copies (see below), and the present ones are no longer live. A tag protects
 the older files during the restore and afterwards, see `guards`.
 
 Brings back files of an older snapshot.
